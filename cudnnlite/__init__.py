@@ -1,0 +1,114 @@
+"""cudnnlite: the thin, Pythonic way to call NVIDIA cuDNN's descriptor API.
+
+>>> import cudnnlite as dnn
+>>> with dnn.Handle(device="emulated") as handle:
+...     x = handle.array([[[[1.0, 2.0], [3.0, 4.0]]]], dtype="float32")
+...     w = handle.array([[[[1.0]]]], dtype="float32")
+...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
+[1. 2. 3. 4.]
+
+Importing it loads no library; making the first descriptor or handle does.
+"""
+
+from cudnnlite import errors
+from cudnnlite.arrays import DeviceArray
+from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnlite.enums import (
+    TF32,
+    TRUE_FLOAT32,
+    ConvolutionFwdAlgo,
+    ConvolutionMode,
+    DataType,
+    Determinism,
+    MathType,
+    ReorderType,
+    Status,
+    TensorFormat,
+)
+from cudnnlite.errors import (
+    AllocationError,
+    ArgumentError,
+    ArrayTypeError,
+    BadParamError,
+    ClosedError,
+    CudnnError,
+    CudnnliteError,
+    DeviceMemoryError,
+    ExecutionError,
+    InternalError,
+    LibraryError,
+    LibraryNotFoundError,
+    MixedLibrariesError,
+    NoAlgorithmError,
+    NoDeviceError,
+    NotInitializedError,
+    NotSupportedError,
+    SymbolNotFoundError,
+    ThreadError,
+    WorkspaceLimitError,
+    WorkspaceLimitWarning,
+)
+from cudnnlite.handle import Handle
+from cudnnlite.ops.convolution import (
+    ConvolutionForwardPlan,
+    convolution_forward,
+    find_convolution_forward,
+    get_convolution_forward,
+    plan_convolution_forward,
+)
+from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.workspace import Workspace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "TF32",
+    "TRUE_FLOAT32",
+    "AlgorithmResult",
+    "AlgorithmTable",
+    "AllocationError",
+    "ArgumentError",
+    "ArrayTypeError",
+    "BadParamError",
+    "ClosedError",
+    "ConvolutionDescriptor",
+    "ConvolutionForwardPlan",
+    "ConvolutionFwdAlgo",
+    "ConvolutionMode",
+    "ConvolutionSpec",
+    "CudnnError",
+    "CudnnliteError",
+    "DataType",
+    "Determinism",
+    "DeviceArray",
+    "DeviceMemoryError",
+    "ExecutionError",
+    "FilterDescriptor",
+    "FilterSpec",
+    "Handle",
+    "InternalError",
+    "LibraryError",
+    "LibraryNotFoundError",
+    "MathType",
+    "MixedLibrariesError",
+    "NoAlgorithmError",
+    "NoDeviceError",
+    "NotInitializedError",
+    "NotSupportedError",
+    "ReorderType",
+    "Status",
+    "SymbolNotFoundError",
+    "TensorDescriptor",
+    "TensorFormat",
+    "TensorSpec",
+    "ThreadError",
+    "Workspace",
+    "WorkspaceLimitError",
+    "WorkspaceLimitWarning",
+    "convolution_forward",
+    "errors",
+    "find_convolution_forward",
+    "get_convolution_forward",
+    "plan_convolution_forward",
+]

@@ -1,0 +1,1 @@
+"""What libcudnn exports, generated from NVIDIA's headers, and the one place where C functions are called."""

@@ -1,0 +1,109 @@
+"""`CudnnApi`: one typed, checked Python callable per C function of libcudnn."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cudnnlite._raw.check import make_errcheck, read_last_error
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.library import Library, load_library
+from cudnnlite._raw.record import Function
+from cudnnlite.errors import SymbolNotFoundError
+
+if TYPE_CHECKING:
+    from cudnnlite._raw.signatures import Signatures
+
+    _Base = Signatures
+else:
+    _Base = object
+
+
+class CudnnApi(_Base):
+    """The function table: each C function is an attribute that binds on first use.
+
+    A bound function knows its argument types (ctypes refuses a swapped descriptor) and checks its status: it returns None
+    where C returns success, raises a `CudnnError` where C returns anything else, and returns the plain value where C returns
+    one (`cudnnGetVersion`).
+
+    Parameters
+    ----------
+    library : Library
+        The loaded libcudnn.
+    memory : callable, optional
+        Returns (free, total) device memory in bytes, for the messages of failed allocations.
+    """
+
+    def __init__(self, library: Library, *, memory: Callable[[], tuple[int, int]] | None = None) -> None:
+        self.library = library
+        self._memory = memory
+        self._last_error: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        bound = self._bind(self._record(name))
+        self.__dict__[name] = bound  # later uses do not come here
+        return bound
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *FUNCTIONS})
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} cuDNN {self.library.version_text} at {self.library.path}>"
+
+    def has(self, name: str) -> bool:
+        """Tell whether the loaded libcudnn exports the C function `name`."""
+        return name in FUNCTIONS and hasattr(self.library.cdll, name)
+
+    def last_error(self) -> str:
+        """Read and clear this thread's last-error string (`cudnnGetLastErrorString`); empty where there is none."""
+        if self._last_error is None:
+            self._last_error = self._pointer(self._record("cudnnGetLastErrorString"))
+        return read_last_error(self._last_error)
+
+    def _record(self, name: str) -> Function:
+        try:
+            return FUNCTIONS[name]
+        except KeyError:
+            close = difflib.get_close_matches(name, FUNCTIONS, n=3)
+            hint = f"; did you mean {', '.join(close)}?" if close else ""
+            raise AttributeError(f"cuDNN has no function {name}{hint}") from None
+
+    def _bind(self, record: Function) -> Any:
+        function = self._pointer(record)
+        if record.returns_status:
+            function.errcheck = make_errcheck(record.name, self.last_error, self._memory)
+        return function
+
+    def _pointer(self, record: Function) -> Any:
+        """Return an unchecked, typed function pointer of its own (each table has its own `errcheck`)."""
+        try:
+            function = self.library.cdll[record.name]
+        except AttributeError:
+            since = f" (added in {record.since})" if record.since else ""
+            raise SymbolNotFoundError(
+                f"{record.name}{since} is not in the loaded libcudnn: {self.library.path}, version "
+                f"{self.library.version_text}"
+            ) from None
+        function.restype = record.restype
+        function.argtypes = record.argtypes
+        return function
+
+
+_process_api: CudnnApi | None = None
+
+
+def library_api() -> CudnnApi:
+    """Return the process-wide table, which descriptors use: they need no device and belong to no handle."""
+    global _process_api  # noqa: PLW0603  (one libcudnn a process, so one table for it)
+    if _process_api is None:
+        _process_api = CudnnApi(load_library())
+    return _process_api
+
+
+def scalar_pointer(value: float, double: bool) -> Any:
+    """Make a host scalar of the C type that cuDNN wants, for arguments such as alpha and beta (`const void *`)."""
+    return ctypes.pointer((ctypes.c_double if double else ctypes.c_float)(value))

@@ -1,0 +1,38 @@
+"""The base class of every generated enumeration."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+_INT_FORMATS = frozenset("bcdoxXneEfFgG%")
+
+
+class CEnum(enum.IntEnum):
+    """A C enumeration, open to values that a newer cuDNN may return.
+
+    An unknown integer becomes a pseudo-member named ``UNKNOWN_17``: equal to the integer, the same object for every
+    look-up, and absent from iteration. Anything but an integer raises ValueError, as in any enumeration.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> CEnum | None:
+        if not isinstance(value, int):
+            return None
+        member = int.__new__(cls, value)
+        member._name_ = f"UNKNOWN_{value}"
+        member._value_ = int(value)
+        # setdefault is atomic, so that two threads meeting one new value get one object
+        known: dict[int, Any] = cls._value2member_map_
+        return known.setdefault(member._value_, member)  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type[CEnum], tuple[int]]:
+        # by value: Python 3.11 pickles by name, which a pseudo-member cannot be found under
+        return type(self), (int(self),)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        # Python 3.10 to 3.13 disagree on how an IntEnum formats; a table wants the name, "d" or "x" the number
+        return int.__format__(self, spec) if spec[-1:] in _INT_FORMATS else format(self.name, spec)

@@ -1,0 +1,84 @@
+"""The one place where a status becomes an exception."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from cudnnlite import errors
+from cudnnlite._raw.enums import Status
+
+MESSAGE_BYTES = 4096
+
+# cuDNN numbers its statuses by category: the thousands digit.
+_CATEGORIES: dict[int, type[errors.CudnnError]] = {
+    1: errors.NotInitializedError,
+    2: errors.BadParamError,
+    3: errors.NotSupportedError,
+    4: errors.InternalError,
+    5: errors.ExecutionError,
+}
+_ALLOCATION = frozenset({Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED})
+# How cuDNN disguises a failed allocation: a handle that found no memory is "not initialized", a launch without room for
+# its local memory "execution failed".
+_MAY_HIDE_ALLOCATION = (1, 5)
+_LITTLE_MEMORY = 64 << 20
+
+
+def status_error(
+    function: str, status: int, detail: str, memory: Callable[[], tuple[int, int]] | None
+) -> errors.CudnnError:
+    """Make the exception for `status`.
+
+    Parameters
+    ----------
+    function : str
+        The C function that returned it.
+    status : int
+        Not `Status.SUCCESS`.
+    detail : str
+        cuDNN's last-error string.
+    memory : callable, optional
+        Returns (free, total) device memory in bytes; asked only where an allocation may have failed.
+    """
+    known = Status(status)
+    category = status // 1000
+    kind: type[errors.CudnnError] = _CATEGORIES.get(category, errors.CudnnError)
+    notes: tuple[str, ...] = ()
+    suspicious = known in _ALLOCATION or category in _MAY_HIDE_ALLOCATION
+    if known in _ALLOCATION:
+        kind = errors.AllocationError
+    if suspicious and memory is not None:
+        try:
+            free, total = memory()
+        except Exception as error:  # the device itself may be what failed
+            notes = (f"the free device memory could not be read: {error}",)
+        else:
+            notes = (f"device memory free: {free / 2**20:,.1f} MiB of {total / 2**20:,.1f} MiB",)
+            if free < _LITTLE_MEMORY:
+                kind = errors.AllocationError
+    return kind(function, known, detail, notes=notes)
+
+
+def make_errcheck(
+    function: str, last_error: Callable[[], str], memory: Callable[[], tuple[int, int]] | None
+) -> Callable[[int, Any, Any], None]:
+    """Return the `errcheck` that ctypes runs after each call of `function`.
+
+    The last-error string is per thread, cleared by reading and *not* cleared by a later success: it is read once, and only
+    after a failure.
+    """
+
+    def errcheck(status: int, _pointer: Any, _arguments: Any) -> None:
+        if status:
+            raise status_error(function, status, last_error(), memory)
+
+    return errcheck
+
+
+def read_last_error(pointer: Callable[..., None]) -> str:
+    """Read, and thereby clear, this thread's last-error string through `cudnnGetLastErrorString`."""
+    buffer = ctypes.create_string_buffer(MESSAGE_BYTES)
+    pointer(buffer, MESSAGE_BYTES)
+    return buffer.value.decode(errors="replace").strip()

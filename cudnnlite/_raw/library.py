@@ -1,0 +1,179 @@
+"""Find and load libcudnn, once per process, and know which files it consists of.
+
+libcudnn.so.9 is a thin front: it opens libcudnn_ops, libcudnn_cnn and the others when they are first needed, by name.
+Where several copies of cuDNN are on a machine (a wheel, the system's, another framework's), the loader may satisfy that
+name with a file of another copy.  So the parts are opened here, from the folder of the front, before cuDNN looks for them,
+and what is then mapped into the process is compared with that folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
+
+LIBRARY_VARIABLE = "CUDNNLITE_LIBCUDNN"
+_SONAME = "libcudnn.so.9"
+# The parts that every descriptor or operation needs, in the order of their dependencies.  The engine libraries (some of
+# them half a gigabyte) stay with cuDNN, which opens them when a kernel is wanted.
+_PARTS = ("graph", "ops", "cnn", "adv")
+_VERSION_CHECKS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
+
+_lock = threading.Lock()
+_loaded: Library | None = None
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded libcudnn.
+
+    Attributes
+    ----------
+    path : str
+        The file of the front, libcudnn.so.9.
+    how : str
+        How it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports ('site-packages',
+        'system-search', 'CUDNN_PATH', ...).
+    version : int
+        `cudnnGetVersion()`: 92800 is 9.28.0.
+    cdll : ctypes.CDLL
+        The loaded front.
+    """
+
+    path: str
+    how: str
+    version: int
+    cdll: ctypes.CDLL = field(repr=False, compare=False)
+
+    @property
+    def version_text(self) -> str:
+        """The version as people write it, '9.28.0'."""
+        return format_version(self.version)
+
+    @property
+    def cudart_version(self) -> int:
+        """The CUDA runtime that cuDNN was built with (`cudnnGetCudartVersion`): 12090 is 12.9."""
+        function = self.cdll.cudnnGetCudartVersion
+        function.restype = ctypes.c_size_t
+        return int(function())
+
+    def parts(self) -> dict[str, str]:
+        """Return the libcudnn files that this process has mapped: file name to path, the front included."""
+        return {Path(path).name: path for path in mapped_cudnn_files()}
+
+
+def load_library() -> Library:
+    """Load libcudnn, or return the one already loaded by this function.
+
+    The search order is the environment variable `CUDNNLITE_LIBCUDNN` (a file or a folder), then cuda-pathfinder's: already
+    loaded in this process, the nvidia-cudnn wheel, conda, the system's loader, `CUDNN_PATH`.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        None was found, or the file that the variable names cannot be loaded.
+    MixedLibrariesError
+        Its parts come from different, incompatible copies.
+    """
+    global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
+    with _lock:
+        if _loaded is None:
+            _loaded = _load()
+        return _loaded
+
+
+def _load() -> Library:
+    path, how = _find()
+    try:
+        cdll = ctypes.CDLL(path)
+        get_version = cdll.cudnnGetVersion
+    except (OSError, AttributeError) as error:
+        raise LibraryNotFoundError(f"{path} (found through {how}) cannot be loaded as libcudnn: {error}") from error
+    get_version.restype = ctypes.c_size_t
+    library = Library(path, how, int(get_version()), cdll)
+    if library.version // 10000 != 9:
+        raise LibraryError(f"cudnnlite needs cuDNN 9.x; {path} (found through {how}) is {library.version_text}")
+    _load_parts(library)
+    return library
+
+
+def _find() -> tuple[str, str]:
+    override = os.environ.get(LIBRARY_VARIABLE)
+    if override:
+        path = Path(override)
+        if path.is_dir():
+            path = path / _SONAME
+        if not path.is_file():
+            raise LibraryNotFoundError(f"{LIBRARY_VARIABLE}={override}: there is no file {path}")
+        return str(path.resolve()), LIBRARY_VARIABLE
+    from cuda import pathfinder
+
+    try:
+        found = pathfinder.load_nvidia_dynamic_lib("cudnn")
+    except (pathfinder.DynamicLibNotFoundError, RuntimeError) as error:
+        raise LibraryNotFoundError(
+            "no libcudnn.so.9 was found (looked for: already loaded in this process, the nvidia-cudnn-cu12 or -cu13 wheel, "
+            "conda, the system's library folders, CUDNN_PATH). Install one with pip install 'cudnnlite[cu12]' (or cu13), "
+            f"or name a file in {LIBRARY_VARIABLE}"
+        ) from error
+    how = "already loaded" if found.was_already_loaded_from_elsewhere else str(found.found_via)
+    return str(found.abs_path), how
+
+
+def _load_parts(library: Library) -> None:
+    folder = Path(library.path).resolve().parent
+    strays = [path for path in mapped_cudnn_files() if Path(path).parent != folder]
+    for part in _PARTS:
+        path = folder / f"libcudnn_{part}.so.9"
+        if path.exists():
+            ctypes.CDLL(str(path))
+    refused = [name for name in _VERSION_CHECKS if _version_check(library.cdll, name) != 0]
+    if refused:
+        raise MixedLibrariesError(
+            f"libcudnn {library.version_text} at {library.path} refuses its own parts ({', '.join(refused)}): this process "
+            "has mapped a mixture of copies:\n"
+            + _listing()
+            + "\nImport cudnnlite before the other framework, or point "
+            f"{LIBRARY_VARIABLE} at the copy that is already loaded"
+        )
+    if strays:
+        warnings.warn(
+            f"parts of another cuDNN copy are mapped beside {library.path}; their versions agree, so it may work:\n"
+            + _listing(),
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _version_check(cdll: ctypes.CDLL, name: str) -> int:
+    try:
+        function = getattr(cdll, name)
+    except AttributeError:  # an older front without that part
+        return 0
+    function.restype = ctypes.c_int
+    return int(function())
+
+
+def _listing() -> str:
+    return "\n".join(f"  {path}" for path in mapped_cudnn_files())
+
+
+def mapped_cudnn_files() -> list[str]:
+    """Return the libcudnn files that this process has mapped, sorted (Linux; empty where /proc does not tell)."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in lines if "libcudnn" in line}
+    return sorted(path for path in paths if Path(path).name.startswith("libcudnn"))
+
+
+def format_version(version: int) -> str:
+    """Format cuDNN's version number: 92800 becomes '9.28.0' (8.x and older used another scheme: 8907 is '8.9.7')."""
+    major, rest = divmod(version, 10000) if version >= 90000 else divmod(version, 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"

@@ -1,0 +1,53 @@
+"""What is known of one exported C function."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
+
+_DEVICE_TYPES = frozenset({cudnnHandle_t, cudaStream_t, ctypes.POINTER(cudnnHandle_t)})
+
+
+class Function(NamedTuple):
+    """One C function, as its header declares it.
+
+    Attributes
+    ----------
+    name : str
+        The exported symbol.
+    restype : type or None
+        The ctypes result type; None for void.
+    argtypes : tuple of type
+        The ctypes type of each parameter.
+    argnames : tuple of str
+        The parameters' names in the header.
+    returns_status : bool
+        Whether the result is a ``cudnnStatus_t``.
+    header : str
+        The header that declares it, short: ``"ops"`` for ``cudnn_ops.h``.
+    since : str or None
+        The cuDNN version that introduced it, where the header says.
+    deprecated : str or None
+        The cuDNN version that deprecated it, ``"yes"`` where the header marks it without a version, None otherwise.
+    """
+
+    name: str
+    restype: Any
+    argtypes: tuple[Any, ...]
+    argnames: tuple[str, ...]
+    returns_status: bool
+    header: str
+    since: str | None
+    deprecated: str | None
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether a call takes or makes a handle, or takes a stream, and so needs a GPU or its emulation."""
+        return not _DEVICE_TYPES.isdisjoint(self.argtypes)
+
+    @property
+    def prototype(self) -> Any:
+        """The function pointer type; ctypes keeps one per combination of types, so equal prototypes are identical."""
+        return ctypes.CFUNCTYPE(self.restype, *self.argtypes)

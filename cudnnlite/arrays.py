@@ -1,0 +1,226 @@
+"""`DeviceArray`: an array in device memory, with a spec; and views of arrays that other libraries made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.device import Device
+from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
+from cudnnlite.errors import ArgumentError, ArrayTypeError, ClosedError
+from cudnnlite.foreign import ForeignArray
+from cudnnlite.specs import TensorSpec
+
+Array = np.ndarray[Any, Any]
+_DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
+class DeviceArray:
+    """An array in device memory.
+
+    Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed, in stream order, when the
+    last owner is gone: this object, or whoever took it through `__dlpack__`.
+
+    Attributes
+    ----------
+    spec : TensorSpec
+        Shape (N, C, *spatial), dtype and strides.
+    device : Device
+        Where it is.
+    """
+
+    __slots__ = ("__weakref__", "_owner", "_ptr", "_readonly", "_stream", "device", "nbytes", "spec")
+
+    def __init__(
+        self, spec: TensorSpec, device: Device, ptr: int, owner: object, stream: Any, *, readonly: bool = False
+    ) -> None:
+        self.spec = spec
+        self.device = device
+        self.nbytes = spec.nbytes
+        self._ptr = ptr
+        self._owner: object | None = owner
+        self._stream = stream
+        self._readonly = readonly
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first value.
+
+        Raises
+        ------
+        ClosedError
+            After `close()`.
+        """
+        if self._owner is None:
+            raise ClosedError("this DeviceArray was closed")
+        return self._ptr
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, C, *spatial), whatever the layout."""
+        return self.spec.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return self.spec.strides
+
+    @property
+    def layout(self) -> str:
+        """'NCHW', 'NHWC', ..., 'strided'."""
+        return self.spec.layout
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of one value."""
+        return numpy_dtype(self.spec.dtype)
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the owner forbids writing; then it cannot be an output."""
+        return self._readonly
+
+    def numpy(self) -> Array:
+        """Copy to the host, in logical shape (N, C, *spatial), and wait for it.
+
+        Returns
+        -------
+        ndarray
+            A new array; its memory order is the device array's.
+        """
+        memory = np.empty(self.nbytes, np.uint8)
+        if self.nbytes:
+            self.device.copy_out(memory, self.ptr, self._stream)
+        spec = self.spec
+        shape, strides = _memory_axes(spec)
+        dtype = self.dtype
+        steps = tuple(stride * dtype.itemsize for stride in strides)
+        values = np.lib.stride_tricks.as_strided(memory.view(dtype), shape, steps)
+        if spec.vector > 1:
+            return np.moveaxis(values, -1, 2).reshape(spec.shape)
+        return values if spec.layout != "strided" else values.copy(order="K")
+
+    def close(self) -> None:
+        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        self._owner = None
+
+    def _exported(self) -> ForeignArray:
+        shape, strides = _memory_axes(self.spec)
+        ptr = self.ptr
+        return ForeignArray(ptr, shape, strides, self.dtype, self._readonly, self._owner)
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        return self.device.export_dlpack(self._exported(), self._stream, stream, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device.dlpack_device()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.device.cuda_array_interface(self._exported(), self._stream)
+
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        raise ArrayTypeError("a DeviceArray does not turn into a host array by itself; call its numpy()")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DeviceArray cannot be pickled; pickle its numpy()")
+
+    def __repr__(self) -> str:
+        state = "closed " if self._owner is None else ""
+        return f"<{state}DeviceArray {self.shape} {dtype_name(self.spec.dtype)} {self.layout} on {self.device}>"
+
+
+def _memory_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides in single values: a vector type's channels become a last axis."""
+    if spec.vector == 1:
+        return spec.shape, spec.strides
+    shape = (spec.shape[0], spec.shape[1] // spec.vector, *spec.shape[2:], spec.vector)
+    return shape, (*(stride * spec.vector for stride in spec.strides), 1)
+
+
+def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
+    """Allocate an array with undefined contents (NaN on the emulated device)."""
+    buffer = device.allocate(spec.nbytes, stream)
+    return DeviceArray(spec, device, int(buffer.handle), buffer, stream)
+
+
+def from_host(device: Device, stream: Any, values: Any, *, dtype: Any = None, layout: str | None = None) -> DeviceArray:
+    """Copy a host array (anything that `numpy.asarray` takes) to the device, packed in `layout`."""
+    source = np.asarray(values)
+    if source.dtype.kind == "O":
+        raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
+    kind = parse_dtype(source.dtype if dtype is None else dtype)
+    vector = vector_length(kind)
+    shape = source.shape or (1,)
+    spec = TensorSpec(shape, kind, layout)
+    array = empty(device, stream, spec)
+    if spec.size:
+        memory = _pack(source.reshape(shape).astype(numpy_dtype(kind), copy=False), spec, vector)
+        device.copy_in(array.ptr, memory, stream)
+    return array
+
+
+def _pack(values: Array, spec: TensorSpec, vector: int) -> Array:
+    """Bring values of logical shape into the memory order of a packed spec."""
+    if vector > 1:
+        n, c, *spatial = values.shape
+        return np.ascontiguousarray(np.moveaxis(values.reshape(n, c // vector, vector, *spatial), 2, -1))
+    if spec.rank in (3, 4, 5) and spec.layout in ("NWC", "NHWC", "NDHWC"):
+        return np.ascontiguousarray(np.moveaxis(values, 1, -1))
+    return np.ascontiguousarray(values)
+
+
+def is_on_device(array: Any) -> bool:
+    """Tell whether an array says of itself that its memory is a GPU's (or the emulated device's)."""
+    if isinstance(array, DeviceArray):
+        return True
+    if hasattr(array, "__dlpack_device__"):
+        return int(array.__dlpack_device__()[0]) in _DLPACK_GPU
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def from_device(device: Device, stream: Any, array: Any) -> DeviceArray:
+    """Copy an array that is already on the device, keeping its strides."""
+    source = view(device, stream, array, "array")
+    copy = empty(device, stream, source.spec)
+    if source.nbytes:
+        device.copy_within(copy.ptr, source.ptr, source.nbytes, stream)
+    return copy
+
+
+def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
+    """View any array on the device, without a copy.
+
+    Parameters
+    ----------
+    array : object
+        A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`.
+    argument : str
+        Its name, for the message.
+
+    Raises
+    ------
+    ArrayTypeError
+        It is a host array, or on another device, or no array at all.
+    """
+    if type(array) is DeviceArray:
+        if array.device is not device:
+            raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
+        return array
+    if isinstance(array, (np.ndarray, np.generic, list, tuple, int, float)):
+        raise ArrayTypeError(
+            f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
+        )
+    if not (hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")):
+        raise ArrayTypeError(
+            f"{argument} of type {type(array).__name__} is no array; allowed: a DeviceArray, or an object with __dlpack__ "
+            "or __cuda_array_interface__"
+        )
+    foreign = device.adopt(array, argument, stream)
+    if any(step < 0 for step in foreign.strides):
+        raise ArgumentError(
+            f"{argument} has negative strides {foreign.strides}; cuDNN reads in front of the buffer then"
+        )
+    spec = TensorSpec(foreign.shape, foreign.dtype, strides=foreign.strides)
+    return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)

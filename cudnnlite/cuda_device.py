@@ -1,0 +1,166 @@
+"""`CudaDevice`: a CUDA GPU through cuda.core, which this module alone imports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.library import load_library
+from cudnnlite.errors import ArgumentError, ArrayTypeError, DeviceMemoryError, NoDeviceError
+from cudnnlite.foreign import ForeignArray
+from cudnnlite.sizes import format_size
+from cudnnlite.specs.layout import packed_strides
+
+_DLPACK_CUDA = 2
+_LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
+
+
+class CudaDevice:
+    """A CUDA device; see `cudnnlite.device.Device`."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        try:
+            from cuda import core
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise NoDeviceError(
+                f"no CUDA device: cuda-python cannot be imported ({error}); pip install 'cudnnlite[cu12]' (or cu13)"
+            ) from error
+        self._core, self._driver = core, driver
+        try:
+            self._device = core.Device(index)
+            self._device.set_current()
+            count = len(core.Device.get_all_devices())
+        except Exception as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
+            raise NoDeviceError(f"no CUDA device {index}: {error}") from error
+        self.index = index
+        self.needs_activation = count > 1
+        self.api = CudnnApi(load_library(), memory=self.memory_info)
+        self.default_stream = self._device.default_stream
+
+    def __repr__(self) -> str:
+        return f"<cuda:{self.index} {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The GPU's name."""
+        return str(self._device.name)
+
+    @property
+    def core_device(self) -> Any:
+        """The `cuda.core.Device`."""
+        return self._device
+
+    def activate(self) -> None:
+        """Make it this thread's current device."""
+        self._device.set_current()
+
+    def synchronize(self) -> None:
+        """Wait for everything on this device."""
+        self._device.sync()
+
+    def stream(self, stream: Any) -> Any:
+        """Return a `cuda.core.Stream` for None, an address, or an object with `__cuda_stream__` or `cuda_stream`."""
+        if stream is None:
+            return self.default_stream
+        if isinstance(stream, self._core.Stream):
+            return stream
+        if hasattr(stream, "__cuda_stream__"):
+            return self._device.create_stream(stream)
+        address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
+        if not isinstance(address, int) or isinstance(address, bool):
+            raise ArgumentError(f"stream={stream!r} is not a CUDA stream; allowed: an address or a stream object")
+        return self._core.Stream.from_handle(address) if address else self.default_stream
+
+    def create_stream(self) -> Any:
+        """Make a `cuda.core.Stream`."""
+        return self._device.create_stream()
+
+    def allocate(self, nbytes: int, stream: Any) -> Any:
+        """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
+        try:
+            return self._device.memory_resource.allocate(nbytes, stream=stream)
+        except Exception as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise
+            free, total = self.memory_info()
+            raise DeviceMemoryError(
+                f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
+                f"{format_size(total)} were free"
+            ) from error
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
+        result, free, total = self._driver.cuMemGetInfo()
+        if result:
+            raise RuntimeError(f"cuMemGetInfo: {result}")
+        pool = self._device.memory_resource.attributes
+        return free + pool.reserved_mem_current - pool.used_mem_current, total
+
+    def memory_used(self) -> int:
+        """Return the bytes in use in the device's memory pool, by whoever uses that pool."""
+        return int(self._device.memory_resource.attributes.used_mem_current)
+
+    def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
+        """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
+        buffer = self._core.Buffer.from_handle
+        buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
+
+    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
+        """Copy device memory to a contiguous host array, and wait for it."""
+        buffer = self._core.Buffer.from_handle
+        buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
+        stream.sync()
+
+    def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy device memory to device memory, in stream order."""
+        buffer = self._core.Buffer.from_handle
+        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=stream)
+
+    def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
+        """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
+        try:
+            view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
+            shape, strides, dtype = view.shape, view.strides, view.dtype
+        except Exception as error:  # each producer raises its own kind
+            raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
+        if not view.is_device_accessible:
+            raise ArrayTypeError(
+                f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
+            )
+        if view.device_id != self.index:
+            raise ArrayTypeError(f"{argument} is on cuda:{view.device_id}, the handle on cuda:{self.index}")
+        if strides is None:
+            strides = packed_strides(tuple(shape), "packed")
+        return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, bool(view.readonly), view)
+
+    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+        """Return a DLPack capsule of the array."""
+        if consumer != -1:  # -1: the consumer wants no ordering
+            address = _LEGACY_STREAM if consumer is None else int(consumer)
+            if address != int(stream.handle):
+                self._core.Stream.from_handle(address).wait(stream)
+        buffer = self._core.Buffer.from_handle(array.ptr, array.nbytes, owner=array.owner)
+        view = self._core.utils.StridedMemoryView.from_buffer(buffer, array.shape, array.strides, dtype=array.dtype)
+        return view.__dlpack__(stream=-1, **options)
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's (kDLCUDA, index)."""
+        return _DLPACK_CUDA, self.index
+
+    def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
+        """Return version 3 of the CUDA array interface, with the stream that readers must wait for."""
+        if array.dtype.kind == "V":
+            raise AttributeError(f"the CUDA array interface has no name for {array.dtype}; use DLPack")
+        return {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.ptr, array.readonly),
+            "strides": tuple(stride * array.dtype.itemsize for stride in array.strides),
+            "stream": int(stream.handle),
+            "version": 3,
+        }

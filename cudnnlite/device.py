@@ -1,0 +1,163 @@
+"""Devices: CUDA or emulated.  The only place that chooses between them.
+
+A device pairs the function table with memory and streams.  On CUDA these are cuda.core's; the emulated device has the same
+methods, so that nothing above this module asks which one it has.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from typing import Any, Protocol
+
+import numpy as np
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite.errors import ArgumentError, NoDeviceError
+from cudnnlite.foreign import ForeignArray
+
+DEVICE_VARIABLE = "CUDNNLITE_DEVICE"
+_HOW_TO_EMULATE = (
+    f"To run on the emulated device (NumPy: right numbers, slow), set {DEVICE_VARIABLE}=emulated, or =auto to fall back to it, "
+    'or use Handle(device="emulated")'
+)
+
+_devices: dict[tuple[str, int], Device] = {}
+_lock = threading.Lock()
+_told_fallback = False
+
+
+class Device(Protocol):
+    """What the layers above need of a device."""
+
+    @property
+    def kind(self) -> str:
+        """'cuda' or 'emulated'."""
+
+    @property
+    def index(self) -> int:
+        """The ordinal among devices of its kind."""
+
+    @property
+    def name(self) -> str:
+        """What it is: 'NVIDIA H200'."""
+
+    @property
+    def api(self) -> CudnnApi:
+        """The function table for calls on this device."""
+
+    @property
+    def default_stream(self) -> Any:
+        """The stream that a handle uses unless told otherwise."""
+
+    @property
+    def needs_activation(self) -> bool:
+        """Whether `activate` must run before each use, because other devices of its kind may be current."""
+
+    def activate(self) -> None:
+        """Make it this thread's current device."""
+
+    def stream(self, stream: Any) -> Any:
+        """Return a stream object with `handle` and `sync()` for None, an address, or anyone's stream object."""
+
+    def create_stream(self) -> Any:
+        """Make a stream."""
+
+    def allocate(self, nbytes: int, stream: Any) -> Any:
+        """Return a buffer with `handle`, `size` and `close()`, ordered on `stream`; DeviceMemoryError if there is none."""
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return (free, total) bytes."""
+
+    def memory_used(self) -> int:
+        """Return the bytes that are allocated through this device now."""
+
+    def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
+        """Copy a contiguous host array to the device, in stream order."""
+
+    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
+        """Copy device memory to a contiguous host array, and wait for it."""
+
+    def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy device memory to device memory, in stream order."""
+
+    def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
+        """Look at an array that another library made on this device, without a copy; ArrayTypeError if it is not there."""
+
+    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+        """Return a DLPack capsule; `consumer` is the reader's stream, which is made to wait for `stream`."""
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's (device type, index)."""
+
+    def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
+        """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""
+
+
+def get_device(device: Any = None) -> Device:
+    """Return the device that the user asked for.
+
+    Parameters
+    ----------
+    device : str, int, Device or cuda.core.Device, optional
+        'cuda', 'cuda:1', 1, 'emulated', 'emulated:1', 'auto', a cuda.core device, or one that this function returned.  If
+        not given, the environment variable `CUDNNLITE_DEVICE` decides, and 'cuda' if that is not set.  Only 'auto' falls
+        back to the emulated device, and says so once.
+
+    Raises
+    ------
+    ArgumentError
+        Not a device.
+    NoDeviceError
+        There is no such CUDA device; the message says how to choose the emulated one.
+    """
+    if device is None:
+        device = os.environ.get(DEVICE_VARIABLE) or "cuda"
+    if hasattr(device, "copy_in"):
+        found: Device = device
+        return found
+    kind, index = _parse_device(device)
+    if kind == "auto":
+        return _auto(index)
+    with _lock:
+        if (kind, index) not in _devices:
+            _devices[kind, index] = _make(kind, index)
+        return _devices[kind, index]
+
+
+def _parse_device(device: Any) -> tuple[str, int]:
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+        return "cuda", device
+    if isinstance(device, str):
+        kind, _, index = device.lower().partition(":")
+        if kind in ("cuda", "emulated", "auto") and (index.isdecimal() or not index):
+            return kind, int(index or 0)
+    elif hasattr(device, "device_id") and hasattr(device, "compute_capability"):
+        return "cuda", int(device.device_id)
+    raise ArgumentError(f"device={device!r} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
+
+
+def _make(kind: str, index: int) -> Device:
+    if kind == "emulated":
+        from cudnnlite.emulated.device import EmulatedDevice
+
+        return EmulatedDevice(index)
+    from cudnnlite.cuda_device import CudaDevice
+
+    try:
+        return CudaDevice(index)
+    except NoDeviceError as error:
+        raise NoDeviceError(f"{error}. {_HOW_TO_EMULATE}") from error.__cause__
+
+
+def _auto(index: int) -> Device:
+    global _told_fallback  # noqa: PLW0603  ("says so once" is once a process)
+    try:
+        return get_device(f"cuda:{index}")
+    except NoDeviceError as error:
+        if not _told_fallback:
+            _told_fallback = True
+            reason = str(error).split(". To run on", maxsplit=1)[0]
+            warnings.warn(f"running on the emulated device: {reason}", RuntimeWarning, stacklevel=4)
+        return get_device("emulated")

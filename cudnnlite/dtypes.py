@@ -1,0 +1,108 @@
+"""cuDNN's data types and NumPy's: which belongs to which, and what else is known of each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.enums import DataType, parse_enum
+from cudnnlite.errors import ArgumentError
+
+# The names that people use; `DataType` itself keeps cuDNN's (FLOAT, HALF, ...).
+_NAMES = {
+    DataType.FLOAT: "float32",
+    DataType.DOUBLE: "float64",
+    DataType.HALF: "float16",
+    DataType.BFLOAT16: "bfloat16",
+    DataType.INT8: "int8",
+    DataType.UINT8: "uint8",
+    DataType.INT32: "int32",
+    DataType.UINT32: "uint32",
+    DataType.INT64: "int64",
+    DataType.INT8x4: "int8x4",
+    DataType.UINT8x4: "uint8x4",
+    DataType.INT8x32: "int8x32",
+    DataType.FP8_E4M3: "float8_e4m3fn",
+    DataType.FP8_E5M2: "float8_e5m2",
+}
+_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
+
+# The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which plain type.
+_VECTORS = {
+    DataType.INT8x4: (4, DataType.INT8),
+    DataType.UINT8x4: (4, DataType.UINT8),
+    DataType.INT8x32: (32, DataType.INT8),
+}
+_ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
+_COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, DataType.UINT8: DataType.INT32}
+
+
+def parse_dtype(value: object, argument: str = "dtype") -> DataType:
+    """Turn 'float32', 'bfloat16', a NumPy dtype or scalar type, or a `DataType` into a `DataType`.
+
+    Raises
+    ------
+    ArgumentError
+        cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
+    """
+    if type(value) is DataType:
+        if value not in _NAMES:
+            raise ArgumentError(
+                f"{argument}={value.name}: cudnnlite has no arrays of it; allowed: {', '.join(_BY_NAME)}"
+            )
+        return value
+    try:
+        return _parse_dtype(value, argument)
+    except TypeError:  # unhashable
+        raise ArgumentError(f"{argument}={value!r} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
+
+
+@lru_cache(maxsize=256)
+def _parse_dtype(value: Any, argument: str) -> DataType:
+    if isinstance(value, str) and value.lower() in _BY_NAME:
+        return _BY_NAME[value.lower()]
+    try:
+        name = np.dtype(value).name
+    except TypeError:
+        name = str(value)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    try:
+        return parse_dtype(parse_enum(DataType, value, argument), argument)
+    except ArgumentError:
+        raise ArgumentError(f"{argument}={value!r} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
+
+
+def dtype_name(dtype: DataType) -> str:
+    """Return the plain name: 'float32' for `DataType.FLOAT`."""
+    return _NAMES.get(dtype, dtype.name)
+
+
+def vector_length(dtype: DataType) -> int:
+    """Return how many channels one element holds: 4 or 32 for the vector types of NCHW_VECT_C, otherwise 1."""
+    return _VECTORS[dtype][0] if dtype in _VECTORS else 1
+
+
+@lru_cache(maxsize=64)
+def numpy_dtype(dtype: DataType) -> np.dtype[Any]:
+    """Return the NumPy dtype of one value (for a vector type: of one of its channels)."""
+    if dtype in _VECTORS:
+        dtype = _VECTORS[dtype][1]
+    if dtype in _ML_DTYPES:
+        import ml_dtypes
+
+        narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _NAMES[dtype]))
+        return narrow
+    return np.dtype(_NAMES[dtype])
+
+
+def itemsize(dtype: DataType) -> int:
+    """Return the size in bytes of one element of a tensor (all channels of a vector type)."""
+    return numpy_dtype(dtype).itemsize * vector_length(dtype)
+
+
+def compute_type_for(dtype: DataType) -> DataType:
+    """Return the type that cuDNN accumulates in: double for double, int32 for int8, float for everything else."""
+    return _COMPUTE.get(_VECTORS[dtype][1] if dtype in _VECTORS else dtype, DataType.FLOAT)

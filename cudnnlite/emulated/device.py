@@ -1,0 +1,144 @@
+"""`EmulatedDevice`: the emulated half of `cudnnlite.device`, with NumPy behind the function table."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from cudnnlite._raw.library import load_library
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
+from cudnnlite.errors import ArgumentError, ArrayTypeError
+from cudnnlite.foreign import ForeignArray
+from cudnnlite.sizes import parse_size
+
+_DLPACK_CPU = 1
+_addresses = itertools.count(0x1000, 0x10)
+
+
+class EmulatedStream:
+    """A stream whose work is always done: calls on the emulated device return when they have finished."""
+
+    def __init__(self, device: EmulatedDevice, handle: int) -> None:
+        self.device = device
+        self.handle = handle
+
+    def sync(self) -> None:
+        """Return: there is nothing to wait for."""
+
+    def __repr__(self) -> str:
+        return f"<EmulatedStream {self.handle:#x} of {self.device}>"
+
+
+class EmulatedDevice:
+    """The emulated device; see `cudnnlite.device.Device`.
+
+    Parameters
+    ----------
+    index : int
+        Several can exist side by side, each with memory of its own.
+    capacity : int or str
+        The size of its memory.
+    """
+
+    kind = "emulated"
+    name = "emulated (NumPy)"
+    needs_activation = False
+
+    def __init__(self, index: int = 0, *, capacity: int | str = "16 GiB") -> None:
+        self.index = index
+        self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
+        self.default_stream = EmulatedStream(self, 1)
+        self._streams = {1: self.default_stream}
+        self.api = EmulatedApi(load_library(), self.memory)
+
+    def __repr__(self) -> str:
+        return f"<emulated:{self.index}>"
+
+    def activate(self) -> None:
+        """Do nothing: no device is current."""
+
+    def synchronize(self) -> None:
+        """Return: there is nothing to wait for."""
+
+    def stream(self, stream: Any) -> EmulatedStream:
+        """Return the stream for None, an address, or a stream of this device."""
+        if stream is None:
+            return self.default_stream
+        if isinstance(stream, EmulatedStream) and stream.device is self:
+            return stream
+        if isinstance(stream, int) and stream in self._streams:
+            return self._streams[stream]
+        raise ArgumentError(f"stream={stream!r} is not a stream of {self}")
+
+    def create_stream(self) -> EmulatedStream:
+        """Make a stream."""
+        stream = EmulatedStream(self, next(_addresses))
+        self._streams[stream.handle] = stream
+        return stream
+
+    def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
+        """Return poisoned memory."""
+        return self.memory.allocate(nbytes)
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return (free, total) bytes."""
+        return self.memory.capacity - self.memory.used, self.memory.capacity
+
+    def memory_used(self) -> int:
+        """Return the bytes that are allocated now."""
+        return self.memory.used
+
+    def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
+        """Copy a contiguous host array to the device."""
+        self.memory.view(ptr, source.nbytes)[:] = _bytes(source)
+
+    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
+        """Copy device memory to a contiguous host array."""
+        _bytes(target)[:] = self.memory.view(ptr, target.nbytes)
+
+    def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy device memory to device memory."""
+        self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
+
+    def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
+        """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).
+
+        Any other host memory is refused, as a GPU would refuse it.
+        """
+        try:
+            view = np.from_dlpack(array)
+        except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
+            raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
+        strides = tuple(stride // view.itemsize for stride in view.strides)
+        foreign = ForeignArray(view.ctypes.data, view.shape, strides, view.dtype, not view.flags.writeable, view)
+        if isinstance(array, np.ndarray) or not self.memory.contains(foreign.ptr, foreign.nbytes):
+            raise ArrayTypeError(
+                f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
+            )
+        return foreign
+
+    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+        """Return a DLPack capsule; NumPy makes it, so the memory is the host's, as it really is."""
+        owner = array.owner
+        memory = owner.bytes() if isinstance(owner, EmulatedBuffer) else self.memory.view(array.ptr, array.nbytes)
+        start = array.ptr - memory.ctypes.data if array.nbytes else 0
+        flat = memory[start : start + array.nbytes].view(array.dtype)
+        strides = tuple(stride * array.dtype.itemsize for stride in array.strides)
+        return np.lib.stride_tricks.as_strided(flat, array.shape, strides).__dlpack__()
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's (kDLCPU, 0)."""
+        return _DLPACK_CPU, 0
+
+    def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
+        """Refuse: the memory is the host's, and a reader would crash."""
+        raise AttributeError(
+            "arrays on the emulated device have no __cuda_array_interface__: their memory is the host's"
+        )
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.reshape(-1).view(np.uint8)

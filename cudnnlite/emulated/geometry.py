@@ -1,0 +1,193 @@
+"""The geometry that the emulated convolutions share: output shapes, tiles of bounded size, padded reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+Box = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The geometry of a convolution; one entry per spatial axis, slowest first.
+
+    Attributes
+    ----------
+    padding, stride, dilation : tuple of int
+        As in ``cudnnSetConvolutionNdDescriptor``; padding is the same before and after an axis.
+    groups : int
+        As in ``cudnnSetConvolutionGroupCount``.
+    flip : bool
+        True for ``CUDNN_CONVOLUTION`` (the filter is rotated), False for ``CUDNN_CROSS_CORRELATION``.
+    """
+
+    padding: Shape
+    stride: Shape
+    dilation: Shape
+    groups: int = 1
+    flip: bool = False
+
+
+def output_shape(x_shape: Sequence[int], w_shape: Sequence[int], problem: Problem) -> Shape:
+    """Shape of y, ``(N, K, *out)``, as ``cudnnGetConvolutionNdForwardOutputDim`` has it.
+
+    Parameters
+    ----------
+    x_shape : sequence of int
+        ``(N, C, *spatial)``.
+    w_shape : sequence of int
+        ``(K, C // groups, *taps)``.
+    problem : Problem
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit together, or the dilated filter is larger than the padded image.
+    """
+    axes = len(x_shape) - 2
+    if axes not in {1, 2, 3} or len(w_shape) != len(x_shape):
+        raise ValueError(f"x {tuple(x_shape)} and w {tuple(w_shape)} need the same 1, 2 or 3 spatial axes")
+    if any(len(values) != axes for values in (problem.padding, problem.stride, problem.dilation)):
+        raise ValueError(f"{problem} does not have {axes} spatial axes")
+    if min(*x_shape, *w_shape, *problem.stride, *problem.dilation, problem.groups) < 1 or min(problem.padding) < 0:
+        raise ValueError(f"sizes must be positive: x {tuple(x_shape)}, w {tuple(w_shape)}, {problem}")
+    if x_shape[1] != w_shape[1] * problem.groups or w_shape[0] % problem.groups:
+        raise ValueError(f"x {tuple(x_shape)} and w {tuple(w_shape)} do not fit {problem.groups} group(s)")
+    out = tuple(
+        1 + (size + 2 * pad - (dilation * (taps - 1) + 1)) // stride
+        for size, taps, pad, stride, dilation in zip(
+            x_shape[2:], w_shape[2:], problem.padding, problem.stride, problem.dilation, strict=True
+        )
+    )
+    if min(out) < 1:
+        raise ValueError(f"w {tuple(w_shape)} is larger than the padded x {tuple(x_shape)}: output {out}")
+    return (x_shape[0], w_shape[0], *out)
+
+
+def check_operands(x: Array, w: Array, problem: Problem, out: Array) -> None:
+    """Raise unless `x`, `w` and `out` have one compute dtype and `out` has the right shape."""
+    expected = output_shape(x.shape, w.shape, problem)
+    if out.shape != expected:
+        raise ValueError(f"out has shape {out.shape}; {expected} expected")
+    if not x.dtype == w.dtype == out.dtype or out.dtype.name not in {"float32", "float64", "int32"}:
+        raise ValueError(f"one of float32, float64, int32 expected for all; got {x.dtype}, {w.dtype}, {out.dtype}")
+
+
+def transform_unsupported(problem: Problem, dtype: DTypeLike) -> str | None:
+    """Why no algorithm that transforms x and w can compute this convolution; None if nothing speaks against it."""
+    if np.dtype(dtype).kind != "f":
+        return "only floating-point data; integer sums have to be exact"
+    if max(problem.stride) > 1:
+        return f"stride 1 only; got {problem.stride}"
+    if max(problem.dilation) > 1:
+        return f"dilation 1 only; got {problem.dilation}"
+    return None
+
+
+def require(reason: str | None) -> None:
+    """Raise ValueError if there is a reason to."""
+    if reason is not None:
+        raise ValueError(reason)
+
+
+def correlation_filter(w: Array, problem: Problem) -> Array:
+    """View of `w` that, cross-correlated, does what `problem` asks (rotated when it says `flip`)."""
+    return np.flip(w, tuple(range(2, w.ndim))) if problem.flip else w
+
+
+def split_groups(a: Array, axis: int, groups: int) -> Array:
+    """View of `a` with `axis` split into ``(groups, size // groups)``; never a copy, whatever the strides."""
+    return a.reshape(*a.shape[:axis], groups, -1, *a.shape[axis + 1 :])
+
+
+def channels_last(a: Array) -> bool:
+    """Whether the channels of ``(N, C, *spatial)`` lie closer together in memory than neighbouring pixels."""
+    pixels = [abs(stride) for stride, size in zip(a.strides[2:], a.shape[2:], strict=True) if size > 1]
+    return a.shape[1] > 1 and all(abs(a.strides[1]) < stride for stride in pixels)
+
+
+def chunks(size: int, step: int) -> Iterator[slice]:
+    """Slices of at most `step` that cover ``range(size)``."""
+    return (slice(start, min(start + step, size)) for start in range(0, size, step))
+
+
+def boxes(extents: Sequence[int], limit: int) -> Iterator[Box]:
+    """Boxes of at most `limit` points that cover a grid; inner axes stay whole for as long as they fit."""
+    if not extents:
+        yield ()
+        return
+    inner = math.prod(extents[1:])
+    for outer in chunks(extents[0], max(1, limit // inner)):
+        for rest in boxes(extents[1:], limit):
+            yield (outer, *rest)
+
+
+def box_shape(box: Box) -> Shape:
+    """Extents of `box`."""
+    return tuple(part.stop - part.start for part in box)
+
+
+def gather(dst: Array, src: Array, starts: Sequence[int], steps: Sequence[int]) -> None:
+    """Fill `dst` with ``src[..., start + i * step, ...]``, zero wherever that lies outside `src`.
+
+    Parameters
+    ----------
+    dst : ndarray
+        ``(*leading, *spatial)``, any strides. Overwritten.
+    src : ndarray
+        ``(*leading, *extents)``, any strides.
+    starts, steps : sequence of int
+        One per spatial axis; starts may be negative or beyond `src`, steps are positive.
+    """
+    inside_dst: list[Any] = [...]
+    inside_src: list[Any] = [...]
+    covered = True
+    axes = len(starts)
+    for size, extent, start, step in zip(dst.shape[-axes:], src.shape[-axes:], starts, steps, strict=True):
+        low = max(0, -(start // step))  # ceil(-start / step)
+        high = min(size, -((start - extent) // step))  # ceil((extent - start) / step)
+        if low >= high:
+            dst[...] = 0
+            return
+        covered &= low == 0 and high == size
+        inside_dst.append(slice(low, high))
+        inside_src.append(slice(start + low * step, start + (high - 1) * step + 1, step))
+    if not covered:
+        dst[...] = 0
+    dst[tuple(inside_dst)] = src[tuple(inside_src)]
+
+
+def matrices(flat: Array, batch: int, rows: int, columns: int, *, contiguous_columns: bool) -> Array:
+    """View ``(batch, rows, columns)`` of the front of `flat`, in which columns are contiguous if asked, else rows."""
+    flat = flat[: batch * rows * columns]
+    shape = (batch, columns, rows) if contiguous_columns else (batch, rows, columns)
+    view: Array = flat.reshape(shape)
+    return view.swapaxes(1, 2) if contiguous_columns else view
+
+
+def carve(scratch: NDArray[np.uint8], dtype: DTypeLike, *shapes: Shape) -> list[Array]:
+    """Consecutive uninitialised arrays of `dtype` in the front of `scratch`.
+
+    Raises
+    ------
+    ValueError
+        If `scratch` is too small.
+    """
+    itemsize = np.dtype(dtype).itemsize
+    needed = itemsize * sum(map(math.prod, shapes))
+    if scratch.size < needed:
+        raise ValueError(f"scratch has {scratch.size} bytes; {needed} needed")
+    arrays, offset = [], 0
+    for shape in shapes:
+        end = offset + itemsize * math.prod(shape)
+        arrays.append(scratch[offset:end].view(dtype).reshape(shape))
+        offset = end
+    return arrays

@@ -1,0 +1,160 @@
+"""The emulated device's memory: host memory behind addresses that are checked at every use.
+
+Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed memory all garbage.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cudnnlite.errors import DeviceMemoryError
+from cudnnlite.sizes import format_size
+
+ALIGNMENT = 256  # as cudaMalloc gives
+POISON_NEW = 0xFF  # NaN in every floating-point format, -1 in signed integers
+POISON_FREED = 0xA5
+_QUARANTINE = 64 << 20  # freed memory whose addresses are not handed out again yet, in bytes
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class IllegalAddressError(Exception):
+    """A pointer does not lie inside a live allocation: what a GPU reports as an illegal memory access, if at all."""
+
+
+class EmulatedMemory:
+    """The allocations of one emulated device.
+
+    Parameters
+    ----------
+    capacity : int
+        Bytes that may be allocated at once.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.peak = 0
+        self._blocks: dict[int, Bytes] = {}
+        self._addresses: list[int] = []
+        self._quarantine: deque[Bytes] = deque()
+        self._quarantined = 0
+        # re-entrant: a garbage collection inside `allocate` may free another buffer in this very thread
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def allocate(self, nbytes: int) -> EmulatedBuffer:
+        """Allocate poisoned memory.
+
+        Raises
+        ------
+        DeviceMemoryError
+            More than is free; the message says how much that is.
+        """
+        with self._lock:
+            if nbytes > self.capacity - self.used:
+                raise DeviceMemoryError(
+                    f"{format_size(nbytes)} of emulated device memory are not there: "
+                    f"{format_size(self.capacity - self.used)} of {format_size(self.capacity)} are free"
+                )
+            if nbytes == 0:
+                return EmulatedBuffer(self, 0, 0)
+            raw = np.full(nbytes + ALIGNMENT, POISON_NEW, np.uint8)
+            offset = -raw.ctypes.data % ALIGNMENT
+            block = raw[offset : offset + nbytes]
+            address = block.ctypes.data
+            self._blocks[address] = block
+            bisect.insort(self._addresses, address)
+            self.used += nbytes
+            self.peak = max(self.peak, self.used)
+            return EmulatedBuffer(self, address, nbytes)
+
+    def free(self, address: int) -> None:
+        """Fill the allocation at `address` with garbage and forget it."""
+        with self._lock:
+            block = self._blocks.pop(address)
+            self._addresses.remove(address)
+            self.used -= block.nbytes
+            block[:] = POISON_FREED
+            self._quarantine.append(block)
+            self._quarantined += block.nbytes
+            while self._quarantined > _QUARANTINE:
+                self._quarantined -= self._quarantine.popleft().nbytes
+
+    def contains(self, address: int, nbytes: int) -> bool:
+        """Tell whether the range lies inside one live allocation."""
+        with self._lock:
+            return self._find(address, nbytes) is not None
+
+    def view(self, address: int, nbytes: int) -> Bytes:
+        """Return the bytes at `address`, for reading and writing.
+
+        Raises
+        ------
+        IllegalAddressError
+            The range does not lie inside one live allocation.
+        """
+        if nbytes == 0:
+            return np.empty(0, np.uint8)
+        with self._lock:
+            start = self._find(address, nbytes)
+            if start is None:
+                raise IllegalAddressError(
+                    f"{nbytes} bytes at {address:#x} do not lie inside one live allocation of the emulated device"
+                )
+            return self._blocks[start][address - start : address - start + nbytes]
+
+    def _find(self, address: int, nbytes: int) -> int | None:
+        position = bisect.bisect_right(self._addresses, address) - 1
+        if position < 0:
+            return None
+        start = self._addresses[position]
+        return start if address + nbytes <= start + self._blocks[start].nbytes else None
+
+
+class EmulatedBuffer:
+    """One allocation; the same surface as `cuda.core.Buffer`, as far as cudnnlite uses it."""
+
+    def __init__(self, memory: EmulatedMemory, address: int, nbytes: int) -> None:
+        self.handle = address
+        self.size = nbytes
+        self._memory = memory
+        self._finalizer = weakref.finalize(self, memory.free, address) if nbytes else None
+        if self._finalizer is not None:
+            self._finalizer.atexit = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the memory was freed."""
+        return self._finalizer is not None and not self._finalizer.alive
+
+    def close(self, stream: Any = None) -> None:
+        """Free the memory; harmless when called again."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def bytes(self) -> Bytes:
+        """Return the memory as an array that keeps this buffer, and so the allocation, alive."""
+        return np.asarray(_Exporter(self)) if self.size else np.empty(0, np.uint8)
+
+
+class _Exporter:
+    """What NumPy keeps as the base of an exported array: it holds the buffer."""
+
+    def __init__(self, buffer: EmulatedBuffer) -> None:
+        self._buffer = buffer
+        self.__array_interface__ = {
+            "shape": (buffer.size,),
+            "typestr": "|u1",
+            "data": (buffer.handle, False),
+            "version": 3,
+        }

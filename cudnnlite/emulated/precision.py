@@ -1,0 +1,124 @@
+"""Number formats of the emulated device: TF32 operands, and what an accumulator becomes in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+
+def round_tf32(a: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round to TF32: float32 with 10 instead of 23 explicit bits of mantissa.
+
+    Ties go away from zero, as in the instruction ``cvt.rna.tf32.f32``. On an H200 with cuDNN 9.19 the implicit-GEMM
+    kernels ``sm80_xmma_fprop_implicit_gemm_tf32f32`` do so (1 + 2**-11 becomes 1 + 2**-10); its
+    ``sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32`` and CUTLASS 1 x 1 kernels send ties to even. Neither truncates.
+
+    Parameters
+    ----------
+    a : ndarray of float32
+        Any shape and strides; not changed.
+
+    Returns
+    -------
+    ndarray of float32
+        A new array. Infinities and NaNs stay as they are, subnormals are kept; a value whose rounding leaves the range,
+        such as the largest finite float32, becomes infinite (as measured on the H200).
+
+    Raises
+    ------
+    TypeError
+        If `a` is not float32.
+    """
+    if a.dtype != np.float32:
+        raise TypeError(f"float32 expected, got {a.dtype}")
+    # Sign and magnitude are separate in the format, so adding half a unit to the bits moves away from zero for both
+    # signs, and a carry out of the mantissa lands in the exponent. A NaN could carry into its sign: leave it alone.
+    bits = a.view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(a), rounded, a)
+
+
+def to_output(acc: Array, dtype: DTypeLike) -> Array:
+    """Convert accumulators to a storage dtype, without warnings.
+
+    Parameters
+    ----------
+    acc : ndarray of float32, float64 or int32
+        Not changed; the result may share its memory if nothing has to change.
+    dtype : dtype-like
+        Floating point (including ml_dtypes): rounded to nearest, ties to even, once; overflow gives infinity where the
+        format has one. Integer: rounded to nearest, ties to even, then saturated; NaN gives 0 (``cvt.rni.sat``).
+
+    Returns
+    -------
+    ndarray of `dtype`, shape of `acc`
+    """
+    dtype = np.dtype(dtype)
+    if dtype == acc.dtype:
+        return acc
+    with np.errstate(all="ignore"):
+        if dtype.kind in "iu":
+            return _to_integer(acc, dtype)
+        if dtype == ml_dtypes.bfloat16 and acc.dtype != np.float32:
+            acc = _odd_float32(acc.astype(np.float64))  # ml_dtypes goes by way of float32, which would round twice
+        return acc.astype(dtype)
+
+
+def scale_add(acc: Array, alpha: float, beta: float, y_old: Array | None, dtype: DTypeLike) -> Array:
+    """``alpha * acc + beta * y_old``, the blend that ends most cuDNN operations.
+
+    Computed in float64 for float64 accumulators, else in float32 (cuDNN's type for alpha and beta), and converted last.
+    An int32 accumulator with alpha 1 and beta 0 is converted as it is: float32 could not hold it.
+
+    Parameters
+    ----------
+    acc : ndarray of float32, float64 or int32
+    alpha, beta : float
+    y_old : ndarray or None
+        Shape of `acc`, any dtype. With beta 0 it is not read: NaNs in fresh memory do not reach the result.
+    dtype : dtype-like
+        Of the result; see :func:`to_output`.
+
+    Returns
+    -------
+    ndarray of `dtype`, shape of `acc`
+
+    Raises
+    ------
+    ValueError
+        If beta is not 0 and `y_old` is missing or of another shape.
+    """
+    if beta != 0 and (y_old is None or y_old.shape != acc.shape):
+        raise ValueError(f"beta {beta} needs y_old of shape {acc.shape}")
+    if alpha == 1 and beta == 0:
+        return to_output(acc, dtype)
+    scale: Any = np.float64 if acc.dtype == np.float64 else np.float32
+    with np.errstate(all="ignore"):
+        blend = acc.astype(scale) * scale(alpha)
+        if beta != 0 and y_old is not None:
+            blend += y_old.astype(scale) * scale(beta)
+    return to_output(blend, dtype)
+
+
+def _to_integer(acc: Array, dtype: np.dtype[Any]) -> Array:
+    limits = np.iinfo(dtype)
+    if acc.dtype.kind in "iu":
+        return np.clip(acc.astype(np.int64), limits.min, limits.max).astype(dtype)
+    # float32 holds the limits of 8 and 16 bits exactly, those of 32 bits only float64 does
+    rounded = np.rint(acc.astype(np.float64) if dtype.itemsize > 2 else acc)
+    rounded = np.clip(np.where(np.isnan(rounded), 0, rounded), limits.min, limits.max)
+    return rounded.astype(dtype)
+
+
+def _odd_float32(a: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round to float32, inexact values to the neighbour with an odd mantissa; a second rounding is then harmless."""
+    nearest = a.astype(np.float32)
+    bits = nearest.view(np.uint32)
+    bits -= np.abs(nearest) > np.abs(a)  # towards zero
+    bits |= (nearest != a) & ~np.isnan(a)
+    return bits.view(np.float32)

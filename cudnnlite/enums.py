@@ -1,0 +1,85 @@
+"""The enums that users meet: C values under names without the C prefix.
+
+All 73 are generated in `cudnnlite._raw.enums`; these are the ones that the public signatures use.  Wherever a function takes
+one of them it also takes the name, in any case: ``math_type="fma"``.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.enums import (
+    ConvolutionFwdAlgo,
+    ConvolutionMode,
+    DataType,
+    Determinism,
+    MathType,
+    ReorderType,
+    Status,
+    TensorFormat,
+)
+from cudnnlite.errors import ArgumentError
+
+__all__ = [
+    "TF32",
+    "TRUE_FLOAT32",
+    "ConvolutionFwdAlgo",
+    "ConvolutionMode",
+    "DataType",
+    "Determinism",
+    "MathType",
+    "ReorderType",
+    "Status",
+    "TensorFormat",
+    "parse_enum",
+    "parse_math_type",
+]
+
+# On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an H200);
+# only FMA_MATH is true float32 (3e-7).
+TF32 = MathType.DEFAULT
+TRUE_FLOAT32 = MathType.FMA
+
+_MATH_NAMES = {"tf32": TF32, "true_float32": TRUE_FLOAT32, "float32": TRUE_FLOAT32}
+
+EnumT = TypeVar("EnumT", bound=CEnum)
+
+
+def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
+    """Turn a member, its name in any case, or its C value into a member of `kind`.
+
+    Parameters
+    ----------
+    kind : type
+        The enum.
+    value : object
+        What the user gave.
+    argument : str
+        The argument's name, for the message.
+
+    Raises
+    ------
+    ArgumentError
+        The value is none of `kind`'s; the message lists what is allowed.
+    """
+    if isinstance(value, kind):
+        return value
+    names = kind.__members__
+    if isinstance(value, str):
+        wanted = value.upper()
+        for name, member in names.items():
+            if name.upper() == wanted:
+                return member
+    elif isinstance(value, int) and not isinstance(value, (bool, CEnum)):
+        for member in names.values():
+            if member == value:
+                return member
+    raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}; allowed: {', '.join(names)}")
+
+
+def parse_math_type(value: object, argument: str = "math_type") -> MathType:
+    """Like `parse_enum` for `MathType`, which also has plain names: 'tf32' and 'true_float32' (or 'float32')."""
+    if isinstance(value, str) and value.lower() in _MATH_NAMES:
+        return _MATH_NAMES[value.lower()]
+    return parse_enum(MathType, value, argument)

@@ -1,0 +1,39 @@
+"""`ForeignArray`: what is known of an array in device memory, whoever made it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite.specs.layout import span
+
+
+class ForeignArray(NamedTuple):
+    """Where an array is and how it lies: what DLPack and the array interfaces exchange.
+
+    Attributes
+    ----------
+    ptr : int
+        The address of the first value.
+    shape, strides : tuple of int
+        In elements.
+    dtype : numpy dtype
+        Of one value.
+    readonly : bool
+        Whether the owner forbids writing.
+    owner : object
+        Keeps the memory alive.
+    """
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    readonly: bool
+    owner: object
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes from the first value to the last, gaps included."""
+        return span(self.shape, self.strides) * self.dtype.itemsize

@@ -1,0 +1,203 @@
+"""`Handle`: a cuDNN handle on one device, with its stream and its workspace."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from threading import current_thread, get_ident
+from typing import Any
+
+from cudnnlite import arrays
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
+from cudnnlite.device import Device, get_device
+from cudnnlite.errors import ClosedError, ThreadError
+from cudnnlite.native import NativeObject
+from cudnnlite.specs import TensorSpec
+from cudnnlite.workspace import Workspace
+
+
+class Handle(NativeObject):
+    """A `cudnnHandle_t`, and what calls through it need: a device, a stream, a workspace.
+
+    Parameters
+    ----------
+    device : str, int or device object, optional
+        'cuda', 'cuda:1', 1, 'emulated', 'auto', or a `cuda.core.Device`.  If not given, the environment variable
+        `CUDNNLITE_DEVICE` decides; 'cuda' if that is not set.
+    stream : stream object or int, optional
+        What calls are enqueued on: a `cuda.core.Stream`, anything with `__cuda_stream__`, PyTorch's or CuPy's stream, or an
+        address.  CUDA's default stream if not given.
+    workspace_limit : int or str, optional
+        The most workspace a call may use: bytes, "64 MiB", or "10%" of the device's memory.
+    check_same_thread : bool
+        Whether use from another thread than the one that made it is an error.  cuDNN's handles are not thread-safe: make
+        one for each thread, or set this to False and see to the locking.
+
+    Raises
+    ------
+    NoDeviceError
+        There is no such CUDA device; the message says how to choose the emulated one.
+    CudnnError
+        `cudnnCreate` failed; where memory may be the reason, the message says how much was free.
+
+    Notes
+    -----
+    C functions: `cudnnCreate`, `cudnnSetStream`, `cudnnGetStream`, `cudnnDestroy`.
+    """
+
+    _type = cudnnHandle_t
+    _create = "cudnnCreate"
+    _destroy = "cudnnDestroy"
+    api: CudnnApi
+
+    def __init__(
+        self,
+        device: Any = None,
+        *,
+        stream: Any = None,
+        workspace_limit: int | str | None = None,
+        check_same_thread: bool = True,
+    ) -> None:
+        self.device: Device = get_device(device)
+        self.device.activate()
+        self._thread = get_ident()
+        self._thread_name = current_thread().name
+        self._check_thread = check_same_thread
+        self._activates = self.device.needs_activation or not check_same_thread
+        self.workspace = Workspace(self.device, workspace_limit)
+        self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._plans: OrderedDict[Any, Any] = OrderedDict()  # see cudnnlite.plans
+        self._stream = self.device.stream(stream)
+        super().__init__(self.device, api=self.device.api)
+
+    def _set(self, spec: Any) -> None:
+        self.api.cudnnSetStream(self.ptr, cudaStream_t(int(self._stream.handle)))
+
+    def use(self) -> None:
+        """Check that this handle may be used here and now, and make its device current if need be.
+
+        Raises
+        ------
+        ClosedError
+            After `close()`.
+        ThreadError
+            On another thread than the one that made it.
+        """
+        if self._native is None:
+            raise ClosedError("this Handle was closed")
+        if self._check_thread and get_ident() != self._thread:
+            raise ThreadError(
+                f"this handle was made on thread {self._thread_name!r} and is used on {current_thread().name!r}; make one "
+                "for each thread, or pass check_same_thread=False and see to the locking"
+            )
+        if self._activates:
+            self.device.activate()
+
+    @property
+    def version(self) -> int:
+        """The version of libcudnn (`cudnnGetVersion`): 92800 is 9.28.0."""
+        return int(self.api.cudnnGetVersion())
+
+    @property
+    def stream(self) -> Any:
+        """The stream that calls are enqueued on; settable, with the same values as the constructor takes."""
+        return self._stream
+
+    @stream.setter
+    def stream(self, stream: Any) -> None:
+        self.use()
+        new = self.device.stream(stream)
+        if int(new.handle) != int(self._stream.handle):
+            self.api.cudnnSetStream(self.ptr, cudaStream_t(int(new.handle)))
+        self._stream = new
+
+    def synchronize(self) -> None:
+        """Wait until everything on the stream is done; nothing else here does, but `DeviceArray.numpy`."""
+        self.use()
+        self._stream.sync()
+
+    def array(self, values: Any, *, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+        """Copy an array to the device, packed.
+
+        Parameters
+        ----------
+        values : array_like
+            A host array of logical shape (N, C, *spatial), whatever the layout; or an array on this device, which is
+            copied as it lies.
+        dtype : str or numpy dtype, optional
+            To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
+        layout : str, optional
+            "NCHW", "NHWC", "NCHW_VECT_C", ...; channels first if not given.
+
+        Returns
+        -------
+        DeviceArray
+
+        Raises
+        ------
+        ArgumentError
+            A dtype, layout or shape that cuDNN has not got.
+        DeviceMemoryError
+            There is not enough device memory; the message says how much was free.
+        """
+        self.use()
+        on_device = arrays.is_on_device(values)
+        if on_device and dtype is None and layout is None:
+            return arrays.from_device(self.device, self._stream, values)
+        if on_device:
+            values = arrays.view(self.device, self._stream, values, "values").numpy()
+        return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout)
+
+    def empty(self, shape: Any, dtype: Any = "float32", layout: str | None = None) -> arrays.DeviceArray:
+        """Allocate an array with undefined contents (all NaN on the emulated device).
+
+        Parameters
+        ----------
+        shape : tuple of int or TensorSpec
+            (N, C, *spatial), whatever the layout; or a whole spec.
+        dtype, layout
+            As in `TensorSpec`.
+
+        Returns
+        -------
+        DeviceArray
+        """
+        self.use()
+        spec = shape if isinstance(shape, TensorSpec) else TensorSpec(shape, dtype, layout)
+        return arrays.empty(self.device, self._stream, spec)
+
+    def view(self, array: Any) -> arrays.DeviceArray:
+        """View an array of another library on this device, without a copy.
+
+        Operations do this to their arguments by themselves; a view made once saves that time on each call.
+
+        Parameters
+        ----------
+        array : object
+            Anything with `__dlpack__` or `__cuda_array_interface__`: CuPy, PyTorch, JAX, Numba.
+
+        Raises
+        ------
+        ArrayTypeError
+            A host array, or one on another device.
+        """
+        self.use()
+        return arrays.view(self.device, self._stream, array, "array")
+
+    def close(self) -> None:
+        """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.
+
+        Calls still in flight on the device are not waited for by us (`cudnnDestroy` waits).
+        """
+        if self._native is None:
+            return
+        try:
+            for dependent in list(self._dependents):
+                dependent.close()
+            self._plans.clear()
+        finally:
+            try:
+                super().close()
+            finally:
+                self.workspace.close()

@@ -1,0 +1,102 @@
+"""`NativeObject`: what owns one object inside libcudnn, and gives it back."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+import weakref
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
+
+from cudnnlite._raw.api import CudnnApi, library_api
+from cudnnlite.errors import ClosedError
+
+NativeT = TypeVar("NativeT", bound="NativeObject")
+
+
+def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
+    """Destroy a native object."""
+    getattr(api, destroy)(native)
+
+
+def _release_leaked(api: CudnnApi, destroy: str, native: ctypes.c_void_p, description: str) -> None:
+    warnings.warn(f"{description} was never closed; use `with`, or call close()", ResourceWarning, stacklevel=2)
+    release(api, destroy, native)
+
+
+class NativeObject:
+    """A context-managed owner of one native object.
+
+    `close()` may be called twice; after it every use raises `ClosedError`.  An object that is garbage collected without it
+    is destroyed all the same, with a `ResourceWarning`; one that is alive when the interpreter ends is left to the process's
+    end, because destroying native objects then can crash.
+
+    Subclasses name the C functions, and describe the fresh object in `_set`.
+    """
+
+    _type: ClassVar[type[ctypes.c_void_p]]
+    _create: ClassVar[str]
+    _destroy: ClassVar[str]
+
+    def __init__(self, spec: Any, *, api: CudnnApi | None = None) -> None:
+        self.api = library_api() if api is None else api
+        self._spec = spec
+        native = self._type()
+        getattr(self.api, self._create)(ctypes.byref(native))
+        self._native: ctypes.c_void_p | None = native
+        description = f"{type(self).__name__} {spec}"
+        self._finalizer = weakref.finalize(self, _release_leaked, self.api, self._destroy, native, description)
+        self._finalizer.atexit = False
+        try:
+            self._set(spec)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set(self, spec: Any) -> None:
+        """Describe the fresh native object."""
+
+    @property
+    def spec(self) -> Any:
+        """What this object describes."""
+        return self._spec
+
+    @property
+    def ptr(self) -> Any:
+        """The native object, as the C functions take it.
+
+        Raises
+        ------
+        ClosedError
+            After `close()`.
+        """
+        if self._native is None:
+            raise ClosedError(f"this {type(self).__name__} was closed")
+        return self._native
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self._native is None
+
+    def close(self) -> None:
+        """Destroy the native object; harmless when called again."""
+        native, self._native = self._native, None
+        if native is not None:
+            self._finalizer.detach()
+            release(self.api, self._destroy, native)
+
+    def __enter__(self: NativeT) -> NativeT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled; pickle its spec and make another from it")
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"at {self._native.value or 0:#x}" if self._native is not None else ""
+        return f"<{type(self).__name__} {self._spec}, {state}>"

@@ -1,0 +1,91 @@
+"""What every operation does with its arguments: view foreign arrays, check outputs, hold host scalars."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cudnnlite import arrays
+from cudnnlite.arrays import DeviceArray
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError, ArrayTypeError
+from cudnnlite.handle import Handle
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
+
+
+def on_device(handle: Handle, array: Any, argument: str) -> DeviceArray:
+    """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there."""
+    if type(array) is DeviceArray and array.device is handle.device:
+        return array
+    return arrays.view(handle.device, handle.stream, array, argument)
+
+
+def tensor_spec(operand: Any, argument: str) -> TensorSpec:
+    """Return the spec of an array, or the spec itself."""
+    spec = getattr(operand, "spec", operand)
+    if not isinstance(spec, TensorSpec):
+        raise ArgumentError(f"{argument}={operand!r} is neither an array nor a TensorSpec")
+    return spec
+
+
+def check_output(out: DeviceArray, expected: TensorSpec, **inputs: DeviceArray) -> None:
+    """Check that `out` can take the result: its shape, that it may be written, that it overlaps neither an input nor itself.
+
+    Raises
+    ------
+    ArgumentError
+        Names what is wrong with `out`; nothing was written.
+    """
+    if out.shape != expected.shape:
+        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
+    if out.readonly:
+        raise ArrayTypeError("out is read-only: its owner forbids writing to it")
+    if out.spec.overlaps_itself:
+        raise ArgumentError(f"out={out.spec}: its values overlap each other in memory")
+    check_overlap(out, "out", **inputs)
+
+
+def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
+    """Raise ArgumentError if memory that is written overlaps that of another operand."""
+    start, end = written.ptr, written.ptr + written.nbytes
+    for name, array in others.items():
+        if array.ptr < end and start < array.ptr + array.nbytes:
+            raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own")
+
+
+def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
+    """Return the caller's own workspace buffer.
+
+    Raises
+    ------
+    ArgumentError
+        It is smaller than what is needed.
+    """
+    buffer = on_device(handle, workspace, "workspace")
+    if buffer.nbytes < needed:
+        raise ArgumentError(
+            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes); this call needs {needed} bytes"
+        )
+    return buffer
+
+
+class HostScalars:
+    """alpha and beta in the host type that cuDNN wants for them: double beside double tensors, float otherwise.
+
+    Attributes
+    ----------
+    alpha, beta : ctypes scalar
+        Kept alive here.
+    alpha_pointer, beta_pointer : int
+        Their addresses.
+    """
+
+    def __init__(self, alpha: float, beta: float, compute_type: DataType) -> None:
+        kind = ctypes.c_double if compute_type == DataType.DOUBLE else ctypes.c_float
+        try:
+            self.alpha, self.beta = kind(alpha), kind(beta)
+        except TypeError:
+            raise ArgumentError(f"alpha={alpha!r} and beta={beta!r} must be real numbers") from None
+        self.alpha_pointer = ctypes.addressof(self.alpha)
+        self.beta_pointer = ctypes.addressof(self.beta)

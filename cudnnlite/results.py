@@ -1,0 +1,185 @@
+"""What a search returns: a table of candidates, and the choice among them with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite.enums import MathType, Status, parse_math_type
+from cudnnlite.errors import NoAlgorithmError
+from cudnnlite.sizes import format_size, parse_size
+
+
+@dataclass(frozen=True)
+class AlgorithmResult:
+    """One candidate, as cuDNN reported it.  Algorithm, math type and workspace belong together and are applied as one.
+
+    Attributes
+    ----------
+    algorithm : enum
+        The algorithm.
+    math_type : MathType
+        The math type that it was tried with.
+    status : Status
+        SUCCESS, or why it cannot be used.
+    time_ms : float or None
+        Milliseconds; None where it was not run.
+    workspace : int
+        Bytes.
+    deterministic : bool
+        Whether two runs give the same bits.
+    passed_over : tuple of (AlgorithmResult, str)
+        On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
+    """
+
+    algorithm: CEnum
+    math_type: MathType
+    status: Status = Status.SUCCESS
+    time_ms: float | None = None
+    workspace: int = 0
+    deterministic: bool = True
+    passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it can be used."""
+        return self.status == Status.SUCCESS
+
+    def __str__(self) -> str:
+        time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
+        lines = [f"{self.algorithm} ({self.math_type}{time}, workspace {format_size(self.workspace)})"]
+        lines += [f"  not {other.algorithm} ({other.math_type}): {why}" for other, why in self.passed_over]
+        return "\n".join(lines)
+
+
+class AlgorithmTable(Sequence[AlgorithmResult]):
+    """Every candidate that a search returned, best first, the failed ones last.
+
+    Prints as a table, and shows as one in a notebook.
+
+    Attributes
+    ----------
+    title : str
+        What was searched.
+    timing : str
+        Where the times come from: 'cudnnFind', 'heuristic (not run)', with the device where that is the emulated one.
+    """
+
+    def __init__(self, rows: Sequence[AlgorithmResult], *, title: str, timing: str, device_memory: int = 0) -> None:
+        self._rows = tuple(rows)
+        self.title = title
+        self.timing = timing
+        self._device_memory = device_memory
+
+    @overload
+    def __getitem__(self, index: int) -> AlgorithmResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[AlgorithmResult, ...]: ...
+    def __getitem__(self, index: int | slice) -> AlgorithmResult | tuple[AlgorithmResult, ...]:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[AlgorithmResult]:
+        return iter(self._rows)
+
+    def best(
+        self,
+        workspace_limit: int | str | None = None,
+        deterministic: bool | None = None,
+        math_type: MathType | str | None = None,
+    ) -> AlgorithmResult:
+        """Return the first candidate that satisfies the limits, with the reasons why others were passed over.
+
+        Parameters
+        ----------
+        workspace_limit : int or str, optional
+            Bytes, "64 MiB", or "10%" of the device's memory.
+        deterministic : bool, optional
+            True: only candidates that give the same bits each time.
+        math_type : MathType or str, optional
+            Only candidates of that math type.
+
+        Raises
+        ------
+        NoAlgorithmError
+            There is none; the message says what excluded each.
+        """
+        limit = None
+        if workspace_limit is not None:
+            limit = parse_size(workspace_limit, "workspace_limit", total=self._device_memory or None)
+        wanted = None if math_type is None else parse_math_type(math_type)
+        reasons = [(row, _why_not(row, limit, deterministic, wanted)) for row in self._rows]
+        chosen = next((row for row, why in reasons if not why), None)
+        if chosen is None:
+            listed = "".join(f"\n  {row.algorithm} ({row.math_type}): {why}" for row, why in reasons)
+            raise NoAlgorithmError(
+                f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
+            )
+        before = self._rows.index(chosen)
+        passed = tuple((row, why + _lost(row, chosen)) for row, why in reasons[:before])
+        return replace(chosen, passed_over=passed)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the table's cells as text, the heading first."""
+        heading: tuple[str, ...] = ("algorithm", "math", "ms", "workspace", "deterministic", "status")
+        rows = [
+            (
+                str(row.algorithm),
+                str(row.math_type),
+                "-" if row.time_ms is None else f"{row.time_ms:.4f}",
+                format_size(row.workspace) if row.ok or row.workspace else "-",
+                "yes" if row.deterministic else "no",
+                "ok" if row.ok else str(row.status),
+            )
+            for row in self._rows
+        ]
+        return [heading, *rows]
+
+    def __str__(self) -> str:
+        cells = self.cells()
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+        numeric = (2, 3)
+        lines = [f"{self.title}; times: {self.timing}"]
+        for row in cells:
+            padded = [
+                cell.rjust(width) if column in numeric else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(padded).rstrip())
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<AlgorithmTable of {len(self)}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        heading, *rows = self.cells()
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _why_not(row: AlgorithmResult, limit: int | None, deterministic: bool | None, math_type: Any) -> str:
+    """Return what excludes a candidate; empty if nothing does."""
+    if not row.ok:
+        return str(row.status)
+    reasons = []
+    if limit is not None and row.workspace > limit:
+        reasons.append(f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}")
+    if deterministic and not row.deterministic:
+        reasons.append("not deterministic")
+    if math_type is not None and row.math_type != math_type:
+        reasons.append(f"math type {row.math_type}, wanted {math_type}")
+    return "; ".join(reasons)
+
+
+def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
+    if not row.ok or row.time_ms is None or chosen.time_ms is None:
+        return ""
+    return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"

@@ -1,0 +1,51 @@
+"""Sizes of memory as people write them: 1048576, "64 MiB", "10%"."""
+
+from __future__ import annotations
+
+import re
+
+from cudnnlite.errors import ArgumentError
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_size(value: int | str, argument: str, *, total: int | None = None) -> int:
+    """Turn a size into bytes.
+
+    Parameters
+    ----------
+    value : int or str
+        Bytes, or a text such as "64 MiB", "1.5 GB" or "10%".
+    argument : str
+        The argument's name, for the message.
+    total : int, optional
+        The bytes of which a percentage is a part: all memory of the device.
+
+    Raises
+    ------
+    ArgumentError
+        Not a size, negative, or a percentage above 100 or without a total.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ArgumentError(f"{argument}={value}: a size cannot be negative")
+        return int(value)
+    match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
+    if match:
+        number, unit = float(match[1]), match[2].lower()
+        if unit == "%" and total is not None and number <= 100:
+            return int(total * number / 100)
+        if unit in _UNITS:
+            return int(number * _UNITS[unit])
+    raise ArgumentError(f'{argument}={value!r} is not a size; allowed: bytes, or a text such as "64 MiB" or "10%"')
+
+
+def format_size(nbytes: int) -> str:
+    """Write bytes in the largest binary unit that fits: '1.5 MiB', '12 B'."""
+    if nbytes < 1 << 10:
+        return f"{nbytes} B"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.4g} {unit}"
+    raise AssertionError

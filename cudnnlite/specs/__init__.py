@@ -1,0 +1,7 @@
+"""Specs: frozen values that say what a descriptor should describe, with shape inference and no native object behind them."""
+
+from cudnnlite.specs.convolution import ConvolutionSpec
+from cudnnlite.specs.filter import FilterSpec
+from cudnnlite.specs.tensor import TensorSpec
+
+__all__ = ["ConvolutionSpec", "FilterSpec", "TensorSpec"]

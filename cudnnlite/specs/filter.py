@@ -1,0 +1,126 @@
+"""`FilterSpec`: shape, data type and format of a convolution's filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
+from cudnnlite.enums import DataType, TensorFormat
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, as_four, parse_layout, parse_shape
+from cudnnlite.specs.tensor import TensorSpec
+
+_FORMATS = {
+    **dict.fromkeys(CHANNELS_FIRST.values(), TensorFormat.NCHW),
+    **dict.fromkeys(CHANNELS_LAST.values(), TensorFormat.NHWC),
+    VECT_C: TensorFormat.NCHW_VECT_C,
+}
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class FilterSpec:
+    """What a filter looks like: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    shape : iterable of int
+        (K, C / groups, *taps): output channels, input channels of one group, filter height and width; rank 3 to 5
+        (6 to 8 are cuDNN's to refuse).
+    dtype : DataType or str or numpy dtype
+        Such as "float32".
+    layout : str, optional
+        "NCHW" (in memory K, C, height, width) or "NHWC" (K, height, width, C), "NCHW_VECT_C", or the names of other ranks.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed.
+
+    Notes
+    -----
+    C function: `cudnnSetFilterNdDescriptor`.  cuDNN's filters have no strides: they are packed.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DataType
+    format: TensorFormat
+    _hash: int = field(compare=False)
+
+    def __init__(self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None) -> None:
+        sizes = parse_shape(shape, batch_may_be_empty=False)
+        if len(sizes) < 3:
+            raise ArgumentError(f"shape={sizes} has rank {len(sizes)}; a filter is (K, C, *taps): 3 to 8")
+        kind = parse_dtype(dtype)
+        tensor = TensorSpec(sizes, kind, layout)  # the same rules for shape, layout and vector types
+        name = VECT_C if tensor.vector > 1 else parse_layout(layout, len(sizes))
+        put = object.__setattr__
+        put(self, "shape", sizes)
+        put(self, "dtype", kind)
+        put(self, "format", _FORMATS.get(name, TensorFormat.NCHW))
+        put(self, "_hash", hash((sizes, int(kind), int(self.format))))
+
+    @classmethod
+    def from_tensor(cls, spec: TensorSpec, *, channels_last: bool = False, argument: str = "w") -> FilterSpec:
+        """Read a packed tensor as a filter.
+
+        Parameters
+        ----------
+        spec : TensorSpec
+            The array that holds the filter.
+        channels_last : bool
+            Which format to read where both fit (one tap, or one channel): the input's.
+        argument : str
+            The array's name, for the message.
+
+        Raises
+        ------
+        ArgumentError
+            The strides are neither packed channels-first nor packed channels-last.
+        """
+        names = (CHANNELS_FIRST.get(spec.rank, ""), CHANNELS_LAST.get(spec.rank, ""), VECT_C)
+        for name in (names[1], names[0], names[2]) if channels_last else names:
+            if spec.fits(name):
+                return cls(spec.shape, spec.dtype, name)
+        raise ArgumentError(
+            f"{argument}={spec}: cuDNN's filters are packed, of rank 3 to 5, in one of the layouts {', '.join(names)}; "
+            "copy it with handle.array(...)"
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"FilterSpec({self.shape}, {dtype_name(self.dtype)!r}, {self.layout!r})"
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def layout(self) -> str:
+        """The name of the layout at this rank: 'NCHW', 'NWC', ..."""
+        names = {TensorFormat.NCHW: CHANNELS_FIRST, TensorFormat.NHWC: CHANNELS_LAST}.get(self.format, {4: VECT_C})
+        return names.get(self.rank, "packed")
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the packed filter."""
+        return self.size * numpy_dtype(self.dtype).itemsize
+
+    @property
+    def vector(self) -> int:
+        """How many channels one element holds (4 or 32 under NCHW_VECT_C, otherwise 1)."""
+        return vector_length(self.dtype)
+
+    def native(self) -> tuple[int, ...]:
+        """Return the dims as cuDNN is told them: of rank 4 at least, a 1-D filter being one tap high."""
+        return as_four(self.shape, missing=1)

@@ -1,0 +1,107 @@
+"""Layouts: the order in which the axes of a tensor lie in memory.
+
+Shapes are always written (N, C, *spatial), whatever the layout, as cuDNN does; the layout only decides the strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from math import prod
+from operator import index, mul
+from typing import Any
+
+from cudnnlite.errors import ArgumentError
+
+MAX_RANK = 8  # CUDNN_DIM_MAX
+MAX_SPATIAL_RANK = 6  # cuDNN refuses a convolution descriptor of seven dimensions
+MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
+
+CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
+CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+VECT_C = "NCHW_VECT_C"
+
+
+def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
+    """Return the layout's name for this rank; None means channels first.
+
+    Raises
+    ------
+    ArgumentError
+        No such layout, or not for this rank.
+    """
+    allowed = [names[rank] for names in (CHANNELS_FIRST, CHANNELS_LAST) if rank in names]
+    if rank == 4:
+        allowed.append(VECT_C)
+    if layout is None:
+        return CHANNELS_FIRST.get(rank, "packed")
+    name = str(layout).upper()
+    if name in allowed:
+        return name
+    raise ArgumentError(
+        f"{argument}={layout!r} is not a layout of rank {rank}; allowed: {', '.join(allowed) or 'None'}"
+    )
+
+
+def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True) -> tuple[int, ...]:
+    """Check a shape: 1 to 8 positive sizes; the first may be zero (an empty batch) where that is allowed.
+
+    Raises
+    ------
+    ArgumentError
+        Not integers, wrong rank, negative or zero sizes, or a size beyond a C int.
+    """
+    try:
+        sizes = tuple(index(size) for size in shape)
+    except TypeError:
+        raise ArgumentError(f"{argument}={shape!r} is not a sequence of integers") from None
+    if not 1 <= len(sizes) <= MAX_RANK:
+        raise ArgumentError(f"{argument}={sizes} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")
+    for axis, size in enumerate(sizes):
+        smallest = 0 if axis == 0 and batch_may_be_empty else 1
+        if not smallest <= size <= MAX_INT:
+            raise ArgumentError(f"{argument}={sizes}: size {size} on axis {axis}; allowed: {smallest} to {MAX_INT}")
+    return sizes
+
+
+def packed_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return the strides, in elements, of a gap-free tensor of that shape (N, C, *spatial) in that layout."""
+    order = memory_order(len(shape), layout)
+    sizes = [max(1, shape[axis]) for axis in order]
+    steps = [1, *accumulate(reversed(sizes[1:]), mul)]
+    strides = [0] * len(shape)
+    for axis, step in zip(reversed(order), steps, strict=True):
+        strides[axis] = step
+    return tuple(strides)
+
+
+def memory_order(rank: int, layout: str) -> tuple[int, ...]:
+    """Return the axes of (N, C, *spatial) from the outermost in memory to the innermost."""
+    if layout == CHANNELS_LAST.get(rank):
+        return (0, *range(2, rank), 1)
+    return tuple(range(rank))
+
+
+def same_strides(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Tell whether two strides address the same memory: those of axes of size 1 do not matter."""
+    return all(size <= 1 or a == b for size, a, b in zip(shape, one, other, strict=True))
+
+
+def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many elements lie between the first and the last one, both included."""
+    if prod(shape) == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def as_four(values: tuple[int, ...], *, missing: int) -> tuple[int, ...]:
+    """Bring a shape or strides of rank below 4 to the rank 4 that cuDNN's operations want.
+
+    (N, C, W) becomes (N, C, 1, W): the missing height goes before the width, so that a 1-D convolution is a 2-D one whose
+    images are one pixel high.  Lower ranks get ones behind.
+    """
+    if len(values) >= 4:
+        return values
+    if len(values) == 3:
+        return (values[0], values[1], missing, values[2])
+    return values + (missing,) * (4 - len(values))

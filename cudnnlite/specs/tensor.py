@@ -1,0 +1,185 @@
+"""`TensorSpec`: shape, data type and strides of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from operator import index
+from typing import Any
+
+from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.layout import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    MAX_INT,
+    VECT_C,
+    as_four,
+    packed_strides,
+    parse_layout,
+    parse_shape,
+    same_strides,
+    span,
+)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class TensorSpec:
+    """What a tensor looks like: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    shape : iterable of int
+        (N, C, *spatial), whatever the layout; rank 1 to 8.  N may be 0: an empty batch.
+    dtype : DataType or str or numpy dtype
+        Such as "float32", "float16", "bfloat16", "int8", "int8x32".
+    layout : str, optional
+        "NCHW" or "NHWC" ("NCW", "NWC", "NCDHW", "NDHWC" for other ranks), or "NCHW_VECT_C" with a vector dtype.
+        Channels first if not given.
+    strides : iterable of int, optional
+        In elements, instead of a layout; they may leave gaps.
+
+    Attributes
+    ----------
+    strides : tuple of int
+        In elements.  Under NCHW_VECT_C an element is a vector of 4 or 32 channels, as in cuDNN.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed; the message names the argument.
+
+    Notes
+    -----
+    C functions: `cudnnSetTensorNdDescriptor`, `cudnnSetTensorNdDescriptorEx`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DataType
+    strides: tuple[int, ...]
+    vector: int
+    _hash: int = field(compare=False)
+
+    def __init__(
+        self,
+        shape: Iterable[int],
+        dtype: Any = "float32",
+        layout: str | None = None,
+        *,
+        strides: Iterable[int] | None = None,
+    ) -> None:
+        sizes = parse_shape(shape)
+        kind = parse_dtype(dtype)
+        vector = vector_length(kind)
+        if strides is None:
+            name = parse_layout(layout if layout is not None or vector == 1 else VECT_C, len(sizes))
+            steps = packed_strides(_in_vectors(sizes, kind, vector, name), name)
+        elif layout is not None:
+            raise ArgumentError(f"layout={layout!r} and strides={strides!r} are both given; allowed: one of them")
+        elif vector > 1:
+            raise ArgumentError(f"strides are given for dtype={dtype_name(kind)}; allowed: only the layout {VECT_C}")
+        else:
+            steps = _parse_strides(strides, sizes)
+        put = object.__setattr__
+        put(self, "shape", sizes)
+        put(self, "dtype", kind)
+        put(self, "strides", steps)
+        put(self, "vector", vector)
+        put(self, "_hash", hash((sizes, int(kind), steps, vector)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        layout = self.layout
+        how = f"strides={self.strides}" if layout == "strided" else repr(layout)
+        return f"TensorSpec({self.shape}, {dtype_name(self.dtype)!r}, {how})"
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def layout(self) -> str:
+        """'NCHW', 'NHWC', ...; 'packed' in C order at other ranks; 'strided' for anything else."""
+        if self.vector > 1:
+            return VECT_C
+        for names in (CHANNELS_FIRST, CHANNELS_LAST):
+            name = names.get(self.rank, "packed")
+            if self.strides == packed_strides(self.shape, name):
+                return name
+        return "strided"
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether the memory is channels last, apart from axes of size 1."""
+        return self.fits(CHANNELS_LAST.get(self.rank, ""))
+
+    def fits(self, layout: str) -> bool:
+        """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""
+        if self.vector > 1 or layout == VECT_C:
+            return self.vector > 1 and layout == VECT_C
+        if layout not in (CHANNELS_FIRST.get(self.rank, "packed"), CHANNELS_LAST.get(self.rank)):
+            return False
+        return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes from the first value to the last, gaps included: what a buffer must hold."""
+        return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(self.dtype)
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
+        reach = 1
+        axes = zip(_in_vectors(self.shape, self.dtype, self.vector), self.strides, strict=True)
+        for size, stride in sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: axis[1]):
+            if stride < reach:
+                return True
+            reach = stride * (size - 1) + reach
+        return False
+
+    def native(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (dims, strides) as cuDNN is told them: of rank 4 at least, a 1-D image being one pixel high."""
+        dims = as_four(self.shape, missing=1)
+        # the stride of an axis of size 1 is free; one that keeps the tensor packed keeps every kernel eligible
+        height = self.strides[2] * self.shape[2] if self.rank == 3 else 1
+        return dims, as_four(self.strides, missing=min(height, MAX_INT))
+
+
+def _in_vectors(shape: tuple[int, ...], dtype: DataType, vector: int, layout: str | None = None) -> tuple[int, ...]:
+    """Return the shape counted in elements: with a vector type an element holds `vector` channels."""
+    if vector == 1:
+        if layout == VECT_C:
+            raise ArgumentError(f"layout={VECT_C!r} with dtype={dtype_name(dtype)}; allowed: int8x4, uint8x4, int8x32")
+        return shape
+    if layout not in (None, VECT_C):
+        raise ArgumentError(f"layout={layout!r} with dtype={dtype_name(dtype)}; allowed: {VECT_C}")
+    if len(shape) != 4 or shape[1] % vector:
+        raise ArgumentError(
+            f"shape={shape} with dtype={dtype_name(dtype)}: rank 4 and channels in multiples of {vector}"
+        )
+    return (shape[0], shape[1] // vector, *shape[2:])
+
+
+def _parse_strides(strides: Iterable[Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        steps = tuple(index(step) for step in strides)
+    except TypeError:
+        raise ArgumentError(f"strides={strides!r} is not a sequence of integers") from None
+    if len(steps) != len(shape):
+        raise ArgumentError(f"strides={steps} has {len(steps)} entries for shape={shape}")
+    for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
+        # cuDNN takes a negative stride without complaint and then reads in front of the buffer
+        smallest = 0 if size <= 1 else 1
+        if not smallest <= step <= MAX_INT:
+            raise ArgumentError(f"strides={steps}: {step} on axis {axis}; allowed: {smallest} to {MAX_INT}")
+    return steps

@@ -1,0 +1,134 @@
+"""`Workspace`: the scratch memory of a handle: one buffer for each stream, grown on demand, reused by every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cudnnlite.device import Device
+from cudnnlite.errors import ClosedError, WorkspaceLimitError
+from cudnnlite.sizes import format_size, parse_size
+
+
+class Workspace:
+    """Scratch memory for one handle, one buffer for each stream that the handle was set to.
+
+    A buffer only grows.  Calls on one stream run one after the other, so they can share it; when it has to grow, the old
+    memory is freed in stream order, behind the calls that still use it.
+
+    Parameters
+    ----------
+    device : Device
+        Where the memory comes from.
+    limit : int or str, optional
+        The largest buffer: bytes, "64 MiB", or "10%" of the device's memory.  None: no limit.
+    """
+
+    def __init__(self, device: Device, limit: int | str | None = None) -> None:
+        self._device = device
+        self._buffers: dict[int, Any] = {}
+        self._leased: set[int] = set()
+        self._peak = 0
+        self._closed = False
+        self._limit: int | None = None
+        self.limit = limit
+
+    @property
+    def limit(self) -> int | None:
+        """The largest buffer in bytes, or None.  Settable, with the same values as the constructor takes."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, value: int | str | None) -> None:
+        self._limit = self.parse(value, "limit")
+
+    def parse(self, value: int | str | None, argument: str) -> int | None:
+        """Turn a limit into bytes; a percentage is of the device's whole memory."""
+        if value is None:
+            return None
+        percent = isinstance(value, str) and "%" in value
+        return parse_size(value, argument, total=self._device.memory_info()[1] if percent else None)
+
+    @property
+    def size(self) -> int:
+        """The bytes held now, all streams together."""
+        return sum(buffer.size for buffer in self._buffers.values())
+
+    @property
+    def peak(self) -> int:
+        """The most bytes ever held, all streams together."""
+        return self._peak
+
+    def reserve(self, nbytes: int, stream: Any) -> int:
+        """Return the address of at least `nbytes` on `stream`, growing its buffer if needed; 0 for no bytes.
+
+        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.
+
+        Raises
+        ------
+        WorkspaceLimitError
+            More than the limit.
+        DeviceMemoryError
+            The device has not got it; what was held before is kept.
+        """
+        if not nbytes:
+            return 0
+        buffer = self._buffers.get(stream.handle)
+        if buffer is None or buffer.size < nbytes:
+            buffer = self._grow(nbytes, stream)
+        return int(buffer.handle)
+
+    @contextmanager
+    def lease(self, nbytes: int, stream: Any) -> Iterator[int]:
+        """Hold `nbytes` on `stream` for the time of a `with` block; yields the address.
+
+        Raises
+        ------
+        WorkspaceLimitError, DeviceMemoryError
+            As in `reserve`; also where the stream's buffer is leased already.
+        """
+        key = int(stream.handle)
+        if key in self._leased:
+            raise WorkspaceLimitError(f"the workspace of stream {key:#x} is leased already; bring a buffer of your own")
+        address = self.reserve(nbytes, stream)
+        self._leased.add(key)
+        try:
+            yield address
+        finally:
+            self._leased.discard(key)
+
+    def _grow(self, nbytes: int, stream: Any) -> Any:
+        if self._closed:
+            raise ClosedError("this workspace's handle was closed")
+        if stream.handle in self._leased:
+            raise WorkspaceLimitError("the workspace cannot grow while it is leased")
+        if self._limit is not None and nbytes > self._limit:
+            raise WorkspaceLimitError(
+                f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(self._limit)}"
+            )
+        buffer = self._device.allocate(nbytes, stream)
+        old = self._buffers.get(stream.handle)
+        self._buffers[stream.handle] = buffer
+        self._peak = max(self._peak, self.size + (old.size if old is not None else 0))
+        if old is not None:
+            old.close(stream)
+        return buffer
+
+    def release(self) -> None:
+        """Free all buffers, in the order of their streams; the next call allocates again."""
+        if self._leased:
+            raise WorkspaceLimitError("the workspace cannot be released while it is leased")
+        buffers, self._buffers = self._buffers, {}
+        for buffer in buffers.values():
+            buffer.close()
+
+    def close(self) -> None:
+        """Free all buffers for good."""
+        self._closed = True
+        self._leased.clear()
+        self.release()
+
+    def __repr__(self) -> str:
+        limit = "no limit" if self._limit is None else f"limit {format_size(self._limit)}"
+        return f"<Workspace {format_size(self.size)}, peak {format_size(self.peak)}, {limit}>"

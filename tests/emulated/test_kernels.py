@@ -1,0 +1,365 @@
+"""The emulated convolutions against SciPy and the ONNX reference implementation, in float64."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tracemalloc
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from scipy.signal import correlate
+
+from cudnnlite.emulated import kernels, kernels_fft, kernels_winograd
+from cudnnlite.emulated.kernels import ALGORITHMS, Problem, output_shape, supports
+
+# Largest relative L2 error against the float64 oracle.
+TOLERANCE = {
+    ("float64", "direct_gemm"): 1e-12,
+    ("float64", "im2col_gemm"): 1e-12,
+    ("float64", "fft"): 1e-12,
+    ("float64", "fft_tiled"): 1e-12,
+    ("float64", "winograd"): 1e-12,
+    ("float32", "direct_gemm"): 1e-5,
+    ("float32", "im2col_gemm"): 1e-5,
+    ("float32", "fft"): 1e-5,
+    ("float32", "fft_tiled"): 1e-5,
+    ("float32", "winograd"): 1e-5,
+}
+FLOAT_CASES = list(TOLERANCE)
+INTEGER_ALGORITHMS = ["direct_gemm", "im2col_gemm"]
+MIB = 1 << 20
+GUARD = 64
+
+# Limits so small that every loop over blocks turns more than once for the shapes below.
+TINY = {
+    kernels: {"_REDUCTION": 8, "_FILTER_BYTES": 256, "_COLUMN_BYTES": 2048, "_PRODUCT_BYTES": 256, "_POSITIONS": 5},
+    kernels_fft: {"_BYTES": 20_000, "_FILTERS": 2, "_TILES": 3, "_POINTS_AT_ONCE": 500},
+    kernels_winograd: {"_FILTERS": 2, "_CHANNELS": 2, "_TILES": 5},
+}
+
+
+def scipy_convolution(x: np.ndarray, w: np.ndarray, problem: Problem) -> np.ndarray:
+    """Correlate every pair of planes with SciPy; dilation and stride by zeros and by dropping."""
+    if problem.flip:
+        w = np.flip(w, tuple(range(2, w.ndim)))
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in problem.padding)])
+    extents = [(t - 1) * d + 1 for t, d in zip(w.shape[2:], problem.dilation, strict=True)]
+    dilated = np.zeros((*w.shape[:2], *extents), w.dtype)
+    dilated[(..., *(slice(None, None, d) for d in problem.dilation))] = w
+    strided = tuple(slice(None, None, s) for s in problem.stride)
+    channels, filters = w.shape[1], len(w) // problem.groups
+    return np.array(
+        [
+            [
+                sum(
+                    correlate(image[k // filters * channels + c], dilated[k, c], mode="valid", method="direct")
+                    for c in range(channels)
+                )[strided]
+                for k in range(len(w))
+            ]
+            for image in padded
+        ]
+    )
+
+
+def onnx_convolution(x: np.ndarray, w: np.ndarray, problem: Problem) -> np.ndarray:
+    """Run the ONNX operator Conv, which cross-correlates."""
+    if problem.flip:
+        w = np.flip(w, tuple(range(2, w.ndim)))
+    node = helper.make_node(
+        "Conv",
+        ["x", "w"],
+        ["y"],
+        pads=[*problem.padding, *problem.padding],
+        strides=problem.stride,
+        dilations=problem.dilation,
+        group=problem.groups,
+        kernel_shape=w.shape[2:],
+    )
+    infos = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in "xwy"]
+    model = helper.make_model(helper.make_graph([node], "g", infos[:2], infos[2:]))
+    return ReferenceEvaluator(model).run(None, {"x": x, "w": np.ascontiguousarray(w)})[0]
+
+
+def relaid(a: np.ndarray, order: tuple[int, ...], gap: int) -> np.ndarray:
+    """Copy with its axes in memory order `order`, the last of them with a stride of `gap` elements."""
+    base = np.empty([*(a.shape[axis] for axis in order[:-1]), a.shape[order[-1]] * gap], a.dtype)
+    view = base[..., ::gap].transpose(np.argsort(order))
+    view[...] = a
+    return view
+
+
+def run(name: str, x: np.ndarray, w: np.ndarray, problem: Problem, out: np.ndarray) -> np.ndarray:
+    """Run an algorithm with poisoned output and scratch of the promised size, and check what lies around it."""
+    algorithm = ALGORITHMS[name]
+    size = algorithm.workspace(x.shape, w.shape, problem, x.dtype)
+    buffer = np.full(size + 2 * GUARD, 0xFF, np.uint8)
+    out[...] = np.nan if out.dtype.kind == "f" else -123456789
+    before = x.copy(), w.copy()
+    algorithm.run(x, w, problem, out=out, scratch=buffer[GUARD : GUARD + size])
+    assert (buffer[:GUARD] == 0xFF).all()
+    assert (buffer[GUARD + size :] == 0xFF).all()
+    np.testing.assert_array_equal(before[0], x)
+    np.testing.assert_array_equal(before[1], w)
+    return out
+
+
+def relative_error(y: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(y - expected) / max(np.linalg.norm(expected), 1e-30))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, name: str) -> tuple[tuple[int, ...], tuple[int, ...], Problem]:
+    """Shapes of x and w and a problem that algorithm `name` supports."""
+    transformed = name in {"fft", "fft_tiled", "winograd"}
+    axes = 2 if name == "winograd" else draw(st.integers(1, 2 if name == "fft" else 3))
+
+    def per_axis(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(axes))
+
+    groups = 1 if name == "winograd" else draw(st.sampled_from([1, 1, 2, 3]))
+    taps = (3, 3) if name == "winograd" else per_axis(1, 4)
+    padding = per_axis(0, 5)
+    stride, dilation = ((1,) * axes,) * 2 if transformed else (per_axis(1, 5), per_axis(1, 3))
+    spatial = tuple(
+        max(1, d * (t - 1) + 1 - 2 * p) + draw(st.integers(0, 9 if axes < 3 else 4))
+        for d, t, p in zip(dilation, taps, padding, strict=True)
+    )
+    x_shape = (draw(st.integers(1, 3)), groups * draw(st.integers(1, 4)), *spatial)
+    w_shape = (groups * draw(st.integers(1, 3)), x_shape[1] // groups, *taps)
+    return x_shape, w_shape, Problem(padding, stride, dilation, groups, draw(st.booleans()))
+
+
+@st.composite
+def layouts(draw: st.DrawFn, axes: int) -> tuple[tuple[int, ...], int]:
+    """Memory order of the axes (NCHW, NHWC, or any) and the gap between neighbours."""
+    first = tuple(range(axes))
+    order = draw(st.sampled_from([first, (0, *first[2:], 1)]) | st.permutations(first).map(tuple))
+    return order, draw(st.sampled_from([1, 1, 1, 2]))
+
+
+@contextlib.contextmanager
+def block_limits(tiny: bool):
+    with contextlib.ExitStack() as stack:
+        for module, limits in TINY.items() if tiny else ():
+            stack.enter_context(mock.patch.multiple(module, **limits))
+        yield
+
+
+@pytest.mark.parametrize(("dtype", "name"), FLOAT_CASES)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_agrees_with_scipy(dtype: str, name: str, data: st.DataObject) -> None:
+    x_shape, w_shape, problem = data.draw(convolutions(name))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in (x_shape, w_shape))
+    expected = scipy_convolution(x.astype(np.float64), w.astype(np.float64), problem)
+    x, w, out = (relaid(a, *data.draw(layouts(a.ndim))) for a in (x, w, expected.astype(dtype)))
+    with block_limits(data.draw(st.booleans())):
+        assert supports(name, x_shape, w_shape, problem, dtype) is None
+        y = run(name, x, w, problem, out)
+    assert output_shape(x_shape, w_shape, problem) == expected.shape
+    assert relative_error(y, expected) <= TOLERANCE[dtype, name]
+
+
+@pytest.mark.parametrize("name", INTEGER_ALGORITHMS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_integer_sums_are_exact(name: str, data: st.DataObject) -> None:
+    x_shape, w_shape, problem = data.draw(convolutions(name))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    bits = data.draw(st.sampled_from([7, 7, 15, 31]))  # the last two wrap round in int32, the last leaves float64
+    x, w = (rng.integers(-(2**bits), 2**bits, shape).astype(np.int32) for shape in (x_shape, w_shape))
+    expected = scipy_convolution(x.astype(np.int64), w.astype(np.int64), problem).astype(np.int32)
+    x, w, out = (relaid(a, *data.draw(layouts(a.ndim))) for a in (x, w, expected))
+    expected = expected.copy()
+    with block_limits(data.draw(st.booleans())):
+        np.testing.assert_array_equal(run(name, x, w, problem, out), expected)
+
+
+def same(axes: int, **changes: object) -> Problem:
+    """Return the plain problem, but for `changes`."""
+    return replace(Problem((0,) * axes, (1,) * axes, (1,) * axes), **changes)
+
+
+EDGES = {
+    "1-D": ((2, 3, 11), (4, 3, 5), same(1, padding=(2,))),
+    "1-D as 2-D": ((2, 3, 1, 11), (4, 3, 1, 5), same(2, padding=(0, 2))),
+    "3-D": ((1, 2, 6, 5, 7), (3, 2, 3, 2, 3), same(3, padding=(1, 0, 2))),
+    "one pixel": ((1, 1, 1, 1), (1, 1, 1, 1), same(2)),
+    "fully connected": ((7, 5, 4, 3), (6, 5, 4, 3), same(2)),
+    "pointwise": ((2, 5, 6, 6), (4, 5, 1, 1), same(2)),
+    "rows of channels": ((5, 4, 1, 1), (6, 4, 1, 1), same(2)),
+    "same 3x3": ((2, 5, 9, 8), (4, 5, 3, 3), same(2, padding=(1, 1))),
+    "flipped 3x3": ((2, 5, 9, 8), (4, 5, 3, 3), same(2, padding=(1, 0), flip=True)),
+    "two groups": ((2, 6, 7, 5), (4, 3, 3, 3), same(2, padding=(1, 1), groups=2)),
+    "depthwise": ((2, 6, 7, 5), (6, 1, 3, 3), same(2, padding=(1, 1), groups=6)),
+    "depthwise, multiplier": ((2, 3, 7, 5), (6, 1, 3, 2), same(2, groups=3, flip=True)),
+    "dilated, strided": ((2, 3, 17, 14), (4, 3, 3, 2), same(2, padding=(2, 1), stride=(2, 3), dilation=(3, 4))),
+    "stride above kernel": ((2, 3, 13, 12), (4, 3, 2, 1), same(2, stride=(5, 4))),
+    "padding above kernel": ((2, 3, 5, 4), (4, 3, 3, 3), same(2, padding=(6, 7))),
+    "filter above image": ((2, 3, 2, 3), (4, 3, 6, 5), same(2, padding=(3, 2))),
+    "3x3 above image": ((2, 3, 1, 1), (4, 3, 3, 3), same(2, padding=(1, 2))),
+    "several tiles": ((1, 2, 67, 40), (2, 2, 5, 4), same(2, padding=(2, 1))),
+    "larger tiles": ((1, 1, 90, 80), (1, 1, 40, 20), same(2, flip=True)),
+}
+
+
+@pytest.mark.parametrize("case", EDGES)
+def test_edges_agree_with_onnx(case: str) -> None:
+    x_shape, w_shape, problem = EDGES[case]
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(x_shape), rng.standard_normal(w_shape)
+    expected = onnx_convolution(x, w, problem)
+    assert output_shape(x_shape, w_shape, problem) == expected.shape
+    assert relative_error(scipy_convolution(x, w, problem), expected) < 1e-12
+    for name in ALGORITHMS:
+        if supports(name, x_shape, w_shape, problem, np.float64) is None:
+            y = run(name, x, w, problem, np.empty(expected.shape))
+            assert relative_error(y, expected) < TOLERANCE["float64", name], name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_larger_convolution_in_both_layouts(name: str) -> None:
+    """More than one block with the real limits, by what hypothesis is too slow for."""
+    problem = same(2, padding=(1, 1))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 20, 75, 70), dtype=np.float32)
+    w = rng.standard_normal((6, 20, 3, 3), dtype=np.float32)
+    expected = scipy_convolution(x.astype(np.float64), w.astype(np.float64), problem)
+    for order in [(0, 1, 2, 3), (0, 2, 3, 1)]:
+        operands = [relaid(a, order, 1) for a in (x, w, expected.astype(np.float32))]
+        y = run(name, operands[0], operands[1], problem, operands[2])
+        assert relative_error(y, expected) < TOLERANCE["float32", name]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_not_a_number_spreads_quietly(name: str) -> None:
+    x, w = np.ones((1, 2, 6, 6), np.float32), np.ones((2, 2, 3, 3), np.float32)
+    x[0, 0, 2, 2], x[0, 1, 0, 0], w[0, 0, 0, 0] = np.nan, np.inf, 3e38
+    y = run(name, x, w, same(2, padding=(1, 1)), np.empty((1, 2, 6, 6), np.float32))
+    assert np.isnan(y[0, 0, 2, 2])
+
+
+REASONS = [
+    ("winograd", (1, 2, 9, 9), (2, 2, 3, 2), same(2), "float32", "3 x 3"),
+    ("winograd", (1, 2, 9, 9, 9), (2, 2, 3, 3, 3), same(3), "float32", "3 x 3"),
+    ("winograd", (1, 2, 9, 9), (2, 1, 3, 3), same(2, groups=2), "float32", "group"),
+    ("winograd", (1, 2, 9, 9), (2, 2, 3, 3), same(2, stride=(1, 2)), "float32", "stride"),
+    ("winograd", (1, 2, 9, 9), (2, 2, 3, 3), same(2, dilation=(2, 1)), "float32", "dilation"),
+    ("winograd", (1, 2, 9, 9), (2, 2, 3, 3), same(2), "int32", "floating-point"),
+    ("fft", (1, 2, 9, 9), (2, 2, 3, 3), same(2, stride=(2, 1)), "float32", "stride"),
+    ("fft", (1, 2, 9, 9, 9), (2, 2, 3, 3, 3), same(3), "float32", "two spatial axes"),
+    ("fft", (1, 2, 2000, 900), (2, 2, 3, 3), same(2), "float32", "points"),
+    ("fft_tiled", (1, 2, 2000, 900), (2, 2, 1500, 800), same(2), "float32", "points"),
+    ("fft_tiled", (1, 2, 9, 9), (2, 2, 3, 3), same(2, dilation=(2, 1)), "float32", "dilation"),
+    ("fft_tiled", (1, 2, 9, 9), (2, 2, 3, 3), same(2), "int32", "floating-point"),
+]
+
+
+@pytest.mark.parametrize(("name", "x_shape", "w_shape", "problem", "dtype", "word"), REASONS)
+def test_says_why_not(name: str, x_shape, w_shape, problem: Problem, dtype: str, word: str) -> None:
+    reason = supports(name, x_shape, w_shape, problem, dtype)
+    assert reason is not None
+    assert word in reason
+    with pytest.raises(ValueError, match=word):
+        ALGORITHMS[name].workspace(x_shape, w_shape, problem, dtype)
+    if math.prod(x_shape) < 10_000:
+        out = np.empty(output_shape(x_shape, w_shape, problem), dtype)
+        with pytest.raises(ValueError, match=word):
+            ALGORITHMS[name].run(
+                np.zeros(x_shape, dtype), np.zeros(w_shape, dtype), problem, out=out, scratch=np.empty(MIB, np.uint8)
+            )
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "problem"),
+    [
+        ((1, 2, 4, 4), (2, 2, 5, 3), same(2)),  # filter larger than the image
+        ((1, 2, 4, 4), (2, 2, 3, 3), same(2, dilation=(1, 2))),
+        ((1, 3, 4, 4), (2, 2, 3, 3), same(2)),  # channels
+        ((1, 4, 4, 4), (3, 2, 3, 3), same(2, groups=2)),  # filters per group
+        ((1, 2, 4, 4), (2, 2, 3), same(2)),
+        ((1, 2, 4, 4), (2, 2, 3, 3), same(1)),
+        ((1, 2), (2, 2), same(0)),
+        ((1, 2, 4, 4), (2, 2, 3, 3), same(2, padding=(-1, 0))),
+        ((1, 2, 4, 4), (2, 2, 3, 3), same(2, stride=(0, 1))),
+        ((0, 2, 4, 4), (2, 2, 3, 3), same(2)),
+    ],
+)
+def test_refuses_what_is_no_convolution(x_shape, w_shape, problem: Problem) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each has its own wording
+        output_shape(x_shape, w_shape, problem)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_refuses_wrong_operands(name: str) -> None:
+    x, w, problem = np.ones((1, 2, 5, 5), np.float32), np.ones((2, 2, 3, 3), np.float32), same(2)
+    out, algorithm = np.empty((1, 2, 3, 3), np.float32), ALGORITHMS[name]
+    size = algorithm.workspace(x.shape, w.shape, problem, x.dtype)
+    scratch = np.empty(size, np.uint8)
+    with pytest.raises(ValueError, match="shape"):
+        algorithm.run(x, w, problem, out=out[..., :2], scratch=scratch)
+    with pytest.raises(ValueError, match="float64"):
+        algorithm.run(x, w.astype(np.float64), problem, out=out, scratch=scratch)
+    with pytest.raises(ValueError, match="float16"):
+        algorithm.run(*(a.astype(np.float16) for a in (x, w)), problem, out=out.astype(np.float16), scratch=scratch)
+    if size:
+        with pytest.raises(ValueError, match="scratch"):
+            algorithm.run(x, w, problem, out=out, scratch=scratch[1:])
+
+
+HUGE = [
+    ((256, 512, 224, 224), (512, 512, 3, 3), same(2, padding=(1, 1))),
+    ((1, 1, 1000, 1000), (1, 1, 3, 3), same(2)),
+    ((64, 64, 60, 60), (64, 64, 3, 3), same(2)),
+    ((64, 25088, 1, 1), (4096, 25088, 1, 1), same(2)),
+    ((1, 1 << 20, 3, 3), (1, 1 << 20, 3, 3), same(2)),
+    ((4096, 4, 1, 1), (1 << 16, 4, 1, 1), same(2)),
+    ((8, 16384, 8, 8), (16384, 1, 3, 3), same(2, groups=16384)),
+    ((4, 8, 64, 512, 512), (16, 8, 3, 3, 3), same(3)),
+    ((4, 64, 700, 700), (64, 64, 300, 300), same(2)),
+]
+
+
+@pytest.mark.parametrize(("x_shape", "w_shape", "problem"), HUGE)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_workspace_is_bounded_and_grows_with_the_batch(x_shape, w_shape, problem: Problem, dtype: str) -> None:
+    for name, algorithm in ALGORITHMS.items():
+        if supports(name, x_shape, w_shape, problem, dtype) is None:
+            size = algorithm.workspace(x_shape, w_shape, problem, dtype)
+            assert size <= 256 * MIB
+            for n in {1, 2, 3, x_shape[0] // 3, x_shape[0] // 2, x_shape[0] - 1} & set(range(1, x_shape[0])):
+                assert algorithm.workspace((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
+
+
+@pytest.mark.parametrize(
+    ("name", "x_shape", "w_shape"),
+    [
+        *((name, (1, 96, 900, 1000), (2, 96, 3, 3)) for name in ALGORITHMS if name != "fft"),
+        ("fft", (2, 256, 512, 512), (2, 256, 3, 3)),
+        *((name, (48, 40_000, 3, 3), (1000, 40_000, 3, 3)) for name in INTEGER_ALGORITHMS),
+        *((name, (1, 64, 3, 3), (20_000, 64, 3, 3)) for name in ALGORITHMS),
+    ],
+)
+def test_temporaries_are_bounded(name: str, x_shape, w_shape) -> None:
+    """The operands are far larger than what may be allocated; they are one number, seen through zero strides."""
+    x, w = np.broadcast_to(np.float32(2), x_shape), np.broadcast_to(np.float32(0.5), w_shape)
+    problem = same(2)
+    out = np.empty(output_shape(x_shape, w_shape, problem), np.float32)
+    scratch = np.empty(ALGORITHMS[name].workspace(x_shape, w_shape, problem, np.float32), np.uint8)
+    tracemalloc.start()
+    try:
+        ALGORITHMS[name].run(x, w, problem, out=out, scratch=scratch)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 128 * MIB
+    np.testing.assert_allclose(out, math.prod(w_shape[1:]), rtol=1e-4)
