@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite._raw.dlpack import relabel_as_bfloat16
 from cudnnlite.device import Device
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
 from cudnnlite.errors import ArgumentError, ArrayTypeError, ClosedError
@@ -28,9 +29,15 @@ class DeviceArray:
         Shape (N, C, *spatial), dtype and strides.
     device : Device
         Where it is.
+    ptr : int
+        The address of the first value; `ClosedError` after `close()`.
+    nbytes : int
+        The bytes from the first value to the last, gaps included.
+    readonly : bool
+        Whether the owner forbids writing; then it cannot be an output.
     """
 
-    __slots__ = ("__weakref__", "_owner", "_ptr", "_readonly", "_stream", "device", "nbytes", "spec")
+    __slots__ = ("__weakref__", "_owner", "_stream", "device", "nbytes", "ptr", "readonly", "spec")
 
     def __init__(
         self, spec: TensorSpec, device: Device, ptr: int, owner: object, stream: Any, *, readonly: bool = False
@@ -38,23 +45,16 @@ class DeviceArray:
         self.spec = spec
         self.device = device
         self.nbytes = spec.nbytes
-        self._ptr = ptr
+        self.ptr = ptr
+        self.readonly = readonly
         self._owner: object | None = owner
         self._stream = stream
-        self._readonly = readonly
 
-    @property
-    def ptr(self) -> int:
-        """The address of the first value.
-
-        Raises
-        ------
-        ClosedError
-            After `close()`.
-        """
-        if self._owner is None:
+    def __getattr__(self, name: str) -> Any:
+        # `ptr` is a plain slot, which costs a call nothing; closing empties it, and only then does Python ask here
+        if name == "ptr":
             raise ClosedError("this DeviceArray was closed")
-        return self._ptr
+        raise AttributeError(f"a DeviceArray has no attribute {name!r}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,11 +75,6 @@ class DeviceArray:
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of one value."""
         return numpy_dtype(self.spec.dtype)
-
-    @property
-    def readonly(self) -> bool:
-        """Whether the owner forbids writing; then it cannot be an output."""
-        return self._readonly
 
     def numpy(self) -> Array:
         """Copy to the host, in logical shape (N, C, *spatial), and wait for it.
@@ -103,15 +98,20 @@ class DeviceArray:
 
     def close(self) -> None:
         """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
-        self._owner = None
+        if self._owner is not None:
+            self._owner = None
+            del self.ptr
 
     def _exported(self) -> ForeignArray:
         shape, strides = _memory_axes(self.spec)
-        ptr = self.ptr
-        return ForeignArray(ptr, shape, strides, self.dtype, self._readonly, self._owner)
+        return ForeignArray(self.ptr, shape, strides, self.dtype, self.readonly, self._owner)
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        return self.device.export_dlpack(self._exported(), self._stream, stream, **options)
+        exported = self._exported()
+        if exported.dtype.name != "bfloat16":
+            return self.device.export_dlpack(exported, self._stream, stream, **options)
+        stand_in = exported._replace(dtype=np.dtype(np.float16))
+        return relabel_as_bfloat16(self.device.export_dlpack(stand_in, self._stream, stream, **options))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.dlpack_device()

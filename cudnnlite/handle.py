@@ -95,6 +95,11 @@ class Handle(NativeObject):
             self.device.activate()
 
     @property
+    def calling_thread(self) -> int:
+        """The one thread on which `use` need not be called before each use; 0 where it must always be."""
+        return 0 if self._activates else self._thread
+
+    @property
     def version(self) -> int:
         """The version of libcudnn (`cudnnGetVersion`): 92800 is 9.28.0."""
         return int(self.api.cudnnGetVersion())

@@ -32,6 +32,8 @@ class Plan:
     def __init__(self, handle: Handle, description: str) -> None:
         handle.use()
         self._handle = handle
+        self._device = handle.device
+        self._thread = handle.calling_thread
         self._closed = False
         self._description = description
         self._resources = ExitStack()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any
 
 from cudnnlite import arrays
@@ -16,9 +17,10 @@ from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError, Wor
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import (
     HostScalars,
-    check_output,
     check_overlap,
+    check_shape,
     check_workspace,
+    check_writable,
     on_device,
     tensor_spec,
 )
@@ -42,8 +44,9 @@ class _Problem:
         self.conv = conv.replace(compute_type=conv.compute_type_for(self.x))
         expected = conv.output_spec(self.x, self.w)
         self.y = expected if y is None else tensor_spec(y, "out")
-        if self.y.shape != expected.shape:
-            raise ArgumentError(f"out has shape {self.y.shape}; the result has {expected.shape}")
+        check_shape(self.y, expected)
+        if self.y.overlaps_itself:
+            raise ArgumentError(f"out={self.y}: its values overlap each other in memory")
 
     def describe(self, stack: ExitStack) -> None:
         """Make the descriptors; `stack` owns them."""
@@ -123,9 +126,10 @@ class ConvolutionForwardPlan(Plan):
         self.x, self.w, self.conv, self.y = problem.x, problem.w, problem.conv, problem.y
         self._problem = problem
         self._scalars = HostScalars(alpha, beta, problem.conv.compute_type_for(problem.x))
-        self._beta = self._scalars.beta.value
+        # the specs that were compared last: the same objects need not be compared again
         self._x_seen: TensorSpec = problem.x
         self._w_seen: TensorSpec | None = None
+        self._y_seen: TensorSpec = problem.y
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
         if problem.y.size == 0:  # an empty batch: nothing to describe, nothing to call
@@ -157,12 +161,10 @@ class ConvolutionForwardPlan(Plan):
                 f"{kind} needs a workspace of {format_size(self.workspace)}; the limit is {format_size(limit)}"
             )
         self.choice = choice
-        handle, x, w, conv, y = problem.pointers
-        scalars = self._scalars
+        self._native, self._x_ptr, self._w_ptr, self._conv_ptr, self._y_ptr = problem.pointers
+        self._alpha, self._beta_pointer = self._scalars.alpha_pointer, self._scalars.beta_pointer
+        self._algorithm = int(kind)
         self._forward = self._handle.api.cudnnConvolutionForward
-        self._front = (handle, scalars.alpha_pointer, x)
-        self._middle = (conv, kind)
-        self._w_ptr, self._y_ptr, self._beta_pointer = w, y, scalars.beta_pointer
 
     def _tell_passed_over(self, choice: AlgorithmResult, limit: int | None) -> None:
         excluded = [other for other, _ in choice.passed_over if other.ok]
@@ -199,42 +201,56 @@ class ConvolutionForwardPlan(Plan):
         CudnnError
             The C function failed.
         """
-        self.use()
-        handle = self._handle
-        x = on_device(handle, x, "x")
-        w = on_device(handle, w, "w")
+        if self._closed or get_ident() != self._thread:
+            self.use()
+        device = self._device
+        if type(x) is not DeviceArray or x.device is not device:
+            x = on_device(self._handle, x, "x")
+        if type(w) is not DeviceArray or w.device is not device:
+            w = on_device(self._handle, w, "w")
         if x.spec is not self._x_seen:
             self._check_x(x)
         if w.spec is not self._w_seen:
             self._check_w(w)
-        if out is None:
-            if self._beta:
-                raise ArgumentError(f"beta={self._beta} needs out, which it scales")
-            y = arrays.empty(handle.device, handle._stream, self.y)
-        else:
-            y = on_device(handle, out, "out")
-            if y.spec is not self.y and y.spec != self.y:
-                check_output(y, self.y, x=x, w=w)
-                raise ArgumentError(f"out is {y.spec}; the plan was made for {self.y}")
-            check_output(y, self.y, x=x, w=w)
+        y = self._new_output() if out is None else self._checked_output(out, x, w)
         if self.choice is None:
             return y
-        needed = self.workspace
-        if workspace is None:
-            scratch = handle.workspace.reserve(needed, handle._stream) if needed else 0
-        else:
-            own = check_workspace(handle, workspace, needed)
-            check_overlap(own, "workspace", x=x, w=w, out=y)
-            scratch = own.ptr
+        needed = scratch = self.workspace
+        if workspace is not None:
+            scratch = self._own_workspace(workspace, x, w, y)
+        elif needed:
+            scratch = self._handle.workspace.reserve(needed, self._handle.stream)
         try:
             self._forward(
-                *self._front, x.ptr, self._w_ptr, w.ptr, *self._middle, scratch, needed, self._beta_pointer,
-                self._y_ptr, y.ptr,
+                self._native, self._alpha, self._x_ptr, x.ptr, self._w_ptr, w.ptr, self._conv_ptr, self._algorithm,
+                scratch, needed, self._beta_pointer, self._y_ptr, y.ptr,
             )  # fmt: skip
         except CudnnError as error:
             self._problem.involve(error)
             raise
         return y
+
+    def _new_output(self) -> DeviceArray:
+        if self._scalars.beta.value:
+            raise ArgumentError(f"beta={self._scalars.beta.value} needs out, which it scales")
+        return arrays.empty(self._device, self._handle.stream, self.y)
+
+    def _checked_output(self, out: Any, x: DeviceArray, w: DeviceArray) -> DeviceArray:
+        if type(out) is not DeviceArray or out.device is not self._device:
+            out = on_device(self._handle, out, "out")
+        if out.spec is not self._y_seen:
+            check_shape(out.spec, self.y)
+            if out.spec != self.y:
+                raise ArgumentError(f"out is {out.spec}; the plan was made for {self.y}")
+            self._y_seen = out.spec
+        check_writable(out, x, w)
+        checked: DeviceArray = out
+        return checked
+
+    def _own_workspace(self, workspace: Any, x: DeviceArray, w: DeviceArray, y: DeviceArray) -> int:
+        own = check_workspace(self._handle, workspace, self.workspace)
+        check_overlap(own, "workspace", x=x, w=w, out=y)
+        return own.ptr
 
     def _check_x(self, x: DeviceArray) -> None:
         if x.spec != self.x:
@@ -242,7 +258,9 @@ class ConvolutionForwardPlan(Plan):
         self._x_seen = x.spec
 
     def _check_w(self, w: DeviceArray) -> None:
-        if _filter_spec(w, self.x) != self.w:
+        # compared with the plan's format, because a filter of one tap fits either
+        spec = w.spec
+        if spec.shape != self.w.shape or spec.dtype != self.w.dtype or not spec.fits(self.w.layout):
             raise ArgumentError(f"w is {w.spec}; the plan was made for {self.w}")
         self._w_seen = w.spec
 
@@ -317,8 +335,6 @@ def plan_convolution_forward(
     if algorithm is not None and not isinstance(algorithm, AlgorithmResult):
         algorithm = parse_enum(ConvolutionFwdAlgo, algorithm, "algorithm")
     problem = _Problem(handle, x, w, conv, out)
-    if problem.y.overlaps_itself:
-        raise ArgumentError(f"out={problem.y}: its values overlap each other in memory")
     return ConvolutionForwardPlan(handle, problem, algorithm, limit, alpha, beta)
 
 
@@ -479,7 +495,7 @@ def find_convolution_forward(
     y = None if out is None else on_device(handle, out, "out")
     problem = _Problem(handle, x, w, conv, y)
     if y is not None:
-        check_output(y, problem.y, x=x, w=w)
+        check_writable(y, x, w)
     if problem.y.size == 0:
         raise ArgumentError(f"x={x.spec} is an empty batch; there is nothing to time")
     limit = handle.workspace.limit

@@ -29,21 +29,28 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
     return spec
 
 
-def check_output(out: DeviceArray, expected: TensorSpec, **inputs: DeviceArray) -> None:
-    """Check that `out` can take the result: its shape, that it may be written, that it overlaps neither an input nor itself.
+def check_shape(out: TensorSpec, expected: TensorSpec) -> None:
+    """Raise ArgumentError unless `out` has the shape of the result."""
+    if out.shape != expected.shape:
+        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
+
+
+def check_writable(out: DeviceArray, x: DeviceArray, w: DeviceArray) -> None:
+    """Check that `out` may be written and overlaps neither input, which would be read after it was overwritten.
 
     Raises
     ------
+    ArrayTypeError
+        Its owner forbids writing.
     ArgumentError
-        Names what is wrong with `out`; nothing was written.
+        It overlaps `x` or `w`.
     """
-    if out.shape != expected.shape:
-        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
     if out.readonly:
         raise ArrayTypeError("out is read-only: its owner forbids writing to it")
-    if out.spec.overlaps_itself:
-        raise ArgumentError(f"out={out.spec}: its values overlap each other in memory")
-    check_overlap(out, "out", **inputs)
+    start = out.ptr
+    end = start + out.nbytes
+    if (x.ptr < end and start < x.ptr + x.nbytes) or (w.ptr < end and start < w.ptr + w.nbytes):
+        check_overlap(out, "out", x=x, w=w)
 
 
 def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:

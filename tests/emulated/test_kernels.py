@@ -40,7 +40,7 @@ GUARD = 64
 # Limits so small that every loop over blocks turns more than once for the shapes below.
 TINY = {
     kernels: {"_REDUCTION": 8, "_FILTER_BYTES": 256, "_COLUMN_BYTES": 2048, "_PRODUCT_BYTES": 256, "_POSITIONS": 5},
-    kernels_fft: {"_BYTES": 20_000, "_FILTERS": 2, "_TILES": 3, "_POINTS_AT_ONCE": 500},
+    kernels_fft: {"_BYTES": 10_000, "_FILTERS": 2, "_TILES": 3, "_POINTS_AT_ONCE": 500},
     kernels_winograd: {"_FILTERS": 2, "_CHANNELS": 2, "_TILES": 5},
 }
 
@@ -175,13 +175,23 @@ def test_agrees_with_scipy(dtype: str, name: str, data: st.DataObject) -> None:
 def test_integer_sums_are_exact(name: str, data: st.DataObject) -> None:
     x_shape, w_shape, problem = data.draw(convolutions(name))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    bits = data.draw(st.sampled_from([7, 7, 15, 31]))  # the last two wrap round in int32, the last leaves float64
+    # all but the first wrap round in int32; products of 26 bits just fit float64, their sums do not
+    bits = data.draw(st.sampled_from([7, 15, 26, 31]))
     x, w = (rng.integers(-(2**bits), 2**bits, shape).astype(np.int32) for shape in (x_shape, w_shape))
     expected = scipy_convolution(x.astype(np.int64), w.astype(np.int64), problem).astype(np.int32)
     x, w, out = (relaid(a, *data.draw(layouts(a.ndim))) for a in (x, w, expected))
     expected = expected.copy()
     with block_limits(data.draw(st.booleans())):
         np.testing.assert_array_equal(run(name, x, w, problem, out), expected)
+
+
+@pytest.mark.parametrize("name", INTEGER_ALGORITHMS)
+def test_integer_sums_beyond_float64_are_exact(name: str) -> None:
+    """Products fit the 53 bits of float64, their sum (odd, of 57 bits) does not."""
+    value = 2**26 - 1
+    x, w = np.full((1, 3, 3, 3), value, np.int32), np.full((1, 3, 3, 3), value, np.int32)
+    y = run(name, x, w, Problem((0, 0), (1, 1), (1, 1)), np.empty((1, 1, 1, 1), np.int32))
+    assert int(y.item()) % 2**32 == 27 * value**2 % 2**32
 
 
 def same(axes: int, **changes: object) -> Problem:
@@ -338,6 +348,11 @@ def test_workspace_is_bounded_and_grows_with_the_batch(x_shape, w_shape, problem
             assert size <= 256 * MIB
             for n in {1, 2, 3, x_shape[0] // 3, x_shape[0] // 2, x_shape[0] - 1} & set(range(1, x_shape[0])):
                 assert algorithm.workspace((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_small_problem_wants_little_workspace(name: str) -> None:
+    assert ALGORITHMS[name].workspace((1, 1, 8, 8), (1, 1, 3, 3), same(2), "float64") < 64 * 1024
 
 
 @pytest.mark.parametrize(

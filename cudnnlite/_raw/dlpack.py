@@ -1,0 +1,51 @@
+"""bfloat16 through DLPack: NumPy and cuda.core cannot export it, so a float16 capsule is told what it really holds.
+
+The structures are those of the DLPack 1.x specification (https://dmlc.github.io/dlpack/latest/c_api.html).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_BFLOAT16 = 4  # kDLBfloat
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+    )  # shape, strides and byte_offset follow
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def relabel_as_bfloat16(capsule: Any) -> Any:
+    """Change the dtype of a fresh float16 capsule, in place, to bfloat16; returns the capsule."""
+    name = b"dltensor_versioned" if _is_valid(capsule, b"dltensor_versioned") else b"dltensor"
+    address = _get_pointer(capsule, name)
+    tensor = _Versioned.from_address(address).tensor if name == b"dltensor_versioned" else _Tensor.from_address(address)
+    tensor.dtype.code = _BFLOAT16
+    return capsule

@@ -1,0 +1,206 @@
+"""Record, on a GPU, what cuDNN supports: the table that the emulated device's refusals are tested against.
+
+    python tests/emulated/record_support.py OUT.json
+
+For every combination below and every algorithm: the status of the workspace query and of the call, and the relative L2
+error against float64 sums (by PyTorch, which this script alone needs).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import cudnnlite as dnn
+from cudnnlite.dtypes import numpy_dtype, parse_dtype
+from cudnnlite.errors import CudnnError
+
+# name: (x shape, w shape, ConvolutionSpec options)
+CASES = {
+    "3x3": ((2, 8, 12, 14), (8, 8, 3, 3), {"padding": 1}),
+    "3x3_nopad": ((2, 8, 12, 14), (8, 8, 3, 3), {}),
+    "3x3_odd_channels": ((2, 3, 12, 14), (5, 3, 3, 3), {"padding": 1}),
+    "3x3_wide_channels": ((2, 64, 12, 14), (64, 64, 3, 3), {"padding": 1}),
+    "3x3_padding2": ((2, 8, 12, 14), (8, 8, 3, 3), {"padding": 2}),
+    "3x3_padding4": ((2, 8, 12, 14), (8, 8, 3, 3), {"padding": 4}),
+    "3x3_stride2": ((2, 8, 12, 14), (8, 8, 3, 3), {"padding": 1, "stride": 2}),
+    "3x3_dilation2": ((2, 8, 12, 14), (8, 8, 3, 3), {"padding": 2, "dilation": 2}),
+    "3x3_groups2": ((2, 8, 12, 14), (8, 4, 3, 3), {"padding": 1, "groups": 2}),
+    "3x3_depthwise": ((2, 8, 12, 14), (8, 1, 3, 3), {"padding": 1, "groups": 8}),
+    "3x3_convolution": ((2, 8, 12, 14), (8, 8, 3, 3), {"padding": 1, "mode": "convolution"}),
+    "1x1": ((2, 8, 12, 14), (8, 8, 1, 1), {}),
+    "1x1_stride2": ((2, 8, 12, 14), (8, 8, 1, 1), {"stride": 2}),
+    "1x3": ((2, 8, 12, 14), (8, 8, 1, 3), {"padding": (0, 1)}),
+    "3x1_groups2": ((2, 8, 12, 14), (8, 4, 3, 1), {"padding": (1, 0), "groups": 2}),
+    "2x2": ((2, 8, 12, 14), (8, 8, 2, 2), {}),
+    "5x5": ((2, 8, 12, 14), (8, 8, 5, 5), {"padding": 2}),
+    "5x5_wide_channels": ((2, 64, 12, 14), (64, 64, 5, 5), {"padding": 2}),
+    "7x7_stride2": ((2, 3, 32, 36), (8, 3, 7, 7), {"padding": 3, "stride": 2}),
+    "9x9": ((2, 8, 20, 22), (8, 8, 9, 9), {"padding": 4}),
+    "stride3x2": ((2, 8, 12, 14), (8, 8, 3, 3), {"stride": (3, 2), "padding": (2, 1)}),
+    "33x33": ((1, 2, 40, 42), (3, 2, 33, 33), {"padding": 16}),
+    "large_image": ((1, 2, 300, 310), (3, 2, 3, 3), {"padding": 1}),
+    "filter_as_large_as_input": ((2, 8, 5, 6), (8, 8, 5, 6), {}),
+    "1d": ((2, 8, 33), (8, 8, 3), {"padding": 1}),
+    "1d_stride2_groups2": ((2, 8, 33), (8, 4, 5), {"stride": 2, "groups": 2}),
+    "3d": ((2, 8, 6, 7, 9), (8, 8, 3, 3, 3), {"padding": 1}),
+    "3d_stride2": ((2, 8, 6, 7, 9), (8, 8, 3, 3, 3), {"padding": 1, "stride": 2}),
+    "3d_dilation2": ((2, 8, 6, 7, 9), (8, 8, 3, 3, 3), {"padding": 2, "dilation": 2}),
+    "3d_groups2": ((2, 8, 6, 7, 9), (8, 4, 3, 3, 3), {"padding": 1, "groups": 2}),
+    "3d_1x1x1": ((2, 8, 6, 7, 9), (8, 8, 1, 1, 1), {}),
+}
+LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def combinations():
+    """Yield (case, dtype, x layout, w layout, y dtype, y layout, math type, beta, compute type)."""
+    for case, dtype, last in itertools.product(CASES, FLOATS, (False, True)):
+        rank = len(CASES[case][0])
+        layout = (LAST if last else FIRST)[rank]
+        maths = ("DEFAULT", "FMA") if dtype == "float32" else ("DEFAULT",)
+        for math in maths:
+            yield case, dtype, layout, layout, dtype, layout, math, 0.0, None
+    for case, dtype in itertools.product(("3x3", "3x3_wide_channels", "1x1", "5x5_wide_channels"), FLOATS):
+        for math in ("DEFAULT", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION", "FMA"):
+            for layout in ("NCHW", "NHWC"):
+                yield case, dtype, layout, layout, dtype, layout, math, 0.0, None
+        for x_layout, w_layout, y_layout in itertools.product(("NCHW", "NHWC"), repeat=3):
+            if not x_layout == w_layout == y_layout:
+                yield case, dtype, x_layout, w_layout, dtype, y_layout, "DEFAULT", 0.0, None
+        for layout in ("NCHW", "NHWC"):
+            yield case, dtype, layout, layout, dtype, layout, "DEFAULT", 0.5, None
+        yield case, dtype, "strided", "NCHW", dtype, "NCHW", "DEFAULT", 0.0, None
+        yield case, dtype, "NCHW", "NCHW", dtype, "strided", "DEFAULT", 0.0, None
+    for dtype, y_dtype in itertools.product(FLOATS, repeat=2):
+        if dtype != y_dtype:
+            yield "3x3", dtype, "NCHW", "NCHW", y_dtype, "NCHW", "DEFAULT", 0.0, None
+    for dtype, compute in (
+        ("float16", "float16"),
+        ("bfloat16", "bfloat16"),
+        ("float32", "float64"),
+        ("float64", "float32"),
+    ):
+        for layout in ("NCHW", "NHWC"):
+            yield "3x3", dtype, layout, layout, dtype, layout, "DEFAULT", 0.0, compute
+    for case in ("3x3", "3x3_wide_channels", "3x3_odd_channels", "1x1", "3x3_stride2", "3x3_dilation2", "3x3_groups2",
+                 "3x3_convolution", "3d", "1d"):  # fmt: skip
+        rank = len(CASES[case][0])
+        for dtype, layout, y_dtype in itertools.product(
+            ("int8", "uint8"), (FIRST[rank], LAST[rank]), ("int8", "float32")
+        ):
+            yield case, dtype, layout, layout, y_dtype, layout, "DEFAULT", 0.0, None
+        if rank == 4:
+            for dtype, y_dtype in itertools.product(("int8x4", "int8x32"), ("same", "float32")):
+                y_dtype = dtype if y_dtype == "same" else y_dtype
+                y_layout = "NCHW" if y_dtype == "float32" else "NCHW_VECT_C"
+                yield case, dtype, "NCHW_VECT_C", "NCHW_VECT_C", y_dtype, y_layout, "DEFAULT", 0.0, None
+    for beta in (0.5,):
+        yield "3x3_wide_channels", "int8", "NHWC", "NHWC", "int8", "NHWC", "DEFAULT", beta, None
+        yield "3x3_wide_channels", "int8", "NHWC", "NHWC", "float32", "NHWC", "DEFAULT", beta, None
+
+
+def spec_of(shape, dtype, layout):
+    """Return a TensorSpec; 'strided' has gaps on every axis."""
+    if layout != "strided":
+        return dnn.TensorSpec(shape, dtype, layout)
+    strides, step = [], 2
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size + 1
+    return dnn.TensorSpec(shape, dtype, strides=reversed(strides))
+
+
+def values_for(rng, shape, dtype):
+    """Return random values of the plain dtype in logical shape."""
+    plain = numpy_dtype(parse_dtype(dtype))
+    if plain.kind in "iu":
+        low = -3 if plain.kind == "i" else 0
+        return rng.integers(low, 4, shape).astype(plain)
+    return rng.standard_normal(shape).astype(plain)
+
+
+def upload(handle, spec, values):
+    """Return a device array of any spec that holds the values."""
+    if spec.layout != "strided":
+        return handle.array(values, dtype=spec.dtype, layout=spec.layout)
+    array = handle.empty(spec)
+    memory = np.zeros(spec.nbytes, np.uint8)
+    steps = tuple(step * values.itemsize for step in spec.strides)
+    np.lib.stride_tricks.as_strided(memory.view(values.dtype), spec.shape, steps)[...] = values
+    handle.device.copy_in(array.ptr, memory, handle.stream)
+    return array
+
+
+def reference(case, x, w, options):
+    """Return the convolution in float64."""
+    import torch
+
+    spec = dnn.ConvolutionSpec(**options)
+    spatial = x.ndim - 2
+    padding, stride, dilation = spec.steps(spatial)
+    wide_x, wide_w = x.astype(np.float64), w.astype(np.float64)
+    if spec.mode == dnn.ConvolutionMode.CONVOLUTION:
+        wide_w = np.flip(wide_w, tuple(range(2, w.ndim))).copy()
+    function = getattr(torch.nn.functional, f"conv{spatial}d")
+    return function(
+        torch.from_numpy(wide_x), torch.from_numpy(wide_w), None, stride, padding, dilation, spec.groups
+    ).numpy()
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    with dnn.Handle("cuda") as handle:
+        seen = set()
+        for combination in combinations():
+            if combination in seen:
+                continue
+            seen.add(combination)
+            case, dtype, x_layout, w_layout, y_dtype, y_layout, math, beta, compute = combination
+            x_shape, w_shape, options = CASES[case]
+            conv = dnn.ConvolutionSpec(**options, math_type=math, compute_type=compute)
+            try:
+                x_spec, w_spec = spec_of(x_shape, dtype, x_layout), dnn.FilterSpec(w_shape, dtype, w_layout)
+                y_spec = spec_of(conv.output_shape(x_shape, w_shape), y_dtype, y_layout)
+            except dnn.ArgumentError:
+                continue  # channels that do not divide into vectors
+            xv, wv = values_for(rng, x_shape, dtype), values_for(rng, w_shape, dtype)
+            yv = values_for(rng, y_spec.shape, y_dtype)
+            x, w = upload(handle, x_spec, xv), handle.array(wv, dtype=dtype, layout=w_layout)
+            expected = reference(case, xv, wv, options) + beta * yv.astype(np.float64)
+            if numpy_dtype(y_spec.dtype).kind in "iu":
+                limits = np.iinfo(numpy_dtype(y_spec.dtype))
+                expected = np.clip(np.rint(expected), limits.min, limits.max)
+            results = []
+            for algorithm in list(dnn.ConvolutionFwdAlgo)[:8]:
+                y = upload(handle, y_spec, yv)
+                try:
+                    with dnn.plan_convolution_forward(
+                        handle, x_spec, w_spec, conv, beta=beta, out=y_spec, algorithm=algorithm
+                    ) as plan:
+                        plan(x, w, out=y)
+                        got = y.numpy().astype(np.float64)
+                    error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+                    results.append(["SUCCESS", float(f"{error:.1e}"), plan.workspace])
+                except CudnnError as error:
+                    results.append([error.status.name, error.function, error.detail[:120]])
+            rows.append([list(combination), results])
+        about = {
+            "what": "statuses (and relative L2 errors against float64) of cudnnConvolutionForward, by algorithm 0 to 7",
+            "columns": "case, dtype, x layout, w layout, y dtype, y layout, math type, beta, compute type",
+            "device": handle.device.name,
+            "cudnn": handle.version,
+        }
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    Path(sys.argv[1]).write_text(f'{{"about": {json.dumps(about)},\n"rows": [\n{lines}\n]}}\n')
+    print(len(rows), "rows")
+
+
+if __name__ == "__main__":
+    main()
