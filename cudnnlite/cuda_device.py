@@ -36,7 +36,7 @@ class CudaDevice:
             self._device.set_current()
             count = len(core.Device.get_all_devices())
         except Exception as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
-            raise NoDeviceError(f"no CUDA device {index}: {error}") from error
+            raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from error
         self.index = index
         self.needs_activation = count > 1
         self.api = CudnnApi(load_library(), memory=self.memory_info)
@@ -164,3 +164,27 @@ class CudaDevice:
             "stream": int(stream.handle),
             "version": 3,
         }
+
+
+def describe_cuda() -> dict[str, Any]:
+    """Return the driver's CUDA version and the devices, for `cudnnlite info`.
+
+    Raises
+    ------
+    NoDeviceError
+        There is no driver, or no device.
+    """
+    device = CudaDevice(0)
+    result, version = device._driver.cuDriverGetVersion()
+    if result:
+        raise NoDeviceError(f"cuDriverGetVersion: {result}")
+    devices = {}
+    for core_device in device._core.Device.get_all_devices():
+        major, minor = core_device.compute_capability
+        devices[f"cuda:{core_device.device_id}"] = f"{core_device.name}, compute capability {major}.{minor}"
+    free, total = device.memory_info()
+    return {
+        "driver supports CUDA": f"{version // 1000}.{version % 1000 // 10}",
+        "devices": devices,
+        "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
+    }

@@ -1,0 +1,98 @@
+"""What is installed and visible here: libcudnn, CUDA, devices, and the environment variables that matter."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cudnnlite._raw.library import LIBRARY_VARIABLE, load_library
+from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.errors import CudnnliteError
+
+# Variables that change which library is loaded, which device is used, or what is computed.
+VARIABLES = (
+    DEVICE_VARIABLE,
+    LIBRARY_VARIABLE,
+    "CUDNN_PATH",
+    "CUDA_PATH",
+    "CUDA_HOME",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDNN_LOGLEVEL_DBG",
+    "CUDNN_LOGDEST_DBG",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
+_PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "cuda-core",
+    "cuda-bindings",
+    "cuda-pathfinder",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+
+
+def gather() -> dict[str, Any]:
+    """Return what `cudnnlite info` prints, as plain values for JSON.
+
+    Nothing here raises: what cannot be found out is told as an 'error'.
+    """
+    return {
+        "cudnnlite": metadata.version("cudnnlite"),
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "library": _library(),
+        "cuda": _cuda(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _library() -> dict[str, Any]:
+    try:
+        library = load_library()
+    except CudnnliteError as error:
+        return {"error": str(error)}
+    return {
+        "path": library.path,
+        "found through": library.how,
+        "version": library.version_text,
+        "built with CUDA": format_cuda_version(library.cudart_version),
+        "parts": _by_folder(library.parts()),
+    }
+
+
+def _by_folder(parts: dict[str, str]) -> dict[str, str]:
+    """Return folder -> file names: one folder is healthy, two are a mixture."""
+    folders: dict[str, list[str]] = {}
+    for name, path in parts.items():
+        folders.setdefault(str(Path(path).parent), []).append(name)
+    return {folder: ", ".join(names) for folder, names in folders.items()}
+
+
+def _cuda() -> dict[str, Any]:
+    from cudnnlite.cuda_device import describe_cuda
+
+    try:
+        return describe_cuda()
+    except CudnnliteError as error:
+        return {"error": str(error)}
+
+
+def format_cuda_version(version: int) -> str:
+    """Format CUDA's version number: 12090 becomes '12.9'."""
+    return f"{version // 1000}.{version % 1000 // 10}"
