@@ -26,7 +26,7 @@ class DeviceArray:
     Attributes
     ----------
     spec : TensorSpec
-        Shape (N, C, *spatial), dtype and strides.
+        Shape ``(N, C, *spatial)``, dtype and strides.
     device : Device
         Where it is.
     ptr : int
@@ -58,7 +58,7 @@ class DeviceArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, C, *spatial), whatever the layout."""
+        """``(N, C, *spatial)``, whatever the layout."""
         return self.spec.shape
 
     @property
@@ -77,7 +77,7 @@ class DeviceArray:
         return numpy_dtype(self.spec.dtype)
 
     def numpy(self) -> Array:
-        """Copy to the host, in logical shape (N, C, *spatial), and wait for it.
+        """Copy to the host, in logical shape ``(N, C, *spatial)``, and wait for it.
 
         Returns
         -------

@@ -72,7 +72,7 @@ class TensorDescriptor(NativeObject):
     Parameters
     ----------
     shape : iterable of int or TensorSpec
-        (N, C, *spatial), whatever the layout; or a whole spec.
+        ``(N, C, *spatial)``, whatever the layout; or a whole spec.
     dtype, layout, strides
         As in `TensorSpec`.
 
@@ -132,7 +132,7 @@ class FilterDescriptor(NativeObject):
     Parameters
     ----------
     shape : iterable of int or FilterSpec
-        (K, C / groups, *taps), whatever the layout; or a whole spec.
+        ``(K, C / groups, *taps)``, whatever the layout; or a whole spec.
     dtype, layout
         As in `FilterSpec`.
 

@@ -128,7 +128,7 @@ class Handle(NativeObject):
         Parameters
         ----------
         values : array_like
-            A host array of logical shape (N, C, *spatial), whatever the layout; or an array on this device, which is
+            A host array of logical shape ``(N, C, *spatial)``, whatever the layout; or an array on this device, which is
             copied as it lies.
         dtype : str or numpy dtype, optional
             To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
@@ -160,7 +160,7 @@ class Handle(NativeObject):
         Parameters
         ----------
         shape : tuple of int or TensorSpec
-            (N, C, *spatial), whatever the layout; or a whole spec.
+            ``(N, C, *spatial)``, whatever the layout; or a whole spec.
         dtype, layout
             As in `TensorSpec`.
 

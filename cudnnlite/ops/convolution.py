@@ -290,9 +290,9 @@ def plan_convolution_forward(
     handle : Handle
         The plan belongs to it and is closed with it.
     x : TensorSpec or device array
-        The images, (N, C, *spatial) with 1 to 3 spatial axes.
+        The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes.
     w : FilterSpec or device array
-        The filter, (K, C / groups, *taps), packed.
+        The filter, ``(K, C / groups, *taps)``, packed.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     alpha, beta : float
@@ -358,10 +358,10 @@ def convolution_forward(
     handle : Handle
         Its stream orders the call, its workspace serves it; it keeps the plan for the next call of the same kind.
     x : device array
-        The images, (N, C, *spatial) with 1 to 3 spatial axes; float32, float64, float16, bfloat16, or int8 where cuDNN
+        The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16, bfloat16, or int8 where cuDNN
         supports it.  Any object with `__cuda_array_interface__` or `__dlpack__` is taken without a copy.
     w : device array
-        The filter, (K, C / groups, *taps), packed, of the dtype of `x`.
+        The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     alpha, beta : float
@@ -378,7 +378,7 @@ def convolution_forward(
     Returns
     -------
     DeviceArray
-        y, (N, K, *spatial).  An empty batch gives an empty result without a call.
+        y, ``(N, K, *spatial)``.  An empty batch gives an empty result without a call.
 
     Raises
     ------

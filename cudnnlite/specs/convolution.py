@@ -130,7 +130,9 @@ class ConvolutionSpec:
         return compute_type_for(x.dtype) if self.compute_type is None else self.compute_type
 
     def output_shape(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the output's shape (N, K, *spatial) for an input (N, C, *spatial) and a filter (K, C / groups, *taps).
+        """Return the output's shape.
+
+        That is ``(N, K, *spatial)`` for an input ``(N, C, *spatial)`` and a filter ``(K, C / groups, *taps)``.
 
         Raises
         ------

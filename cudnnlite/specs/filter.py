@@ -27,7 +27,7 @@ class FilterSpec:
     Parameters
     ----------
     shape : iterable of int
-        (K, C / groups, *taps): output channels, input channels of one group, filter height and width; rank 3 to 5
+        ``(K, C / groups, *taps)``: output channels, input channels of one group, filter height and width; rank 3 to 5
         (6 to 8 are cuDNN's to refuse).
     dtype : DataType or str or numpy dtype
         Such as "float32".

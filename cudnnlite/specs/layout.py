@@ -1,6 +1,6 @@
 """Layouts: the order in which the axes of a tensor lie in memory.
 
-Shapes are always written (N, C, *spatial), whatever the layout, as cuDNN does; the layout only decides the strides.
+Shapes are always written ``(N, C, *spatial)``, whatever the layout, as cuDNN does; the layout only decides the strides.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_e
 
 
 def packed_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Return the strides, in elements, of a gap-free tensor of that shape (N, C, *spatial) in that layout."""
+    """Return the strides, in elements, of a gap-free tensor of that shape ``(N, C, *spatial)`` in that layout."""
     order = memory_order(len(shape), layout)
     sizes = [max(1, shape[axis]) for axis in order]
     steps = [1, *accumulate(reversed(sizes[1:]), mul)]
@@ -76,7 +76,7 @@ def packed_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 
 
 def memory_order(rank: int, layout: str) -> tuple[int, ...]:
-    """Return the axes of (N, C, *spatial) from the outermost in memory to the innermost."""
+    """Return the axes of ``(N, C, *spatial)`` from the outermost in memory to the innermost."""
     if layout == CHANNELS_LAST.get(rank):
         return (0, *range(2, rank), 1)
     return tuple(range(rank))

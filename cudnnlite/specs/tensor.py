@@ -32,7 +32,7 @@ class TensorSpec:
     Parameters
     ----------
     shape : iterable of int
-        (N, C, *spatial), whatever the layout; rank 1 to 8.  N may be 0: an empty batch.
+        ``(N, C, *spatial)``, whatever the layout; rank 1 to 8.  N may be 0: an empty batch.
     dtype : DataType or str or numpy dtype
         Such as "float32", "float16", "bfloat16", "int8", "int8x32".
     layout : str, optional

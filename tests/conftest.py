@@ -1,0 +1,146 @@
+"""What all tests share: the two devices, a handle that must leave nothing behind, and skips that cannot hide.
+
+A test that takes `device` or `handle` runs on the emulated device and on CUDA.  Where there is no CUDA device the second run
+is skipped, with the reason.  Under CUDNNLITE_REQUIRE_GPU=1 there has to be one, and anything skipped, for whatever reason,
+is a failure.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.device import DEVICE_VARIABLE, get_device
+from cudnnlite.native import NativeObject
+from cudnnlite.plans import Plan
+
+DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu))
+REQUIRE_GPU = os.environ.get("CUDNNLITE_REQUIRE_GPU") == "1"
+_FAILED = pytest.StashKey[bool]()
+
+
+@lru_cache(maxsize=1)
+def why_no_cuda() -> str:
+    """Return why there is no CUDA device; empty if there is one."""
+    try:
+        get_device("cuda")
+    except dnn.NoDeviceError as error:
+        return str(error).split(". To run on")[0]
+    return ""
+
+
+def pytest_sessionstart() -> None:
+    """Refuse to start where a GPU is required and is not there."""
+    if REQUIRE_GPU and why_no_cuda():
+        raise pytest.UsageError(f"CUDNNLITE_REQUIRE_GPU=1, but there is {why_no_cuda()}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if needing and why_no_cuda():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason=why_no_cuda()))
+
+
+def pytest_collection_finish() -> None:
+    """Take everything imported so far out of garbage collection: the tests collect often, and it should cost them little."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Note which device a test ran on and whether it failed; turn skips into failures where nothing may be skipped."""
+    report = yield
+    call = getattr(item, "callspec", None)
+    report.device = call.params.get("device", "") if call is not None else ""
+    if REQUIRE_GPU and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped under CUDNNLITE_REQUIRE_GPU=1: {report.longrepr}"
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Any:
+    """Turn the skip of a whole module into a failure where nothing may be skipped."""
+    report = yield
+    if REQUIRE_GPU and report.outcome == "skipped":
+        report.outcome = "failed"
+        report.longrepr = f"skipped under CUDNNLITE_REQUIRE_GPU=1: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many tests ran on each device."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            if getattr(report, "device", "") and (report.when == "call" or outcome != "passed"):
+                counts[report.device, outcome] += 1
+    terminalreporter.section("tests by device")
+    for device in ("emulated", "cuda"):
+        told = ", ".join(f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device)
+        terminalreporter.write_line(f"{device}: {told or 'none'}")
+
+
+@pytest.fixture(autouse=True)
+def no_default_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the caller's CUDNNLITE_DEVICE out; a test that is run on each device has to name it, or fails."""
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+    if "device" in request.fixturenames:
+        monkeypatch.setenv(DEVICE_VARIABLE, "a test names its device")
+
+
+@pytest.fixture(params=DEVICES, scope="session")
+def device(request: pytest.FixtureRequest) -> Any:
+    """One of the two devices."""
+    return get_device(request.param)
+
+
+class Census:
+    """What is alive, apart from what was alive when this object was made."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._natives = {id(thing) for thing in self._live()}
+        self._memory = device.memory_used()
+
+    def _live(self) -> list[Any]:
+        gc.collect()
+        self._device.synchronize()
+        kinds = (NativeObject, Plan)
+        return [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and not thing.closed]
+
+    @property
+    def natives(self) -> list[Any]:
+        """Native objects and plans that were made since and are open."""
+        return [thing for thing in self._live() if id(thing) not in self._natives]
+
+    @property
+    def memory(self) -> int:
+        """Bytes of device memory that are in use now and were not then."""
+        gc.collect()
+        self._device.synchronize()
+        return self._device.memory_used() - self._memory
+
+
+@pytest.fixture
+def handle(device: Any, request: pytest.FixtureRequest) -> Any:
+    """A fresh handle; after the test nothing that was made with it may be left."""
+    census = Census(device)
+    with dnn.Handle(device) as handle:
+        yield handle
+    if request.node.stash.get(_FAILED, False):
+        return  # the traceback keeps the test's arrays alive; one failure is enough
+    assert census.natives == []
+    if device.kind == "emulated":  # on CUDA other libraries may use the same pool
+        assert census.memory == 0

@@ -1,0 +1,92 @@
+"""Convolutions in float64 that we did not write: ONNX's reference implementation, SciPy, and PyTorch where it is there."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from scipy.signal import correlate
+
+Array = np.ndarray[Any, Any]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def _wide(x: Array, w: Array, flip: bool) -> tuple[Array, Array]:
+    x, w = np.asarray(x).astype(np.float64), np.asarray(w).astype(np.float64)
+    return x, (np.flip(w, tuple(range(2, w.ndim))).copy() if flip else w)
+
+
+def onnx_convolution(
+    x: Array,
+    w: Array,
+    padding: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int = 1,
+    flip: bool = False,
+) -> Array:
+    """Run ONNX's Conv.
+
+    Parameters
+    ----------
+    x, w : ndarray
+        (N, C, *spatial) and (K, C / groups, *taps), any real dtype.
+    padding, stride, dilation : tuple of int
+        One for each spatial axis.
+    groups : int
+    flip : bool
+        Rotate the filter: a convolution in the mathematical sense; Conv itself cross-correlates.
+
+    Returns
+    -------
+    ndarray of float64
+    """
+    x, w = _wide(x, w, flip)
+    node = helper.make_node(
+        "Conv", ["x", "w"], ["y"], pads=[*padding, *padding], strides=list(stride), dilations=list(dilation), group=groups
+    )
+    inputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, a.shape) for name, a in (("x", x), ("w", w))]
+    output = helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)
+    model = helper.make_model(helper.make_graph([node], "convolution", inputs, [output]))
+    (result,) = ReferenceEvaluator(model).run(None, {"x": x, "w": w})
+    assert result.dtype == np.float64
+    return result
+
+
+def scipy_convolution(
+    x: Array,
+    w: Array,
+    padding: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    flip: bool = False,
+) -> Array:
+    """Do the same, without groups, by correlating all channels of an image with each filter at once."""
+    x, w = _wide(x, w, flip)
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    dilated = np.zeros((*w.shape[:2], *((t - 1) * d + 1 for t, d in zip(w.shape[2:], dilation, strict=True))))
+    dilated[(..., *(slice(None, None, d) for d in dilation))] = w
+    steps = tuple(slice(None, None, s) for s in stride)
+    return np.array(
+        [[correlate(image, taps, mode="valid", method="direct")[0][steps] for taps in dilated] for image in padded]
+    )
+
+
+def torch_convolution(
+    x: Array,
+    w: Array,
+    padding: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int = 1,
+    flip: bool = False,
+) -> Array:
+    """Do the same with PyTorch on the CPU, in float64."""
+    import torch
+
+    x, w = _wide(x, w, flip)
+    function = getattr(torch.nn.functional, f"conv{x.ndim - 2}d")
+    return function(torch.from_numpy(x), torch.from_numpy(w), None, stride, padding, dilation, groups).numpy()
