@@ -131,16 +131,15 @@ def _load_parts(library: Library) -> None:
     for part in _PARTS:
         path = folder / f"libcudnn_{part}.so.9"
         if path.exists():
-            ctypes.CDLL(str(path))
+            try:
+                ctypes.CDLL(str(path))
+            except OSError as error:
+                if strays:
+                    raise _mixed(library, f"its part {path.name} cannot be loaded ({error})") from error
+                raise LibraryError(f"libcudnn {library.version_text} at {library.path} is broken: {error}") from error
     refused = [name for name in _VERSION_CHECKS if _version_check(library.cdll, name) != 0]
     if refused:
-        raise MixedLibrariesError(
-            f"libcudnn {library.version_text} at {library.path} refuses its own parts ({', '.join(refused)}): this process "
-            "has mapped a mixture of copies:\n"
-            + _listing()
-            + "\nImport cudnnlite before the other framework, or point "
-            f"{LIBRARY_VARIABLE} at the copy that is already loaded"
-        )
+        raise _mixed(library, f"it refuses its own parts ({', '.join(refused)})")
     if strays:
         warnings.warn(
             f"parts of another cuDNN copy are mapped beside {library.path}; their versions agree, so it may work:\n"
@@ -148,6 +147,13 @@ def _load_parts(library: Library) -> None:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _mixed(library: Library, symptom: str) -> MixedLibrariesError:
+    return MixedLibrariesError(
+        f"libcudnn {library.version_text} at {library.path}: {symptom}. This process has mapped a mixture of copies:\n"
+        f"{_listing()}\nImport cudnnlite before whatever loads the other copy, or point {LIBRARY_VARIABLE} at that copy"
+    )
 
 
 def _version_check(cdll: ctypes.CDLL, name: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -11,12 +11,13 @@ from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
+from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_INT, MAX_SPATIAL_RANK, VECT_C
 from cudnnlite.specs.tensor import TensorSpec
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ConvolutionSpec:
+class ConvolutionSpec(FrozenSpec):
     """How a convolution is done: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -54,7 +55,8 @@ class ConvolutionSpec:
     compute_type: DataType | None
     math_type: MathType
     reorder_type: ReorderType
-    _hash: int = field(compare=False)
+
+    __hash__ = FrozenSpec.__hash__
 
     def __init__(
         self,
@@ -68,31 +70,24 @@ class ConvolutionSpec:
         math_type: MathType | str = MathType.DEFAULT,
         reorder_type: ReorderType | str = ReorderType.DEFAULT,
     ) -> None:
-        values: dict[str, Any] = {
-            "padding": _parse_steps(padding, "padding", 0),
-            "stride": _parse_steps(stride, "stride", 1),
-            "dilation": _parse_steps(dilation, "dilation", 1),
-            "groups": _parse_step(groups, "groups", 1),
-            "mode": parse_enum(ConvolutionMode, mode, "mode"),
-            "compute_type": None if compute_type is None else parse_dtype(compute_type, "compute_type"),
-            "math_type": parse_math_type(math_type),
-            "reorder_type": parse_enum(ReorderType, reorder_type, "reorder_type"),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_hash", hash(tuple(int(v) if isinstance(v, int) else v for v in values.values())))
+        self._freeze(
+            padding=_parse_steps(padding, "padding", 0),
+            stride=_parse_steps(stride, "stride", 1),
+            dilation=_parse_steps(dilation, "dilation", 1),
+            groups=_parse_step(groups, "groups", 1),
+            mode=parse_enum(ConvolutionMode, mode, "mode"),
+            compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
+            math_type=parse_math_type(math_type),
+            reorder_type=parse_enum(ReorderType, reorder_type, "reorder_type"),
+        )
         self.spatial_rank  # noqa: B018  (raises if the lengths disagree)
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         parts = []
-        for item in fields(self)[:-1]:
-            value = getattr(self, item.name)
-            if value != _DEFAULTS[item.name]:
+        for name, value in self.values().items():
+            if value != _DEFAULTS[name]:
                 shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
-                parts.append(f"{item.name}={shown!r}")
+                parts.append(f"{name}={shown!r}")
         return f"ConvolutionSpec({', '.join(parts)})"
 
     @property
@@ -107,7 +102,7 @@ class ConvolutionSpec:
 
     def replace(self, **changes: Any) -> ConvolutionSpec:
         """Return a copy with some fields changed."""
-        return ConvolutionSpec(**{item.name: getattr(self, item.name) for item in fields(self)[:-1]} | changes)
+        return ConvolutionSpec(**self.values() | changes)
 
     def steps(self, spatial_rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return padding, stride and dilation with one number for each of `spatial_rank` axes.
@@ -204,4 +199,4 @@ def _parse_steps(value: Any, argument: str, smallest: int) -> int | tuple[int, .
     return tuple(_parse_step(number, argument, smallest) for number in numbers)
 
 
-_DEFAULTS = vars(ConvolutionSpec())
+_DEFAULTS = ConvolutionSpec().values()

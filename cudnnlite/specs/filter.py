@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, as_four, parse_layout, parse_shape
 from cudnnlite.specs.tensor import TensorSpec
 
@@ -21,7 +22,7 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class FilterSpec:
+class FilterSpec(FrozenSpec):
     """What a filter looks like: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -47,7 +48,8 @@ class FilterSpec:
     shape: tuple[int, ...]
     dtype: DataType
     format: TensorFormat
-    _hash: int = field(compare=False)
+
+    __hash__ = FrozenSpec.__hash__
 
     def __init__(self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None) -> None:
         sizes = parse_shape(shape, batch_may_be_empty=False)
@@ -56,11 +58,7 @@ class FilterSpec:
         kind = parse_dtype(dtype)
         tensor = TensorSpec(sizes, kind, layout)  # the same rules for shape, layout and vector types
         name = VECT_C if tensor.vector > 1 else parse_layout(layout, len(sizes))
-        put = object.__setattr__
-        put(self, "shape", sizes)
-        put(self, "dtype", kind)
-        put(self, "format", _FORMATS.get(name, TensorFormat.NCHW))
-        put(self, "_hash", hash((sizes, int(kind), int(self.format))))
+        self._freeze(shape=sizes, dtype=kind, format=_FORMATS.get(name, TensorFormat.NCHW))
 
     @classmethod
     def from_tensor(cls, spec: TensorSpec, *, channels_last: bool = False, argument: str = "w") -> FilterSpec:
@@ -88,9 +86,6 @@ class FilterSpec:
             f"{argument}={spec}: cuDNN's filters are packed, of rank 3 to 5, in one of the layouts {', '.join(names)}; "
             "copy it with handle.array(...)"
         )
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return f"FilterSpec({self.shape}, {dtype_name(self.dtype)!r}, {self.layout!r})"

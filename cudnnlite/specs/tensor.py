@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from operator import index
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
@@ -26,7 +27,7 @@ from cudnnlite.specs.layout import (
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class TensorSpec:
+class TensorSpec(FrozenSpec):
     """What a tensor looks like: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -60,7 +61,8 @@ class TensorSpec:
     dtype: DataType
     strides: tuple[int, ...]
     vector: int
-    _hash: int = field(compare=False)
+
+    __hash__ = FrozenSpec.__hash__
 
     def __init__(
         self,
@@ -82,15 +84,7 @@ class TensorSpec:
             raise ArgumentError(f"strides are given for dtype={dtype_name(kind)}; allowed: only the layout {VECT_C}")
         else:
             steps = _parse_strides(strides, sizes)
-        put = object.__setattr__
-        put(self, "shape", sizes)
-        put(self, "dtype", kind)
-        put(self, "strides", steps)
-        put(self, "vector", vector)
-        put(self, "_hash", hash((sizes, int(kind), steps, vector)))
-
-    def __hash__(self) -> int:
-        return self._hash
+        self._freeze(shape=sizes, dtype=kind, strides=steps, vector=vector)
 
     def __repr__(self) -> str:
         layout = self.layout
