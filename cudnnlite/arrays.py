@@ -147,7 +147,10 @@ def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
 
 def from_host(device: Device, stream: Any, values: Any, *, dtype: Any = None, layout: str | None = None) -> DeviceArray:
     """Copy a host array (anything that `numpy.asarray` takes) to the device, packed in `layout`."""
-    source = np.asarray(values)
+    try:
+        source = np.asarray(values)
+    except ValueError as error:  # a ragged list
+        raise ArgumentError(f"values cannot be turned into an array: {error}") from error
     if source.dtype.kind == "O":
         raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
     kind = parse_dtype(source.dtype if dtype is None else dtype)

@@ -102,7 +102,7 @@ class TensorDescriptor(NativeObject):
         strides: Iterable[int] | None = None,
     ) -> None:
         spec = shape if isinstance(shape, TensorSpec) else TensorSpec(shape, dtype, layout, strides=strides)
-        _check_countable(spec, spec.size, span(spec.shape, spec.strides))
+        check_describable(spec, "shape")
         super().__init__(spec)
 
     def _set(self, spec: TensorSpec) -> None:
@@ -155,7 +155,7 @@ class FilterDescriptor(NativeObject):
 
     def __init__(self, shape: Iterable[int] | FilterSpec, dtype: Any = "float32", layout: str | None = None) -> None:
         spec = shape if isinstance(shape, FilterSpec) else FilterSpec(shape, dtype, layout)
-        _check_countable(spec, spec.size)
+        check_describable(spec, "shape")
         super().__init__(spec)
 
     def _set(self, spec: FilterSpec) -> None:
@@ -254,10 +254,15 @@ class ConvolutionDescriptor(NativeObject):
         return (*shape[:2], shape[3]) if x.spec.rank == 3 else shape
 
 
-def _check_countable(spec: TensorSpec | FilterSpec, *counts: int) -> None:
+def check_describable(spec: TensorSpec | FilterSpec, argument: str) -> None:
+    """Raise ArgumentError for what a spec may be but no descriptor can: an empty batch, or 2^31 values or more.
+
+    cuDNN would refuse the latter too, with NOT_SUPPORTED and without a word.
+    """
     if spec.size == 0:
-        raise ArgumentError(f"{spec} is empty; cuDNN has no descriptor for that")
-    if max(counts) > MAX_INT:
+        raise ArgumentError(f"{argument}={spec} is empty; cuDNN has no descriptor for that")
+    values = max(spec.size, span(spec.shape, spec.strides) if isinstance(spec, TensorSpec) else 0)
+    if values > MAX_INT:
         raise ArgumentError(
-            f"{spec} spans {max(counts):,} values of {dtype_name(spec.dtype)}; cuDNN's descriptors end at {MAX_INT:,}"
+            f"{argument}={spec} spans {values:,} values of {dtype_name(spec.dtype)}; cuDNN's descriptors end at {MAX_INT:,}"
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite.errors import ArgumentError, NoDeviceError
 from cudnnlite.foreign import ForeignArray
+from cudnnlite.warn import warn_user
 
 DEVICE_VARIABLE = "CUDNNLITE_DEVICE"
 _HOW_TO_EMULATE = (
@@ -159,5 +159,5 @@ def _auto(index: int) -> Device:
         if not _told_fallback:
             _told_fallback = True
             reason = str(error).split(". To run on", maxsplit=1)[0]
-            warnings.warn(f"running on the emulated device: {reason}", RuntimeWarning, stacklevel=4)
+            warn_user(f"running on the emulated device: {reason}", RuntimeWarning)
         return get_device("emulated")

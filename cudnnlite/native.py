@@ -20,8 +20,10 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
 
 
 def _release_leaked(api: CudnnApi, destroy: str, native: ctypes.c_void_p, description: str) -> None:
-    warnings.warn(f"{description} was never closed; use `with`, or call close()", ResourceWarning, stacklevel=2)
-    release(api, destroy, native)
+    try:
+        warnings.warn(f"{description} was never closed; use `with`, or call close()", ResourceWarning, stacklevel=2)
+    finally:  # also where warnings are errors
+        release(api, destroy, native)
 
 
 class NativeObject:

@@ -19,8 +19,10 @@ PlanT = TypeVar("PlanT", bound="Plan")
 
 
 def _close_leaked(resources: ExitStack, description: str) -> None:
-    warnings.warn(f"{description} was never closed; use `with`, or close its handle", ResourceWarning, stacklevel=2)
-    resources.close()
+    try:
+        warnings.warn(f"{description} was never closed; use `with`, or close its handle", ResourceWarning, stacklevel=2)
+    finally:  # also where warnings are errors
+        resources.close()
 
 
 class Plan:
@@ -77,7 +79,10 @@ class Plan:
 def cached_plan(handle: Handle, key: Hashable, make: Callable[[], PlanT]) -> PlanT:
     """Return the handle's plan for `key`, made if it is not there."""
     plans: OrderedDict[Hashable, PlanT] = handle._plans
-    plan = plans.get(key)
+    try:
+        plan = plans.get(key)
+    except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
+        return make()
     if plan is None:
         plan = plans[key] = make()
         while len(plans) > _MAX_CACHED:

@@ -117,8 +117,9 @@ class Census:
     def _live(self) -> list[Any]:
         gc.collect()
         self._device.synchronize()
-        kinds = (NativeObject, Plan)
-        return [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and not thing.closed]
+        things = [thing for thing in gc.get_objects() if issubclass(type(thing), (NativeObject, Plan))]
+        # one whose constructor refused its arguments has neither attribute
+        return [t for t in things if getattr(t, "_native", None) is not None or getattr(t, "_closed", None) is False]
 
     @property
     def natives(self) -> list[Any]:
@@ -143,4 +144,4 @@ def handle(device: Any, request: pytest.FixtureRequest) -> Any:
         return  # the traceback keeps the test's arrays alive; one failure is enough
     assert census.natives == []
     if device.kind == "emulated":  # on CUDA other libraries may use the same pool
-        assert census.memory == 0
+        assert census.memory <= 0  # less: what the traceback of an earlier failure still held is gone now

@@ -46,7 +46,13 @@ def onnx_convolution(
     """
     x, w = _wide(x, w, flip)
     node = helper.make_node(
-        "Conv", ["x", "w"], ["y"], pads=[*padding, *padding], strides=list(stride), dilations=list(dilation), group=groups
+        "Conv",
+        ["x", "w"],
+        ["y"],
+        pads=[*padding, *padding],
+        strides=list(stride),
+        dilations=list(dilation),
+        group=groups,
     )
     inputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, a.shape) for name, a in (("x", x), ("w", w))]
     output = helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
+from cudnnlite.warn import warn_user
 
 LIBRARY_VARIABLE = "CUDNNLITE_LIBCUDNN"
 _SONAME = "libcudnn.so.9"
@@ -141,11 +141,10 @@ def _load_parts(library: Library) -> None:
     if refused:
         raise _mixed(library, f"it refuses its own parts ({', '.join(refused)})")
     if strays:
-        warnings.warn(
+        warn_user(
             f"parts of another cuDNN copy are mapped beside {library.path}; their versions agree, so it may work:\n"
             + _listing(),
             RuntimeWarning,
-            stacklevel=2,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from cudnnlite import arrays
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError, WorkspaceLimitWarning
 from cudnnlite.handle import Handle
@@ -28,6 +27,7 @@ from cudnnlite.plans import Plan, cached_plan
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.warn import warn_user
 
 _DEFAULT_CONV = ConvolutionSpec()
 
@@ -50,6 +50,8 @@ class _Problem:
 
     def describe(self, stack: ExitStack) -> None:
         """Make the descriptors; `stack` owns them."""
+        for argument, spec in (("x", self.x), ("w", self.w), ("out", self.y)):
+            check_describable(spec, argument)
         self.x_desc = stack.enter_context(TensorDescriptor(self.x))
         self.w_desc = stack.enter_context(FilterDescriptor(self.w))
         self.conv_desc = stack.enter_context(ConvolutionDescriptor(self.conv, spatial_rank=self.x.rank - 2))
@@ -122,10 +124,11 @@ class ConvolutionForwardPlan(Plan):
         alpha: float,
         beta: float,
     ) -> None:
+        scalars = HostScalars(alpha, beta, problem.conv.compute_type_for(problem.x))
         super().__init__(handle, f"ConvolutionForwardPlan of {problem.x} by {problem.w}, {problem.conv}")
         self.x, self.w, self.conv, self.y = problem.x, problem.w, problem.conv, problem.y
         self._problem = problem
-        self._scalars = HostScalars(alpha, beta, problem.conv.compute_type_for(problem.x))
+        self._scalars = scalars
         # the specs that were compared last: the same objects need not be compared again
         self._x_seen: TensorSpec = problem.x
         self._w_seen: TensorSpec | None = None
@@ -170,11 +173,10 @@ class ConvolutionForwardPlan(Plan):
         excluded = [other for other, _ in choice.passed_over if other.ok]
         if excluded and limit is not None:
             listed = ", ".join(f"{row.algorithm} ({format_size(row.workspace)})" for row in excluded)
-            warnings.warn(
+            warn_user(
                 f"the workspace limit of {format_size(limit)} excluded {listed}, which cuDNN's heuristic prefers to "
                 f"{choice.algorithm}; find_convolution_forward measures what that costs",
                 WorkspaceLimitWarning,
-                stacklevel=5,
             )
 
     def __call__(self, x: Any, w: Any, *, out: Any = None, workspace: Any = None) -> DeviceArray:

@@ -66,10 +66,12 @@ def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
 
     Raises
     ------
-    ArgumentError
-        It is smaller than what is needed.
+    ArgumentError, ArrayTypeError
+        It is smaller than what is needed, or may not be written.
     """
     buffer = on_device(handle, workspace, "workspace")
+    if buffer.readonly:
+        raise ArrayTypeError("workspace is read-only: its owner forbids writing to it")
     if buffer.nbytes < needed:
         raise ArgumentError(
             f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes); this call needs {needed} bytes"

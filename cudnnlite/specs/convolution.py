@@ -173,8 +173,9 @@ class ConvolutionSpec(FrozenSpec):
         kind = x.dtype if dtype is None else parse_dtype(dtype)
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])
-        last = x.is_channels_last and not (x.fits(CHANNELS_FIRST[x.rank]) and x.layout != CHANNELS_LAST[x.rank])
-        return TensorSpec(shape, kind, VECT_C if x.vector > 1 else (CHANNELS_LAST if last else CHANNELS_FIRST)[x.rank])
+        return TensorSpec(
+            shape, kind, VECT_C if x.vector > 1 else (CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST)[x.rank]
+        )
 
 
 def _parse_step(value: Any, argument: str, smallest: int) -> int:

@@ -109,8 +109,9 @@ class TensorSpec(FrozenSpec):
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether the memory is channels last, apart from axes of size 1."""
-        return self.fits(CHANNELS_LAST.get(self.rank, ""))
+        """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
+        first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
+        return self.fits(last) and (self.layout == last or not self.fits(first))
 
     def fits(self, layout: str) -> bool:
         """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""

@@ -37,6 +37,7 @@ def moderate_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
 
 def fill(array: dnn.DeviceArray, byte: int) -> None:
     """Fill an array's memory, the gaps between its strides too, with one byte."""
+    array.device.synchronize()
     if array.nbytes:
         array.device.copy_in(array.ptr, np.full(array.nbytes, byte, np.uint8), array.device.default_stream)
         array.device.synchronize()
@@ -154,8 +155,8 @@ class Problem:
         result = alpha * self.sums
         if beta:
             result = result + beta * np.asarray(self.old_host if old is None else old).astype(np.float64)
-        kind = np.dtype(self.dtype if dtype is None else dtype) if "bfloat" not in str(dtype or self.dtype) else None
-        if kind is not None and kind.kind in "iu":
+        kind = np.dtype(self.x_host.dtype if dtype is None else dtype)
+        if kind.kind in "iu":
             limits = np.iinfo(kind)
             result = np.clip(np.rint(result), limits.min, limits.max)
         return result

@@ -1,0 +1,22 @@
+"""Warnings that point at the user's line, however deep inside the package they arise."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn, with the location of the innermost frame outside this package.
+
+    (`warnings.warn` has `skip_file_prefixes` for this since Python 3.12.)
+    """
+    level = 2  # 1 is this function
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, category, stacklevel=level)

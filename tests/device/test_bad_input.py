@@ -1,0 +1,409 @@
+"""What a user gets wrong: the right exception names the argument, nothing was written, nothing leaks, the handle works on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import re
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.device import get_device
+
+from .problems import PATTERN, UNSUPPORTED, Problem, fill, memory_of, random_values, with_gaps
+
+X, W, Y = (2, 4, 9, 11), (6, 4, 3, 2), (2, 6, 9, 12)
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+class Bench:
+    """A good call, and an output with a known pattern in it."""
+
+    def __init__(self, handle: dnn.Handle) -> None:
+        self.handle = handle
+        self.problem = Problem(handle, X, W, padding=1, math_type="fma")
+        self.x, self.w, self.conv = self.problem.x, self.problem.w, self.problem.conv
+        self.out = handle.empty(Y)
+        fill(self.out, PATTERN)
+
+    def call(self, x: Any = None, w: Any = None, conv: Any = None, out: Any = None, **options: Any) -> Any:
+        """Call `convolution_forward` with some arguments replaced."""
+        return dnn.convolution_forward(
+            self.handle,
+            self.x if x is None else x,
+            self.w if w is None else w,
+            self.conv if conv is None else conv,
+            out=self.out if out is None else out,
+            **options,
+        )
+
+    def over(self, array: dnn.DeviceArray, spec: dnn.TensorSpec, offset: int = 0, **options: Any) -> dnn.DeviceArray:
+        """Return an array over another one's memory."""
+        return dnn.DeviceArray(spec, array.device, array.ptr + offset, array, self.handle.stream, **options)
+
+
+@pytest.fixture
+def bench(handle: dnn.Handle) -> Any:
+    """A bench that is compared before and after the test."""
+    bench = Bench(handle)
+    bench.call()
+    bench.problem.assert_right(bench.out, bench.problem.choice())
+    fill(bench.out, PATTERN)
+    gc.collect()
+    handle.synchronize()
+    before = handle.device.memory_used()
+    yield bench
+    try:
+        handle.synchronize()
+        assert (memory_of(bench.out) == PATTERN).all(), "out was written"
+        gc.collect()
+        assert handle.device.memory_used() <= before  # less: an earlier failure's traceback is gone
+        bench.call()
+        bench.problem.assert_right(bench.out, bench.problem.choice())
+    finally:
+        vars(bench).clear()  # pytest keeps the bench for longer than the handle's fixture allows
+
+
+def refuses(error: Any, match: str, call: Callable[[], Any]) -> None:
+    """Check the exception and its message; and that nothing half made is left for the garbage collector to warn of."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except error as refusal:
+            is_ours, message = isinstance(refusal, dnn.CudnnliteError), str(refusal)
+        else:
+            pytest.fail(f"no {error.__name__} was raised")
+        gc.collect()
+    assert is_ours
+    assert re.search(match, message), message
+    assert [str(warning.message) for warning in told] == []
+
+
+ARGUMENT, ARRAY = dnn.ArgumentError, dnn.ArrayTypeError
+
+# id: (exception, what the message must match, the call)
+SHAPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+    "x_rank_3": (ARGUMENT, r"\bx\b.*rank 3", lambda b: b.call(x=b.handle.empty((2, 4, 99)))),
+    "x_rank_2": (ARGUMENT, r"\bx\b.*rank 2", lambda b: b.call(x=b.handle.empty((2, 4)))),
+    "x_rank_6": (ARGUMENT, r"\bx\b.*rank 6", lambda b: b.call(x=b.handle.empty((2, 4, 3, 3, 3, 3)))),
+    "w_rank_2": (ARGUMENT, r"\bw\b", lambda b: b.call(w=b.handle.empty((6, 4)))),
+    "w_rank_5": (ARGUMENT, r"\bw\b.*rank 5", lambda b: b.call(w=b.handle.empty((6, 4, 3, 2, 1)))),
+    "w_with_gaps": (ARGUMENT, r"\bw\b.*packed", lambda b: b.call(w=b.handle.empty(with_gaps(W, "float32")))),
+    "channels": (ARGUMENT, r"\bw\b.*\bx\b", lambda b: b.call(w=b.handle.empty((6, 5, 3, 2)))),
+    "groups_do_not_divide": (ARGUMENT, r"groups=3", lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=3))),
+    "groups_do_not_match": (ARGUMENT, r"groups=2", lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=2))),
+    "filter_larger_than_image": (ARGUMENT, r"filter", lambda b: b.call(w=b.handle.empty((6, 4, 12, 2)))),
+    "spec_of_3_axes": (ARGUMENT, r"3 spatial axes", lambda b: b.call(conv=dnn.ConvolutionSpec((1, 1, 1)))),
+    "out_shape": (ARGUMENT, r"\bout\b", lambda b: b.call(out=b.handle.empty((2, 6, 9, 11)))),
+    "out_too_small": (ARGUMENT, r"\bout\b", lambda b: b.call(out=b.handle.empty((1, 6, 9, 12)))),
+    "out_rank": (ARGUMENT, r"\bout\b", lambda b: b.call(out=b.handle.empty((2, 6, 108)))),
+    "find_out_shape": (
+        ARGUMENT, r"\bout\b",
+        lambda b: dnn.find_convolution_forward(b.handle, b.x, b.w, b.conv, out=b.handle.empty((2, 6, 9, 11))),
+    ),
+    "empty_negative": (ARGUMENT, r"shape", lambda b: b.handle.empty((2, -4, 9, 11))),
+    "empty_zero_channels": (ARGUMENT, r"shape", lambda b: b.handle.empty((2, 0, 9, 11))),
+    "empty_fraction": (ARGUMENT, r"shape", lambda b: b.handle.empty((2, 4.0, 9, 11))),
+    "empty_number": (ARGUMENT, r"shape", lambda b: b.handle.empty(5)),
+    "empty_rank_9": (ARGUMENT, r"shape", lambda b: b.handle.empty((1,) * 9)),
+    "filter_of_no_channels": (ARGUMENT, r"shape", lambda b: dnn.FilterSpec((6, 0, 3, 2))),
+    "filter_of_no_taps": (ARGUMENT, r"shape", lambda b: dnn.FilterSpec((6, 4))),
+    "dilation_0": (ARGUMENT, r"dilation", lambda b: b.call(conv=dnn.ConvolutionSpec(1, dilation=0))),
+    "stride_0": (ARGUMENT, r"stride", lambda b: b.call(conv=dnn.ConvolutionSpec(1, stride=(1, 0)))),
+    "padding_negative": (ARGUMENT, r"padding", lambda b: b.call(conv=dnn.ConvolutionSpec(-1))),
+    "groups_0": (ARGUMENT, r"groups", lambda b: b.call(conv=dnn.ConvolutionSpec(1, groups=0))),
+    "too_many_elements_x": (
+        ARGUMENT, r"\bx\b.*2,147,483,647|2,147,483,647(?s:.)*\bx\b",
+        lambda b: dnn.plan_convolution_forward(b.handle, dnn.TensorSpec((2, 1 << 15, 1 << 8, 1 << 8)),
+                                               dnn.FilterSpec((1, 1 << 15, 1, 1))),
+    ),
+    "too_many_elements_out": (
+        ARGUMENT, r"\bout\b|\by\b",
+        lambda b: dnn.plan_convolution_forward(b.handle, dnn.TensorSpec((2, 1, 1 << 15, 1 << 10)),
+                                               dnn.FilterSpec((64, 1, 1, 1))),
+    ),
+}  # fmt: skip
+
+TYPES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+    "dtypes_differ": (ARGUMENT, r"\bx\b.*\bw\b", lambda b: b.call(w=b.handle.empty(W, "float16"))),
+    "dtype_unknown": (ARGUMENT, r"dtype", lambda b: b.handle.empty(X, "float33")),
+    "dtype_complex": (ARGUMENT, r"dtype", lambda b: b.handle.array(np.zeros(X, complex))),
+    "dtype_text": (ARGUMENT, r"dtype", lambda b: b.handle.array("text")),
+    "layout_unknown": (ARGUMENT, r"layout", lambda b: b.handle.empty(X, layout="NHCW")),
+    "layout_of_other_rank": (ARGUMENT, r"layout", lambda b: b.handle.empty(X, layout="NDHWC")),
+    "vectors_of_odd_channels": (ARGUMENT, r"shape", lambda b: b.handle.empty((2, 6, 9, 11), "int8x4")),
+    "conv_none": (ARGUMENT, r"conv", lambda b: dnn.convolution_forward(b.handle, b.x, b.w, None)),
+    "conv_dict": (ARGUMENT, r"conv", lambda b: b.call(conv={"padding": 1})),
+    "conv_number": (ARGUMENT, r"conv", lambda b: b.call(conv=1)),
+    "algorithm_unknown": (ARGUMENT, r"algorithm.*IMPLICIT_GEMM", lambda b: b.call(algorithm="NOPE")),
+    "algorithm_number": (ARGUMENT, r"algorithm", lambda b: b.call(algorithm=99)),
+    "algorithm_list": (ARGUMENT, r"algorithm", lambda b: b.call(algorithm=["GEMM"])),
+    "algorithm_of_other_enum": (ARGUMENT, r"algorithm", lambda b: b.call(algorithm=dnn.MathType.FMA)),
+    "alpha_text": (ARGUMENT, r"alpha", lambda b: b.call(alpha="x")),
+    "alpha_none": (ARGUMENT, r"alpha", lambda b: b.call(alpha=None)),
+    "alpha_complex": (ARGUMENT, r"alpha", lambda b: b.call(alpha=1j)),
+    "alpha_list": (ARGUMENT, r"alpha", lambda b: b.call(alpha=[1.0])),
+    "beta_text": (ARGUMENT, r"beta", lambda b: b.call(beta="x")),
+    "beta_array": (ARGUMENT, r"beta", lambda b: b.call(beta=np.zeros(2))),
+    "beta_without_out": (ARGUMENT, r"beta.*out", lambda b: dnn.convolution_forward(b.handle, b.x, b.w, b.conv, beta=1)),
+    "limit_text": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit="much")),
+    "limit_negative": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit=-1)),
+    "limit_above_100_percent": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit="101%")),
+    "limit_list": (ARGUMENT, r"workspace_limit", lambda b: b.call(workspace_limit=[1])),
+    "mode_unknown": (ARGUMENT, r"mode", lambda b: dnn.ConvolutionSpec(mode="both")),
+    "math_type_unknown": (ARGUMENT, r"math_type", lambda b: dnn.ConvolutionSpec(math_type="fast")),
+    "groups_text": (ARGUMENT, r"groups", lambda b: dnn.ConvolutionSpec(groups="2")),
+    "stride_fraction": (ARGUMENT, r"stride", lambda b: dnn.ConvolutionSpec(stride=1.5)),
+}
+
+PLACES: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+    "x_numpy": (ARRAY, r"\bx\b.*handle\.array", lambda b: b.call(x=b.problem.x_host)),
+    "w_numpy": (ARRAY, r"\bw\b.*handle\.array", lambda b: b.call(w=b.problem.w_host)),
+    "out_numpy": (ARRAY, r"\bout\b", lambda b: b.call(out=np.zeros(Y, np.float32))),
+    "x_list": (ARRAY, r"\bx\b", lambda b: b.call(x=b.problem.x_host.tolist())),
+    "x_number": (ARRAY, r"\bx\b", lambda b: b.call(x=1.0)),
+    "x_text": (ARRAY, r"\bx\b", lambda b: b.call(x="x")),
+    "x_spec": (ARRAY, r"\bx\b", lambda b: b.call(x=dnn.TensorSpec(X))),
+    "out_number": (ARRAY, r"\bout\b", lambda b: b.call(out=5)),
+    "find_x_numpy": (ARRAY, r"\bx\b", lambda b: dnn.find_convolution_forward(b.handle, b.problem.x_host, b.w)),
+    "find_w_numpy": (ARRAY, r"\bw\b", lambda b: dnn.find_convolution_forward(b.handle, b.x, b.problem.w_host)),
+    "plan_x_numpy": (ARGUMENT, r"\bx\b", lambda b: dnn.plan_convolution_forward(b.handle, b.problem.x_host, b.w)),
+    "plan_x_none": (ARGUMENT, r"\bx\b", lambda b: dnn.plan_convolution_forward(b.handle, None, b.w)),
+    "get_w_number": (ARGUMENT, r"\bw\b", lambda b: dnn.get_convolution_forward(b.handle, b.x, 5)),
+    "view_numpy": (ARRAY, r"array", lambda b: b.handle.view(np.zeros(X))),
+    "array_of_nothing": (ARRAY, r"NoneType", lambda b: b.handle.array(None)),
+    "array_of_object": (ARRAY, r"object", lambda b: b.handle.array(object())),
+    "array_of_dict": (ARRAY, r"dict", lambda b: b.handle.array({})),
+    "array_of_ragged_list": (dnn.CudnnliteError, r".", lambda b: b.handle.array([[1.0, 2.0], [3.0]])),
+    "asarray": (ARRAY, r"numpy\(\)", lambda b: np.asarray(b.x)),
+    "numpy_function": (ARRAY, r"numpy\(\)", lambda b: np.sum(b.x)),
+    "workspace_numpy": (ARRAY, r"workspace", lambda b: b.call(workspace=np.zeros(1 << 20, np.uint8))),
+    "read_only_out": (ARRAY, r"\bout\b.*read-only", lambda b: b.call(out=b.over(b.out, b.out.spec, readonly=True))),
+    "read_only_out_of_find": (
+        ARRAY, r"\bout\b.*read-only",
+        lambda b: dnn.find_convolution_forward(b.handle, b.x, b.w, b.conv, out=b.over(b.out, b.out.spec, readonly=True)),
+    ),
+}  # fmt: skip
+
+OVERLAPS: dict[str, tuple[Any, str, Callable[[Bench], Any]]] = {
+    "out_is_x": (ARGUMENT, r"\bout\b.*\bx\b", lambda b: b.call(w=same(b), out=b.x)),
+    "out_in_x": (ARGUMENT, r"\bout\b.*\bx\b", lambda b: overlapping(b, 0)),
+    "out_begins_in_x": (ARGUMENT, r"\bout\b.*\bx\b", lambda b: overlapping(b, 256)),
+    "out_is_w": (ARGUMENT, r"\bout\b.*\bw\b", lambda b: b.call(out=b.over(large(b), dnn.TensorSpec(Y)), w=tail(b))),
+    "out_over_itself": (
+        ARGUMENT, r"\bout\b.*overlap",
+        lambda b: b.call(out=b.handle.empty(dnn.TensorSpec(Y, strides=(1, 1, 1, 1)))),
+    ),
+    "out_rows_over_each_other": (
+        ARGUMENT, r"\bout\b.*overlap",
+        lambda b: b.call(out=b.handle.empty(dnn.TensorSpec(Y, strides=(648, 108, 11, 1)))),
+    ),
+    "find_out_is_x": (
+        ARGUMENT, r"\bout\b.*\bx\b",
+        lambda b: dnn.find_convolution_forward(b.handle, b.x, same(b), b.conv, out=b.x),
+    ),
+}  # fmt: skip
+
+
+def same(bench: Bench) -> dnn.DeviceArray:
+    """Make a filter whose output is as large as x, and give the bench a spec for it."""
+    bench.conv = dnn.ConvolutionSpec(padding=(1, 0))
+    return bench.handle.array(random_values(np.random.default_rng(0), (4, 4, 3, 1), "float32"))
+
+
+def overlapping(bench: Bench, offset: int) -> Any:
+    """Call with x and out in one allocation, `offset` bytes apart."""
+    memory = large(bench)
+    x = bench.over(memory, dnn.TensorSpec(X))
+    return bench.call(x=x, out=bench.over(memory, dnn.TensorSpec(Y), offset))
+
+
+def large(bench: Bench) -> dnn.DeviceArray:
+    """Return an allocation that holds anything here; the same one each time."""
+    if not hasattr(bench, "memory"):
+        bench.memory = bench.handle.empty((1 << 16,))
+    return bench.memory
+
+
+def tail(bench: Bench) -> dnn.DeviceArray:
+    """Return a filter at the end of the output's place in the large allocation."""
+    return bench.over(large(bench), dnn.TensorSpec(W), 4 * (int(np.prod(Y)) - 1))
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes(bench: Bench, case: str) -> None:
+    error, match, call = SHAPES[case]
+    refuses(error, match, lambda: call(bench))
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_types(bench: Bench, case: str) -> None:
+    error, match, call = TYPES[case]
+    refuses(error, match, lambda: call(bench))
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_places(bench: Bench, case: str) -> None:
+    error, match, call = PLACES[case]
+    refuses(error, match, lambda: call(bench))
+
+
+@pytest.mark.parametrize("case", OVERLAPS)
+def test_overlaps(bench: Bench, case: str) -> None:
+    error, match, call = OVERLAPS[case]
+    conv = bench.conv
+    refuses(error, match, lambda: call(bench))
+    bench.conv = conv
+    vars(bench).pop("memory", None)
+
+
+def test_out_right_behind_x_is_no_overlap(bench: Bench) -> None:
+    memory = large(bench)
+    x, w = bench.over(memory, dnn.TensorSpec(X)), bench.w
+    bench.handle.device.copy_in(x.ptr, bench.problem.x_host, bench.handle.stream)
+    y = dnn.convolution_forward(bench.handle, x, w, bench.conv, out=bench.over(memory, dnn.TensorSpec(Y), x.nbytes))
+    bench.problem.assert_right(y, bench.problem.choice())
+    del bench.memory
+
+
+def test_a_read_only_workspace(bench: Bench) -> None:
+    """It would be written to."""
+    own = bench.handle.empty((1 << 20,), "uint8")
+    locked = bench.over(own, own.spec, readonly=True)
+    out = bench.handle.empty(Y)
+    refuses(ARRAY, r"workspace.*read-only", lambda: bench.call(out=out, workspace=locked))
+
+
+@pytest.mark.parametrize(("x_layout", "w_layout"), [("NHWC", "NCHW"), ("NCHW", "NHWC")])
+@pytest.mark.parametrize("algorithm", [None, "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM"])
+def test_layouts_that_differ_are_right_or_refused(
+    handle: dnn.Handle, x_layout: str, w_layout: str, algorithm: Any
+) -> None:
+    problem = Problem(handle, X, W, "float32", x_layout, w_layout=w_layout, padding=1)
+    try:
+        y = problem.run(algorithm=algorithm)
+    except UNSUPPORTED:
+        return
+    problem.assert_right(y, problem.choice() if algorithm is None else dnn.ConvolutionFwdAlgo[algorithm])
+
+
+@pytest.mark.parametrize("argument", ["x", "w", "out"])
+def test_array_on_another_device(bench: Bench, argument: str) -> None:
+    other = get_device("emulated:1" if bench.handle.device.kind == "emulated" else "emulated")
+    with dnn.Handle(other) as there:
+        array = there.empty({"x": X, "w": W, "out": Y}[argument])
+        refuses(ARRAY, rf"\b{argument}\b.*{other}", lambda: bench.call(**{argument: array}))
+        refuses(ARRAY, str(other), lambda: bench.handle.array(array))
+        refuses(ARRAY, str(other), lambda: bench.handle.view(array))
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+@pytest.mark.parametrize("argument", ["x", "w", "out"])
+def test_torch_tensor_on_the_host(bench: Bench, argument: str) -> None:
+    import torch
+
+    tensor = torch.zeros({"x": X, "w": W, "out": Y}[argument])
+    refuses(ARRAY, rf"\b{argument}\b.*host array", lambda: bench.call(**{argument: tensor}))
+
+
+@pytest.mark.parametrize("argument", ["x", "w", "out", "workspace"])
+def test_closed_array(bench: Bench, argument: str) -> None:
+    array = bench.handle.empty({"x": X, "w": W, "out": Y, "workspace": (1 << 20,)}[argument])
+    array.close()
+    array.close()
+    refuses(dnn.ClosedError, r"DeviceArray was closed", lambda: bench.call(**{argument: array}))
+    refuses(dnn.ClosedError, r"closed", array.numpy)
+    refuses(dnn.ClosedError, r"closed", array.__dlpack__)
+    assert repr(array).startswith("<closed")
+
+
+def test_closed_handle(bench: Bench, device: Any) -> None:
+    other = dnn.Handle(device)
+    x = other.array(bench.problem.x_host)
+    other.close()
+    other.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: dnn.convolution_forward(other, bench.x, bench.w, bench.conv, out=bench.out),
+        lambda: dnn.plan_convolution_forward(other, bench.x, bench.w),
+        lambda: dnn.find_convolution_forward(other, bench.x, bench.w),
+        lambda: dnn.get_convolution_forward(other, bench.x, bench.w),
+        lambda: other.array(bench.problem.x_host),
+        lambda: other.empty(X),
+        lambda: other.view(bench.x),
+        other.synchronize,
+        lambda: setattr(other, "stream", None),
+        lambda: other.ptr,
+    ]
+    for call in calls:
+        refuses(dnn.ClosedError, r"Handle was closed", call)
+    np.testing.assert_array_equal(x.numpy(), bench.problem.x_host)  # arrays outlive the handle that made them
+
+
+def test_another_thread(bench: Bench) -> None:
+    plan = dnn.plan_convolution_forward(bench.handle, bench.x, bench.w, bench.conv)
+    calls: list[Callable[[], Any]] = [
+        bench.call,
+        lambda: plan(bench.x, bench.w, out=bench.out),
+        lambda: dnn.find_convolution_forward(bench.handle, bench.x, bench.w, bench.conv, out=bench.out),
+        lambda: dnn.get_convolution_forward(bench.handle, bench.x, bench.w),
+        lambda: bench.handle.array(bench.problem.x_host),
+        bench.handle.synchronize,
+        lambda: setattr(bench.handle, "stream", None),
+    ]
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        for call in calls:
+            try:
+                call()
+            except BaseException as error:
+                caught.append(error.with_traceback(None))
+
+    with plan:
+        thread = threading.Thread(target=run, name="someone else")
+        thread.start()
+        thread.join()
+    assert [type(error) for error in caught] == [dnn.ThreadError] * len(calls)
+    assert all("someone else" in str(error) for error in caught)
+
+
+def test_empty_batch_is_no_error(bench: Bench) -> None:
+    y = dnn.convolution_forward(bench.handle, bench.handle.empty((0, *X[1:])), bench.w, bench.conv)
+    assert y.shape == (0, *Y[1:])
+
+
+def test_bad_stream(bench: Bench) -> None:
+    before = bench.handle.stream
+    refuses(ARGUMENT, r"stream", lambda: setattr(bench.handle, "stream", "fast"))
+    assert bench.handle.stream is before
+
+
+def test_pickling(bench: Bench) -> None:
+    import pickle
+
+    with dnn.plan_convolution_forward(bench.handle, bench.x, bench.w, bench.conv) as plan:
+        for thing in (bench.handle, bench.x, plan):
+            with pytest.raises(TypeError, match="pickle"):
+                pickle.dumps(thing)
+
+
+def test_more_memory_than_there_is(bench: Bench) -> None:
+    free = bench.handle.device.memory_info()[1]
+    refuses(dnn.DeviceMemoryError, r"free", lambda: bench.handle.empty((1 << 16, (free >> 16) + 1), "int8"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_after_every_kind_of_error_at_once(bench: Bench) -> None:
+    """One handle goes through all of them and still works (see the fixture)."""
+    for cases in (SHAPES, TYPES, PLACES):
+        for _, _, call in cases.values():
+            with contextlib.suppress(TypeError, ValueError):
+                call(bench)

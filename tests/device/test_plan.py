@@ -1,0 +1,207 @@
+"""A plan: made once, called many times, for arrays of its specs and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+
+from .problems import PATTERN, Problem, fill, memory_of, poisoned, upload, with_gaps
+
+X, W = (2, 8, 9, 11), (6, 8, 3, 2)
+DEVICE_CALLS = (
+    "cudnnConvolutionForward",
+    "cudnnGetConvolutionForwardAlgorithm_v7",
+    "cudnnGetConvolutionForwardWorkspaceSize",
+    "cudnnFindConvolutionForwardAlgorithmEx",
+)
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, api: Any, *names: str) -> list[str]:
+    """Return a list to which each call of these C functions adds its name."""
+    calls: list[str] = []
+
+    def spy(name: str, function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            calls.append(name)
+            return function(*arguments)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(api, name, spy(name, getattr(api, name)))
+    return calls
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC"), ("float64", "NCHW")])
+def test_many_calls_with_other_arrays(handle: dnn.Handle, dtype: str, layout: str) -> None:
+    problems = [Problem(handle, X, W, dtype, layout, seed=seed, padding=1, math_type="fma") for seed in range(5)]
+    with dnn.plan_convolution_forward(handle, problems[0].x, problems[0].w, problems[0].conv) as plan:
+        results = [plan(problem.x, problem.w) for problem in problems]
+        results += [plan(problem.x, problem.w, out=poisoned(handle, plan.y)) for problem in problems]
+    assert len({y.ptr for y in results}) == len(results)
+    for problem, y in zip(problems * 2, results, strict=True):
+        problem.assert_right(y, plan.choice.algorithm)
+
+
+def test_made_from_specs(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, "float32", "NHWC", padding=1, math_type="fma")
+    x, w = dnn.TensorSpec(X, "float32", "NHWC"), dnn.FilterSpec(W, "float32", "NHWC")
+    with dnn.plan_convolution_forward(handle, x, w, problem.conv) as plan:
+        assert (plan.x, plan.w, plan.y) == (x, w, dnn.TensorSpec(problem.y_shape, "float32", "NHWC"))
+        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+
+
+def test_says_what_it_chose(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        assert plan.choice == table.best()
+        assert plan.choice.math_type == dnn.MathType.FMA
+        assert "ConvolutionForwardPlan" in repr(plan)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM") as plan:
+        assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
+
+
+def test_scalars_belong_to_the_plan(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, alpha=-0.5, beta=2.0) as plan:
+        for _ in range(3):
+            out = handle.array(problem.old_host)
+            assert plan(problem.x, problem.w, out=out) is out
+            problem.assert_right(out, plan.choice.algorithm, alpha=-0.5, beta=2.0)
+        with pytest.raises(dnn.ArgumentError, match="out"):
+            plan(problem.x, problem.w)
+
+
+def test_planned_for_an_output_with_gaps(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    spec = with_gaps(problem.y_shape, "float32")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, out=spec) as plan:
+        out = upload(handle, spec, np.full(problem.y_shape, np.nan, np.float32))
+        problem.assert_right(plan(problem.x, problem.w, out=out), plan.choice.algorithm)
+        assert plan(problem.x, problem.w).spec == spec
+
+
+@pytest.mark.parametrize("algorithm", ["GEMM", "FFT", "FFT_TILING", "WINOGRAD_NONFUSED", "IMPLICIT_PRECOMP_GEMM"])
+def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
+    """The call stays inside it, the handle allocates none; one byte too few, or memory in use, is an error."""
+    problem = Problem(handle, (2, 8, 12, 14), (6, 8, 5, 5), "float16", padding=2)
+    try:
+        plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm)
+    except dnn.NotSupportedError:
+        return
+    with plan:
+        out = poisoned(handle, plan.y)
+        own = handle.empty((plan.workspace + 256,), "uint8")
+        fill(own, PATTERN)
+        plan(problem.x, problem.w, out=out, workspace=own)
+        problem.assert_right(out, plan.choice.algorithm)
+        assert (memory_of(own)[plan.workspace :] == PATTERN).all()
+        assert handle.workspace.size == 0
+        if plan.workspace:
+            with pytest.raises(dnn.ArgumentError, match="workspace"):
+                plan(problem.x, problem.w, workspace=handle.empty((plan.workspace - 1,), "uint8"))
+        for name, array in {"x": problem.x, "w": problem.w, "out": out}.items():
+            over = dnn.DeviceArray(own.spec, own.device, array.ptr, array, handle.stream)
+            with pytest.raises(dnn.ArgumentError, match=rf"workspace overlaps {name}\b"):
+                plan(problem.x, problem.w, out=out, workspace=over)
+        with pytest.raises(dnn.ArrayTypeError, match="workspace"):
+            plan(problem.x, problem.w, workspace=np.empty(plan.workspace + 1, np.uint8))
+        problem.assert_right(out, plan.choice.algorithm)
+
+
+# (what is given instead of x, w, out), the argument that the message names
+WRONG = {
+    "x_shape": (lambda h, p: (h.empty((3, 8, 9, 11)), p.w, None), "x"),
+    "x_dtype": (lambda h, p: (h.empty(X, "float16"), p.w, None), "x"),
+    "x_layout": (lambda h, p: (h.empty(X, layout="NHWC"), p.w, None), "x"),
+    "x_rank": (lambda h, p: (h.empty((2, 8, 99)), p.w, None), "x"),
+    "x_strides": (lambda h, p: (h.empty(with_gaps(X, "float32")), p.w, None), "x"),
+    "w_shape": (lambda h, p: (p.x, h.empty((7, 8, 3, 2)), None), "w"),
+    "w_dtype": (lambda h, p: (p.x, h.empty(W, "float64"), None), "w"),
+    "w_layout": (lambda h, p: (p.x, h.empty(W, layout="NHWC"), None), "w"),
+    "w_strides": (lambda h, p: (p.x, h.empty(with_gaps(W, "float32")), None), "w"),
+    "out_shape": (lambda h, p: (p.x, p.w, h.empty((2, 6, 9, 13))), "out"),
+    "out_dtype": (lambda h, p: (p.x, p.w, h.empty(p.y_shape, "float16")), "out"),
+    "out_layout": (lambda h, p: (p.x, p.w, h.empty(p.y_shape, layout="NHWC")), "out"),
+    "x_and_w_swapped": (lambda h, p: (p.w, p.x, None), "x"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arrays_of_other_specs(handle: dnn.Handle, case: str) -> None:
+    make, name = WRONG[case]
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        good = plan(problem.x, problem.w)
+        x, w, out = make(handle, problem)
+        with pytest.raises(dnn.ArgumentError, match=rf"\b{name}\b") as caught:
+            plan(x, w, out=out)
+        assert "plan was made for" in str(caught.value) or case == "out_shape"
+        problem.assert_right(good, plan.choice.algorithm)
+        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+
+
+def test_closed(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W)
+    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    plan.close()
+    plan.close()
+    assert plan.closed
+    assert repr(plan).startswith("<closed")
+    with pytest.raises(dnn.ClosedError, match="ConvolutionForwardPlan"):
+        plan(problem.x, problem.w)
+    problem.check()
+
+
+def test_closed_with_its_handle(device: Any) -> None:
+    with dnn.Handle(device) as handle:
+        problem = Problem(handle, X, W)
+        plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    assert plan.closed
+    with pytest.raises(dnn.ClosedError):
+        plan(problem.x, problem.w)
+
+
+def test_a_leaked_plan_warns_and_gives_everything_back(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W)
+    plans = [dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)]
+    with pytest.warns(ResourceWarning, match="ConvolutionForwardPlan"):
+        plans.clear()
+
+
+def test_an_empty_batch_calls_nothing(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = handle.empty(W)
+    calls = count_calls(monkeypatch, handle.api, *DEVICE_CALLS)
+    x = handle.empty((0, *X[1:]))
+    conv = dnn.ConvolutionSpec(padding=1)
+    with dnn.plan_convolution_forward(handle, x, w, conv) as plan:
+        results = [plan(x, w), dnn.convolution_forward(handle, x, w, conv)]
+        out = handle.empty(plan.y)
+        assert plan(x, w, out=out) is out
+    for y in results:
+        assert y.shape == (0, 6, 9, 12)
+        assert y.numpy().shape == (0, 6, 9, 12)
+    assert calls == []
+    with pytest.raises(dnn.ArgumentError, match=r"\bw\b"):
+        dnn.convolution_forward(handle, x, handle.empty((6, 7, 3, 2)), conv)
+
+
+def test_a_call_is_one_c_call(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything else is done when the plan is made; the one-line call keeps its plan."""
+    problem = Problem(handle, X, W, padding=1)
+    calls = count_calls(monkeypatch, handle.api, *DEVICE_CALLS)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        assert "cudnnConvolutionForward" not in calls
+        calls.clear()
+        plan(problem.x, problem.w)
+        plan(problem.x, problem.w)
+    assert calls == ["cudnnConvolutionForward"] * 2
+    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+    calls.clear()
+    dnn.convolution_forward(handle, problem.x, problem.w, dnn.ConvolutionSpec(padding=1))
+    assert calls == ["cudnnConvolutionForward"]

@@ -1,0 +1,252 @@
+"""The two searches: what they return, that it can be applied, and what the limits do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+
+from .problems import ALGORITHMS, PATTERN, Problem, fill, memory_of, poisoned
+
+SHAPES = ((2, 16, 12, 14), (24, 16, 3, 3))
+SEARCHES = {"get": dnn.get_convolution_forward, "find": dnn.find_convolution_forward}
+search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+KINDS = {
+    "float32": ("float32", "NCHW", "DEFAULT"),
+    "float32_fma": ("float32", "NCHW", "FMA"),
+    "float16_last": ("float16", "NHWC", "DEFAULT"),
+    "bfloat16": ("bfloat16", "NCHW", "DEFAULT"),
+    "float64": ("float64", "NCHW", "DEFAULT"),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def problem_of(handle: dnn.Handle, kind: str = "float32") -> Problem:
+    dtype, layout, math_type = KINDS[kind]
+    return Problem(handle, *SHAPES, dtype, layout, padding=1, math_type=math_type)
+
+
+def demanding(handle: dnn.Handle) -> tuple[Problem, dnn.AlgorithmTable]:
+    """Return a problem whose preferred algorithm needs workspace, while another one needs less; and its ranking."""
+    candidates = (
+        ((2, 16, 12, 14), (24, 16, 3, 3), "NCHW"),
+        ((16, 64, 28, 30), (64, 64, 3, 3), "NCHW"),
+        ((4, 32, 28, 30), (48, 32, 5, 5), "NCHW"),
+        ((2, 64, 12, 14), (64, 64, 5, 5), "NHWC"),
+    )
+    for x_shape, w_shape, layout in candidates:
+        problem = Problem(handle, x_shape, w_shape, "float32", layout, padding=1, math_type="fma")
+        table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+        if any(row.ok and row.workspace < table[0].workspace for row in table):
+            return problem, table
+    pytest.fail("for none of the problems does the heuristic prefer an algorithm with workspace")
+
+
+@search
+@kinds
+def test_keeps_every_algorithm_the_failed_ones_last(handle: dnn.Handle, search: Any, kind: str) -> None:
+    problem = problem_of(handle, kind)
+    table = search(handle, problem.x, problem.w, problem.conv)
+    assert {row.algorithm for row in table} == set(ALGORITHMS)
+    ok = [row.ok for row in table]
+    assert ok == sorted(ok, reverse=True)
+    assert ok[0]
+    assert not ok[-1]
+    assert all(row.status != dnn.Status.SUCCESS for row in table if not row.ok)
+
+
+@kinds
+def test_find_times_what_ran_fastest_first(handle: dnn.Handle, kind: str) -> None:
+    problem = problem_of(handle, kind)
+    table = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    times = [row.time_ms for row in table if row.ok]
+    assert all(time is not None and time > 0 for time in times)
+    assert times == sorted(times)
+    assert "cudnnFind" in table.timing
+    assert str(handle.device) in table.timing
+
+
+def test_get_times_nothing(handle: dnn.Handle) -> None:
+    problem = problem_of(handle)
+    table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    assert all(row.time_ms is None for row in table)
+
+
+@search
+@kinds
+def test_every_row_that_is_ok_can_be_applied(handle: dnn.Handle, search: Any, kind: str) -> None:
+    """The right numbers, in the row's math type, inside the workspace that the plan names."""
+    problem = problem_of(handle, kind)
+    rows = [row for row in search(handle, problem.x, problem.w, problem.conv) if row.ok]
+    for row in rows:
+        problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
+        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+            assert (plan.choice.algorithm, plan.choice.math_type) == (row.algorithm, row.math_type)
+            guarded = handle.empty((plan.workspace + 512,), "uint8")
+            fill(guarded, PATTERN)
+            out = poisoned(handle, plan.y)
+            plan(problem.x, problem.w, out=out, workspace=guarded)
+        problem.assert_right(out, row.algorithm, math_type=row.math_type)
+        assert (memory_of(guarded)[plan.workspace :] == PATTERN).all()
+    assert rows
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_fma_is_kept(handle: dnn.Handle, layout: str, search: Any) -> None:
+    """Who asks for true float32 is offered nothing else."""
+    problem = Problem(handle, *SHAPES, "float32", layout, padding=1, math_type="true_float32")
+    table = search(handle, problem.x, problem.w, problem.conv)
+    assert {row.math_type for row in table if row.ok} == {dnn.MathType.FMA}
+
+
+def test_find_leaves_the_inputs_alone(handle: dnn.Handle) -> None:
+    problem = problem_of(handle)
+    before = memory_of(problem.x), memory_of(problem.w)
+    dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    np.testing.assert_array_equal(memory_of(problem.x), before[0])
+    np.testing.assert_array_equal(memory_of(problem.w), before[1])
+
+
+@pytest.mark.parametrize("beta", [1.0, -0.5])
+def test_find_leaves_out_alone_where_beta_reads_it(handle: dnn.Handle, beta: float) -> None:
+    problem = problem_of(handle)
+    out = handle.array(problem.old_host)
+    before = memory_of(out)
+    found = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, beta=beta, out=out)
+    np.testing.assert_array_equal(memory_of(out), before)
+    problem.check(algorithm=found.best(), beta=beta, out=out)
+
+
+def test_find_with_out_and_beta_0(handle: dnn.Handle) -> None:
+    """`out` may be overwritten, and stays usable."""
+    problem = problem_of(handle)
+    out = poisoned(handle, problem.output_spec)
+    best = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, out=out).best()
+    problem.assert_right(problem.run(algorithm=best, out=out), best.algorithm)
+
+
+def test_find_leaves_no_memory_behind(handle: dnn.Handle) -> None:
+    problem = problem_of(handle)
+    dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    handle.synchronize()
+    before = handle.device.memory_used(), handle.workspace.size
+    dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    handle.synchronize()
+    assert (handle.device.memory_used(), handle.workspace.size) == before
+
+
+@search
+def test_searches_for_another_output(handle: dnn.Handle, search: Any) -> None:
+    """int8 to float32: what the table is for is what `out` says."""
+    problem = Problem(handle, (2, 64, 7, 9), (32, 64, 3, 3), "int8", "NHWC", padding=1)
+    out = handle.empty(problem.y_shape, "float32", "NHWC")
+    best = search(handle, problem.x, problem.w, problem.conv, out=out).best()
+    problem.assert_right(problem.run(algorithm=best, out=out), best.algorithm)
+
+
+@pytest.mark.parametrize("limit", [0, "1 KiB"])
+def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
+    problem = problem_of(handle)
+    found = dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv, workspace_limit=limit)
+    allowed = 0 if limit == 0 else 1024
+    assert all(row.workspace <= allowed for row in found if row.ok)
+    assert found[0].ok
+    assert len(found) >= len(ALGORITHMS)
+
+
+def test_best_says_what_it_passed_over(handle: dnn.Handle) -> None:
+    problem, table = demanding(handle)
+    first = table[0]
+    best = table.best(workspace_limit=first.workspace - 1)
+    assert best.workspace < first.workspace
+    passed, reason = best.passed_over[0]
+    assert passed == first
+    assert "limit" in reason
+    assert first.algorithm.name in str(best)
+    problem.assert_right(problem.run(algorithm=best), best.algorithm)
+
+
+def test_best_of_nothing(handle: dnn.Handle) -> None:
+    problem = problem_of(handle, "float32_fma")
+    table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    with pytest.raises(dnn.NoAlgorithmError) as caught:
+        table.best(math_type="TENSOR_OP")
+    assert all(algorithm.name in str(caught.value) for algorithm in ALGORITHMS)
+    assert "math type FMA, wanted TENSOR_OP" in str(caught.value)
+
+
+def test_best_takes_a_part_of_the_devices_memory(handle: dnn.Handle) -> None:
+    problem, table = demanding(handle)
+    assert table.best(workspace_limit="50%").algorithm == table[0].algorithm
+    assert problem.choice() == table[0].algorithm
+
+
+@pytest.mark.parametrize("call", ["plan_convolution_forward", "convolution_forward"])
+def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> None:
+    problem, table = demanding(handle)
+    limit = table[0].workspace - 1
+    with pytest.warns(dnn.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
+        result = getattr(dnn, call)(handle, problem.x, problem.w, problem.conv, workspace_limit=limit)
+    assert len(caught) == 1
+    if call.startswith("plan"):
+        with result as plan:
+            result = plan(problem.x, problem.w)
+    problem.assert_right(result, table.best(workspace_limit=limit).algorithm)
+    assert handle.workspace.size <= limit
+    assert caught[0].filename == __file__, "the warning points somewhere else than at the user's line"
+
+
+def test_a_limit_that_costs_nothing_is_silent(handle: dnn.Handle) -> None:
+    problem, table = demanding(handle)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = problem.run(workspace_limit=table[0].workspace)
+    problem.assert_right(y, table[0].algorithm)
+
+
+def test_the_handles_limit_counts_where_the_call_has_none(device: Any) -> None:
+    with dnn.Handle(device) as handle:
+        problem, table = demanding(handle)
+        limit = table[0].workspace - 1
+    with dnn.Handle(device, workspace_limit=limit) as handle:
+        problem.handle = handle
+        with pytest.warns(dnn.WorkspaceLimitWarning):
+            y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+        problem.assert_right(y, table.best(workspace_limit=limit).algorithm)
+        assert handle.workspace.peak <= limit
+
+
+def test_a_forced_algorithm_over_the_limit_is_an_error(handle: dnn.Handle) -> None:
+    problem, table = demanding(handle)
+    row = table[0]
+    for algorithm in (row, row.algorithm, row.algorithm.name):
+        with pytest.raises(dnn.WorkspaceLimitError, match=row.algorithm.name):
+            problem.run(algorithm=algorithm, workspace_limit=row.workspace - 1)
+    problem.assert_right(problem.run(algorithm=row, workspace_limit=row.workspace), row.algorithm)
+
+
+@search
+def test_prints_as_a_table(handle: dnn.Handle, search: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = problem_of(handle)
+    found = search(handle, problem.x, problem.w, problem.conv)
+    print(found)
+    title, heading, *lines = capsys.readouterr().out.splitlines()
+    assert "float32" in title
+    assert heading.split() == ["algorithm", "math", "ms", "workspace", "deterministic", "status"]
+    assert [line.split()[0] for line in lines] == [row.algorithm.name for row in found]
+    assert all(
+        line.split()[-1] == ("ok" if row.ok else row.status.name) for line, row in zip(lines, found, strict=True)
+    )
+    html = found._repr_html_()
+    assert html.count("<tr>") == len(found) + 1
+
+
+def test_find_wants_something_to_time(handle: dnn.Handle) -> None:
+    x, w = handle.empty((0, 16, 12, 14)), handle.empty((24, 16, 3, 3))
+    with pytest.raises(dnn.ArgumentError, match="empty batch"):
+        dnn.find_convolution_forward(handle, x, w)

@@ -1,0 +1,29 @@
+"""Other libraries, where they are: what is installed has to work, only what is absent is skipped."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import warnings
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of the GPU's memory
+
+# For tests that have nothing to do on the emulated device: CuPy, JAX on a GPU and Numba know CUDA's memory only.
+cuda_only = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+
+
+def library(name: str) -> Any:
+    """Import a library, or skip the test if it is not installed.  One that is installed and does not import is a failure."""
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name
+        found = False
+    if not found:
+        pytest.skip(f"{name} is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it says of itself while it is imported is not ours
+        return importlib.import_module(name)

@@ -1,0 +1,181 @@
+"""DLPack and the CUDA array interface, without any other library than NumPy: the emulated device's memory is the host's."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from device.problems import FLOATS, PATTERN, Problem, fill
+
+import cudnnlite as dnn
+
+X, W = (2, 4, 9, 11), (6, 4, 3, 2)
+emulated_only = pytest.mark.parametrize("device", ["emulated"], indirect=True)
+PLAIN = tuple(dtype for dtype in FLOATS if dtype != "bfloat16")
+
+
+class Foreign:
+    """Another library's array: it has DLPack's two methods and nothing else."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._source.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._source.__dlpack_device__()
+
+
+class Plain:
+    """Another library's array of before DLPack 1.0, whose method takes nothing but the stream."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        return self._source.__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> Any:
+        return self._source.__dlpack_device__()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kind", [Foreign, Plain])
+def test_foreign_arrays_in_and_out(handle: dnn.Handle, kind: Any, dtype: str, layout: str) -> None:
+    """No copy: the view has the address, the dtype and the strides, and `out` is written in place."""
+    problem = Problem(handle, X, W, dtype, layout, padding=1)
+    for array in (problem.x, problem.w):
+        view = handle.view(kind(array))
+        assert (view.ptr, view.spec.shape, view.spec.dtype) == (array.ptr, array.spec.shape, array.spec.dtype)
+        assert view.spec.fits(layout)
+    y = dnn.convolution_forward(handle, kind(problem.x), kind(problem.w), problem.conv)
+    problem.assert_right(y, problem.choice())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_foreign_output(handle: dnn.Handle, dtype: str) -> None:
+    problem = Problem(handle, X, W, dtype, padding=1)
+    out = handle.empty(problem.output_spec)
+    y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, out=Foreign(out))
+    assert y.ptr == out.ptr
+    problem.assert_right(out, problem.choice())
+
+
+def test_a_view_keeps_the_memory_alive(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    view = handle.view(Foreign(problem.x))
+    problem.x.close()
+    problem.x = None
+    gc.collect()
+    others = [handle.array(np.full(X, np.nan, np.float32)) for _ in range(5)]
+    np.testing.assert_array_equal(view.numpy(), problem.x_host)
+    del others
+
+
+def test_copies_of_device_arrays(handle: dnn.Handle) -> None:
+    """`handle.array` copies what is on the device already, as it lies."""
+    problem = Problem(handle, X, W, layout="NHWC")
+    for source in (problem.x, Foreign(problem.x)):
+        copy = handle.array(source)
+        assert copy.ptr != problem.x.ptr
+        assert copy.spec.fits("NHWC")
+        np.testing.assert_array_equal(copy.numpy(), problem.x_host)
+    other = handle.array(problem.x, dtype="float16", layout="NCHW")
+    assert (other.dtype, other.layout) == (np.float16, "NCHW")
+
+
+@emulated_only
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", PLAIN)
+def test_numpy_shares_the_memory(handle: dnn.Handle, dtype: str, layout: str) -> None:
+    problem = Problem(handle, X, W, dtype, layout)
+    shared = np.from_dlpack(problem.x)
+    assert shared.ctypes.data == problem.x.ptr
+    np.testing.assert_array_equal(shared, problem.x_host)
+    fill(problem.x, PATTERN)
+    assert shared.tobytes() == bytes([PATTERN]) * problem.x.nbytes
+
+
+@emulated_only
+def test_numpy_may_write_what_may_be_written(handle: dnn.Handle) -> None:
+    array = handle.array(np.zeros(X, np.float32))
+    assert np.from_dlpack(array).flags.writeable
+    locked = dnn.DeviceArray(array.spec, array.device, array.ptr, array, handle.stream, readonly=True)
+    assert not np.from_dlpack(locked).flags.writeable
+
+
+@emulated_only
+def test_numpy_keeps_the_memory_alive(handle: dnn.Handle) -> None:
+    array = handle.array(np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
+    shared, place = np.from_dlpack(array), (array.ptr, array.nbytes)
+    array.close()
+    del array
+    gc.collect()
+    assert handle.device.memory.contains(*place)
+    np.testing.assert_array_equal(shared.ravel(), np.arange(24))
+    del shared
+    gc.collect()
+    assert not handle.device.memory.contains(*place)
+
+
+@emulated_only
+def test_no_cuda_array_interface(handle: dnn.Handle) -> None:
+    """A reader would take a host address for a device's, and crash."""
+    assert not hasattr(handle.empty(X), "__cuda_array_interface__")
+
+
+def test_says_where_it_is(handle: dnn.Handle) -> None:
+    kind, index = handle.empty(X).__dlpack_device__()
+    assert (int(kind), index) == {"emulated": (1, 0), "cuda": (2, handle.device.index)}[handle.device.kind]
+
+
+@emulated_only
+def test_other_host_memory_is_refused(handle: dnn.Handle) -> None:
+    """As a GPU would refuse it, although it could be read here."""
+    problem = Problem(handle, X, W)
+    for x in (problem.x_host, Foreign(problem.x_host)):
+        with pytest.raises(dnn.ArrayTypeError, match=r"\bx is a host array"):
+            dnn.convolution_forward(handle, x, problem.w)
+    freed = np.from_dlpack(problem.x).copy()
+    with pytest.raises(dnn.ArrayTypeError, match=r"\bw is a host array"):
+        dnn.convolution_forward(handle, problem.x, Foreign(freed))
+
+
+@emulated_only
+@pytest.mark.parametrize(
+    ("change", "argument"),
+    [
+        (lambda a: a[:, :, ::-1], "negative strides"),
+        (lambda a: np.broadcast_to(a[:, :, :1], a.shape), "strides"),
+        (lambda a: a.view(np.complex64), "dtype"),
+        (lambda a: a.view(np.uint16), "dtype"),
+        (lambda a: a.reshape(2, 2, 2, 3, 3, 4, 3, 1, 1), "rank|shape"),
+    ],
+    ids=["reversed", "broadcast", "complex64", "uint16", "rank_9"],
+)
+def test_foreign_arrays_that_cudnn_cannot_read(handle: dnn.Handle, change: Any, argument: str) -> None:
+    """The message names the argument that it is about, and what is wrong with it."""
+    x, w = handle.array(np.zeros((2, 4, 9, 12), np.float32)), handle.empty(W)
+    source = np.from_dlpack(x)
+    with pytest.raises(dnn.ArgumentError, match=argument) as caught:
+        dnn.convolution_forward(handle, Foreign(change(source)), w)
+    assert str(caught.value).startswith("x") or " x" in str(caught.value)
+
+
+@emulated_only
+def test_every_second_image(handle: dnn.Handle) -> None:
+    problem = Problem(handle, (4, *X[1:]), W)
+    half = Foreign(np.from_dlpack(problem.x)[::2])
+    y = dnn.convolution_forward(handle, half, problem.w, problem.conv)
+    problem.x_host = problem.x_host[::2]
+    problem.y_shape = y.shape
+    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+
+
+def test_the_array_itself_takes_precedence(handle: dnn.Handle) -> None:
+    x = handle.empty(X)
+    assert handle.view(x) is x

@@ -1,0 +1,329 @@
+"""The function table: binding, suggestions, missing symbols, plain values; and what the emulated one refuses."""
+
+import ctypes
+import inspect
+import threading
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.api import CudnnApi, library_api, scalar_pointer
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.library import Library, load_library
+from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.emulated.memory import EmulatedMemory
+from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
+
+EMULATED = {
+    "cudnnCreate", "cudnnDestroy", "cudnnSetStream", "cudnnGetStream", "cudnnConvolutionForward",
+    "cudnnGetConvolutionForwardWorkspaceSize", "cudnnGetConvolutionForwardAlgorithmMaxCount",
+    "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnFindConvolutionForwardAlgorithmEx",
+}  # fmt: skip
+
+
+@pytest.fixture
+def api():
+    return CudnnApi(load_library())
+
+
+@pytest.fixture
+def emulated():
+    return EmulatedApi(load_library(), EmulatedMemory(1 << 30))
+
+
+def nothing(record):
+    """Null pointers and zeros for every parameter."""
+    return [0 if issubclass(kind, ctypes._SimpleCData) and kind._type_ != "P" else None for kind in record.argtypes]
+
+
+# ---------------------------------------------------------------- binding
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("cudnnCreateTensorDescripter", "did you mean cudnnCreateTensorDescriptor"),
+        ("cudnnconvolutionforward", "did you mean cudnnConvolutionForward"),
+    ],
+)
+def test_an_unknown_function_is_answered_with_suggestions(api, name, suggestion):
+    with pytest.raises(AttributeError, match=f"cuDNN has no function {name}; {suggestion}"):
+        getattr(api, name)
+
+
+def test_a_name_that_resembles_nothing(api):
+    with pytest.raises(AttributeError, match=r"^cuDNN has no function zzz$"):
+        api.zzz
+    assert not hasattr(api, "zzz")
+
+
+def test_private_names_are_not_looked_up(api):
+    with pytest.raises(AttributeError, match="^_ipython_display_$"):
+        api._ipython_display_
+
+
+def test_dir_lists_every_function(api):
+    assert set(FUNCTIONS) <= set(dir(api))
+    assert {"has", "last_error", "library"} <= set(dir(api))
+
+
+def test_every_function_of_the_headers_is_in_the_loaded_library_of_the_same_version(api):
+    assert api.has("cudnnCreate")
+    assert not api.has("cudnnCreateNothing")
+    assert not api.has("malloc")  # a symbol, but none of cuDNN's
+
+
+def test_a_binding_is_made_once(api):
+    assert api.cudnnCreateTensorDescriptor is api.cudnnCreateTensorDescriptor
+    assert "cudnnCreateTensorDescriptor" in vars(api)
+
+
+def test_tables_do_not_share_bindings():
+    one, other = CudnnApi(load_library()), CudnnApi(load_library())
+    assert one.cudnnSetStream is not other.cudnnSetStream
+
+
+def test_bound_functions_are_typed_and_checked(api):
+    for name, record in FUNCTIONS.items():
+        if not api.has(name):
+            continue
+        function = getattr(api, name)
+        assert tuple(function.argtypes) == record.argtypes, name
+        assert function.restype is record.restype, name
+        assert (getattr(function, "errcheck", None) is not None) == record.returns_status, name
+
+
+def test_a_swapped_descriptor_never_reaches_cudnn(api):
+    with dnn.FilterDescriptor((1, 1, 1, 1)) as w, pytest.raises(ctypes.ArgumentError, match="argument 1"):
+        api.cudnnGetTensorSizeInBytes(w.ptr, ctypes.c_size_t())
+
+
+@pytest.mark.parametrize("arguments", [(), (None,) * 3])
+def test_the_number_of_arguments_is_checked(api, arguments):
+    # ctypes lets too many through to C, so only too few are refused; a null descriptor is cuDNN's to refuse
+    with pytest.raises((TypeError, dnn.BadParamError)):
+        api.cudnnGetTensorSizeInBytes(*arguments)
+
+
+def test_success_returns_none(api):
+    native = dnn._raw.types.cudnnTensorDescriptor_t()
+    assert api.cudnnCreateTensorDescriptor(ctypes.byref(native)) is None
+    assert api.cudnnDestroyTensorDescriptor(native) is None
+
+
+def test_plain_values_are_returned(api):
+    assert api.cudnnGetVersion() == load_library().version
+    assert api.cudnnGetVersion() // 10000 == 9
+    assert api.cudnnGetErrorString(0) == b"CUDNN_STATUS_SUCCESS"
+    assert api.cudnnGetErrorString(dnn.Status.BAD_PARAM) == b"CUDNN_STATUS_BAD_PARAM"
+
+
+def test_the_process_has_one_table():
+    assert library_api() is library_api()
+
+
+def test_repr_says_which_library(api):
+    assert repr(api) == f"<CudnnApi cuDNN {api.library.version_text} at {api.library.path}>"
+
+
+@pytest.mark.parametrize(("double", "kind"), [(False, ctypes.c_float), (True, ctypes.c_double)])
+def test_scalar_pointer(double, kind):
+    pointer = scalar_pointer(0.1, double)
+    assert type(pointer.contents) is kind
+    assert pointer.contents.value == pytest.approx(0.1, rel=1e-6)
+
+
+# ---------------------------------------------------------------- a library that lacks something
+
+
+class OlderLibrary:
+    """A ctypes.CDLL without one function."""
+
+    def __init__(self, lacks):
+        self._real, self._lacks = load_library().cdll, lacks
+
+    def __getitem__(self, name):
+        if name == self._lacks:
+            raise AttributeError(f"/lib/old.so: undefined symbol: {name}")
+        return self._real[name]
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+@pytest.fixture(params=[CudnnApi, EmulatedApi])
+def older(request):
+    def make(lacks):
+        library = Library("/lib/old.so", "a test", 90102, OlderLibrary(lacks))
+        return CudnnApi(library) if request.param is CudnnApi else EmulatedApi(library, EmulatedMemory(1 << 30))
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["cudnnGetTensorSizeInBytes", "cudnnConvolutionForward", "cudnnCausalConv1dForward"])
+def test_a_missing_symbol_names_function_path_and_version(older, name):
+    api = older(name)
+    since = FUNCTIONS[name].since
+    assert since
+    with pytest.raises(SymbolNotFoundError) as caught:
+        getattr(api, name)
+    assert str(caught.value) == f"{name} (added in {since}) is not in the loaded libcudnn: /lib/old.so, version 9.1.2"
+    assert not api.has(name)
+    assert not hasattr(api, name)
+    assert api.has("cudnnCreate")
+
+
+# ---------------------------------------------------------------- the emulated table
+
+UNIMPLEMENTED = sorted(name for name, record in FUNCTIONS.items() if record.needs_device and name not in EMULATED)
+
+
+def test_what_is_emulated_is_what_this_test_believes():
+    from cudnnlite.emulated import api as emulated_api
+
+    emulated_api._register_all()
+    assert set(emulated_api._implementations) == EMULATED
+    assert len(UNIMPLEMENTED) > 80
+
+
+@pytest.mark.parametrize("name", UNIMPLEMENTED)
+def test_device_functions_without_emulation_are_refused(emulated, name):
+    if not emulated.has(name):
+        with pytest.raises(SymbolNotFoundError, match=name):
+            getattr(emulated, name)
+        return
+    with pytest.raises(NotSupportedError) as caught:
+        getattr(emulated, name)(*nothing(FUNCTIONS[name]))
+    assert caught.value.function == name
+    assert caught.value.detail == f"the emulated device does not implement {name}"
+    assert emulated.last_error() == ""
+
+
+@pytest.mark.parametrize("name", sorted(EMULATED - {"cudnnCreate"}))
+def test_emulated_functions_refuse_null_handles(emulated, name):
+    with pytest.raises(dnn.BadParamError, match="0x0 is not a live handle of the emulated device"):
+        getattr(emulated, name)(*nothing(FUNCTIONS[name]))
+
+
+def test_emulated_functions_refuse_null_results(emulated, own_handle):
+    """As cuDNN does: where to put the result is an argument like any other."""
+    with pytest.raises(dnn.BadParamError, match="cudnnCreate returned BAD_PARAM"):
+        emulated.cudnnCreate(None)
+    with pytest.raises(dnn.BadParamError, match="cudnnGetStream returned BAD_PARAM"):
+        own_handle.api.cudnnGetStream(own_handle.ptr, None)
+    with pytest.raises(dnn.BadParamError, match="MaxCount returned BAD_PARAM"):
+        own_handle.api.cudnnGetConvolutionForwardAlgorithmMaxCount(own_handle.ptr, None)
+
+
+class Tripwire:
+    """In place of a device function of the real library: it may be looked at, but never called."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, *arguments):
+        raise AssertionError(f"the real {self.name} was called from the emulated device")
+
+
+class TrippedLibrary:
+    def __init__(self):
+        self._real = load_library().cdll
+
+    def __getitem__(self, name):
+        return Tripwire(name) if FUNCTIONS[name].needs_device else self._real[name]
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+def test_no_emulated_handle_ever_reaches_the_real_library():
+    real = load_library()
+    device = EmulatedDevice(9, capacity="64 MiB")
+    device.api = EmulatedApi(Library(real.path, "a test", real.version, TrippedLibrary()), device.memory)
+    with dnn.Handle(device) as handle:
+        handle.stream = device.create_stream()
+        x = handle.array(np.ones((1, 2, 5, 5), np.float32))
+        w = handle.array(np.ones((2, 2, 3, 3), np.float32))
+        assert (dnn.convolution_forward(handle, x, w).numpy() == 18).all()
+        assert dnn.find_convolution_forward(handle, x, w)[0].ok
+        assert dnn.get_convolution_forward(handle, x, w)[0].ok
+        for name in UNIMPLEMENTED:
+            if device.api.has(name):
+                with pytest.raises(NotSupportedError, match="does not implement"):
+                    getattr(device.api, name)(*nothing(FUNCTIONS[name]))
+
+
+def test_the_tripwire_works():
+    api = CudnnApi(Library("/lib/x.so", "a test", 92800, TrippedLibrary()))
+    with pytest.raises(AssertionError, match="the real cudnnCreate was called"):
+        api.cudnnCreate(None)
+
+
+def test_descriptor_functions_of_the_emulated_table_are_the_real_ones(emulated):
+    native = dnn._raw.types.cudnnTensorDescriptor_t()
+    emulated.cudnnCreateTensorDescriptor(ctypes.byref(native))
+    emulated.cudnnSetTensor4dDescriptor(native, dnn.TensorFormat.NCHW, dnn.DataType.FLOAT, 1, 2, 3, 4)
+    size = ctypes.c_size_t()
+    library_api().cudnnGetTensorSizeInBytes(native, size)
+    assert size.value == 96
+    emulated.cudnnDestroyTensorDescriptor(native)
+
+
+def test_emulated_handles_and_streams(emulated):
+    handle, stream = cudnnHandle_t(), cudaStream_t()
+    emulated.cudnnCreate(ctypes.byref(handle))
+    assert handle.value in emulated.handles
+    emulated.cudnnGetStream(handle, ctypes.byref(stream))
+    assert not stream.value
+    emulated.cudnnSetStream(handle, cudaStream_t(0x1234))
+    emulated.cudnnGetStream(handle, ctypes.byref(stream))
+    assert stream.value == 0x1234
+    emulated.cudnnDestroy(handle)
+    assert emulated.handles == {}
+    with pytest.raises(dnn.BadParamError, match="is not a live handle"):
+        emulated.cudnnDestroy(handle)
+
+
+def test_a_handle_of_another_emulated_device_is_refused(emulated):
+    other = EmulatedApi(load_library(), EmulatedMemory(1 << 30))
+    handle = cudnnHandle_t()
+    other.cudnnCreate(ctypes.byref(handle))
+    with pytest.raises(dnn.BadParamError, match="is not a live handle"):
+        emulated.cudnnSetStream(handle, None)
+    other.cudnnDestroy(handle)
+
+
+def test_emulated_words_are_per_thread_and_read_once(emulated):
+    unchecked = emulated._pointer(FUNCTIONS["cudnnDestroy"])
+    assert unchecked(None) == dnn.Status.BAD_PARAM
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(emulated.last_error()))
+    thread.start()
+    thread.join()
+    assert seen == [""]
+    assert "is not a live handle" in emulated.last_error()
+    assert emulated.last_error() == ""
+
+
+def test_any_failure_inside_an_emulation_becomes_a_status(emulated, monkeypatch):
+    from cudnnlite.emulated import api as emulated_api
+
+    emulated_api._register_all()
+
+    def broken(api, handle):
+        raise ZeroDivisionError("ouch")
+
+    monkeypatch.setitem(emulated_api._implementations, "cudnnDestroy", broken)
+    with pytest.raises(dnn.InternalError, match="cudnnDestroy returned INTERNAL_ERROR .*ZeroDivisionError: ouch"):
+        emulated.cudnnDestroy(None)
+
+
+def test_emulations_have_the_signatures_of_their_functions():
+    from cudnnlite.emulated import api as emulated_api
+
+    emulated_api._register_all()
+    for name, implementation in emulated_api._implementations.items():
+        assert len(inspect.signature(implementation).parameters) == 1 + len(FUNCTIONS[name].argtypes), name

@@ -1,0 +1,333 @@
+"""Every checked C call fails once: the error names it, nothing is leaked, and nothing was written too early."""
+
+import gc
+import warnings
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite import ConvolutionDescriptor, FilterDescriptor, Handle, Status, TensorDescriptor
+
+from .harness import World
+
+X, W = (2, 4, 6, 5), (3, 4, 3, 3)
+CONV = dnn.ConvolutionSpec(1)
+FORWARD = "cudnnConvolutionForward"
+FIND = "cudnnFindConvolutionForwardAlgorithmEx"
+rng = np.random.default_rng(3)
+IMAGES, FILTERS = rng.standard_normal(X, np.float32), rng.standard_normal(W, np.float32)
+
+
+class Run:
+    """One run of a scenario: its world, and the output that must not be touched too early."""
+
+    def __init__(self, world):
+        self.device = world.device
+        self.out = None
+
+    def operands(self, handle):
+        return handle.array(IMAGES), handle.array(FILTERS)
+
+    def output(self, handle):
+        """An output that is filled with a pattern."""
+        self.out = handle.array(np.full((2, 3, 6, 5), 7, np.float32))
+        return self.out
+
+
+def handle(run):
+    with Handle(run.device) as h:
+        assert h.version > 90000
+        h.stream = run.device.create_stream()
+
+
+def tensor_descriptor(run):
+    with TensorDescriptor(X) as d:
+        d.read_back()
+        assert d.nbytes == 4 * 2 * 4 * 6 * 5
+
+
+def vector_descriptor(run):
+    with TensorDescriptor((2, 32, 3, 3), "int8x32") as d:
+        d.read_back()
+
+
+def filter_descriptor(run):
+    with FilterDescriptor(W) as d:
+        d.read_back()
+        assert d.nbytes == 4 * 3 * 4 * 3 * 3
+
+
+def convolution_descriptor(run):
+    with TensorDescriptor(X) as x, FilterDescriptor(W) as w, ConvolutionDescriptor(1, groups=1) as d:
+        d.read_back()
+        d.set_math_type(dnn.MathType.FMA)
+        assert d.output_shape(x, w) == (2, 3, 6, 5)
+
+
+def plan_and_call(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        with dnn.plan_convolution_forward(h, x, w, CONV) as plan:
+            plan(x, w)
+
+
+def plan_left_to_its_handle(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        plan = dnn.plan_convolution_forward(h, x, w, CONV, algorithm="gemm")
+        plan(x, w)
+
+
+def forward(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.convolution_forward(h, x, w, CONV)
+
+
+def forward_out(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.convolution_forward(h, x, w, CONV, out=run.output(h))
+
+
+def forward_beta(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.convolution_forward(h, x, w, CONV, out=run.output(h), beta=0.5, algorithm="implicit_gemm")
+
+
+def forward_of_two_kinds(run):
+    """Two plans in the handle's cache, whose descriptors are destroyed one after the other."""
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.convolution_forward(h, x, w, CONV)
+        dnn.convolution_forward(h, x, w)
+
+
+def find(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.find_convolution_forward(h, x, w, CONV)
+
+
+def find_out(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.find_convolution_forward(h, x, w, CONV, out=run.output(h))
+
+
+def find_beta(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.find_convolution_forward(h, x, w, CONV, out=run.output(h), beta=1)
+
+
+def get(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        dnn.get_convolution_forward(h, x, w, CONV)
+
+
+# How many objects each makes, and functions that it must have called: without them the loop would prove nothing.
+SCENARIOS = {
+    handle: (1, {"cudnnCreate", "cudnnSetStream", "cudnnDestroy"}),
+    tensor_descriptor: (1, {"cudnnSetTensorNdDescriptor", "cudnnGetTensorNdDescriptor", "cudnnGetTensorSizeInBytes"}),
+    vector_descriptor: (1, {"cudnnSetTensorNdDescriptorEx"}),
+    filter_descriptor: (1, {"cudnnSetFilterNdDescriptor", "cudnnGetFilterNdDescriptor", "cudnnGetFilterSizeInBytes"}),
+    convolution_descriptor: (
+        3,
+        {
+            "cudnnSetConvolutionNdDescriptor",
+            "cudnnSetConvolutionGroupCount",
+            "cudnnSetConvolutionMathType",
+            "cudnnSetConvolutionReorderType",
+            "cudnnGetConvolutionNdDescriptor",
+            "cudnnGetConvolutionNdForwardOutputDim",
+        },
+    ),
+    plan_and_call: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
+    plan_left_to_its_handle: (5, {FORWARD, "cudnnGetConvolutionForwardWorkspaceSize"}),
+    forward: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
+    forward_out: (5, {FORWARD}),
+    forward_beta: (5, {FORWARD}),
+    forward_of_two_kinds: (9, {FORWARD}),
+    find: (5, {FIND, "cudnnGetConvolutionForwardAlgorithmMaxCount", "cudnnGetConvolutionForwardWorkspaceSize"}),
+    find_out: (5, {FIND}),
+    find_beta: (5, {FIND}),
+    get: (5, {"cudnnGetConvolutionForwardAlgorithm_v7"}),
+}
+by_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+
+
+def attempt(world, scenario):
+    """Run it; return the error's function and class, what `out` held afterwards, and the warnings about leaks."""
+    run = Run(world)
+    told = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            scenario(run)
+        except dnn.CudnnError as error:
+            told = (error.function, error.status, str(error))
+        world.ledger.disarm()
+        out = None if run.out is None else run.out.numpy()
+        del run
+        gc.collect()
+    return told, out, [str(warning.message) for warning in caught]
+
+
+@by_scenario
+def test_without_a_failure_all_is_given_back(world, scenario):
+    objects, needed = SCENARIOS[scenario]
+    told, _, leaks = attempt(world, scenario)
+    assert told is None
+    assert leaks == []
+    calls = world.ledger.finished
+    assert needed <= set(calls)
+    assert sum(name.startswith("cudnnCreate") for name in calls) == objects
+    assert sum(name.startswith("cudnnDestroy") for name in calls) == objects
+    assert world.ledger.leaked() == {}
+    assert world.memory_used == 0
+
+
+@by_scenario
+@pytest.mark.parametrize("status", [Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, Status.EXECUTION_FAILED], ids=str)
+def test_each_call_fails_once(monkeypatch, scenario, status):
+    problems, calls = [], 0
+    while True:
+        world = World(monkeypatch)
+        world.ledger.fail(calls + 1, status)
+        told, out, leaks = attempt(world, scenario)
+        failed = world.ledger.failed
+        if failed is None:
+            break
+        calls += 1
+        at = f"call {calls}, {failed}"
+        if told is None:
+            problems.append(f"{at}: no error surfaced")
+        elif told[:2] != (failed, status):
+            problems.append(f"{at}: the error is about {told[0]} and {told[1]}")
+        elif f"{failed} returned {status.name} ({int(status)})" not in told[2]:
+            problems.append(f"{at}: the message is {told[2]!r}")
+        # an object whose own destruction failed cannot be given back; nothing else may go with it
+        lost = {failed.removeprefix("cudnnDestroy") or "Handle": 1} if failed.startswith("cudnnDestroy") else {}
+        if world.ledger.leaked() != lost:
+            problems.append(f"{at}: left {world.ledger.leaked()}")
+        if world.memory_used:
+            problems.append(f"{at}: {world.memory_used} bytes of device memory left")
+        if leaks:
+            problems.append(f"{at}: {leaks}")
+        written = {FORWARD, FIND}.intersection(world.ledger.finished)
+        if out is not None and not written and not (out == 7).all():
+            problems.append(f"{at}: out was written")
+    assert calls == len(world.ledger.started) > 2 * SCENARIOS[scenario][0]
+    assert SCENARIOS[scenario][1] <= set(world.ledger.started)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("scenario", [plan_and_call, forward, forward_out, find, find_out, find_beta], ids=lambda s: s.__name__)
+def test_each_allocation_fails_once(monkeypatch, scenario):
+    allocations = 0
+    while True:
+        world = World(monkeypatch)
+        allocate, seen = world.device.allocate, []
+
+        def failing(nbytes, stream, allocate=allocate, seen=seen, fail_at=allocations):
+            seen.append(nbytes)
+            if len(seen) == fail_at + 1:
+                raise dnn.DeviceMemoryError("no more")
+            return allocate(nbytes, stream)
+
+        monkeypatch.setattr(world.device, "allocate", failing)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                scenario(Run(world))
+            except dnn.DeviceMemoryError as error:
+                assert str(error) == "no more"
+                failed = True
+            else:
+                failed = False
+        assert world.ledger.leaked() == {}
+        assert world.memory_used == 0
+        if not failed:
+            break
+        allocations += 1
+        assert not {FORWARD, FIND}.intersection(world.ledger.finished)
+    assert allocations == len(seen) >= 3
+
+
+def test_a_search_passes_over_what_cudnn_does_not_support(world):
+    """A refused workspace query is no failure: that algorithm is not searched for."""
+    with Handle(world.device) as h:
+        x, w = h.array(IMAGES), h.array(FILTERS)
+        world.ledger.fail_next("cudnnGetConvolutionForwardWorkspaceSize", Status.NOT_SUPPORTED)
+        assert dnn.find_convolution_forward(h, x, w, CONV)[0].ok
+        assert world.ledger.failed is not None
+
+
+def test_beta_zero_leaves_the_output_of_a_find_written(world):
+    """The check of `out` above can see a write: after the search it is there."""
+    _, out, _ = attempt(world, find_out)
+    assert not (out == 7).any()
+
+
+def test_with_beta_a_find_leaves_the_output_alone(world):
+    _, out, _ = attempt(world, find_beta)
+    assert (out == 7).all()
+
+
+def test_operands_are_not_written(world):
+    with Handle(world.device) as h:
+        x, w = h.array(IMAGES), h.array(FILTERS)
+        dnn.convolution_forward(h, x, w, CONV)
+        dnn.find_convolution_forward(h, x, w, CONV)
+        assert (x.numpy() == IMAGES).all()
+        assert (w.numpy() == FILTERS).all()
+
+
+def test_a_failed_plan_is_not_kept(world):
+    """The next call of the same kind must try again."""
+    with Handle(world.device) as h:
+        x, w = h.array(IMAGES), h.array(FILTERS)
+        world.ledger.fail(len(world.ledger.started) + 3)
+        with pytest.raises(dnn.AllocationError):
+            dnn.convolution_forward(h, x, w, CONV)
+        world.ledger.disarm()
+        assert world.ledger.leaked() == {"Handle": 1}
+        assert dnn.convolution_forward(h, x, w, CONV).shape == (2, 3, 6, 5)
+
+
+def test_a_failed_call_leaves_the_plan_usable(world):
+    with Handle(world.device) as h:
+        x, w = h.array(IMAGES), h.array(FILTERS)
+        expected = dnn.convolution_forward(h, x, w, CONV).numpy()
+        world.ledger.fail(len(world.ledger.started) + 1)
+        with pytest.raises(dnn.CudnnError, match=r"cudnnConvolutionForward[\s\S]*x = TensorSpec[\s\S]*w = FilterSpec"):
+            dnn.convolution_forward(h, x, w, CONV)
+        world.ledger.disarm()
+        made = world.ledger.finished.count("cudnnCreateTensorDescriptor")
+        assert (dnn.convolution_forward(h, x, w, CONV).numpy() == expected).all()
+        assert world.ledger.finished.count("cudnnCreateTensorDescriptor") == made
+
+
+def test_a_plan_is_made_once_for_calls_of_one_kind(world):
+    with Handle(world.device) as h:
+        x, w = h.array(IMAGES), h.array(FILTERS)
+        dnn.convolution_forward(h, x, w, CONV)
+        before = len(world.ledger.started)
+        for _ in range(5):
+            dnn.convolution_forward(h, x, w, CONV)
+        assert world.ledger.started[before:] == [FORWARD] * 5
+
+
+@pytest.mark.parametrize("kept", [3])
+def test_plans_beyond_the_cache_are_closed(world, monkeypatch, kept):
+    monkeypatch.setattr("cudnnlite.plans._MAX_CACHED", kept)
+    with Handle(world.device) as h:
+        x, w = h.array(IMAGES), h.array(FILTERS)
+        for padding in range(1, 8):
+            dnn.convolution_forward(h, x, w, dnn.ConvolutionSpec(padding))
+        assert world.ledger.live["ConvolutionDescriptor"] == kept
+    assert world.ledger.leaked() == {}

@@ -1,0 +1,209 @@
+"""AlgorithmTable: the choice within limits, its reasons, and how it is shown."""
+
+import html.parser
+import pickle
+
+import pytest
+
+from cudnnlite import (
+    AlgorithmResult,
+    AlgorithmTable,
+    ArgumentError,
+    ConvolutionFwdAlgo,
+    MathType,
+    NoAlgorithmError,
+    Status,
+)
+
+MIB = 1 << 20
+A = ConvolutionFwdAlgo
+FFT = AlgorithmResult(A.FFT, MathType.DEFAULT, Status.SUCCESS, 0.25, 200 * MIB, True)
+PRECOMP = AlgorithmResult(A.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, Status.SUCCESS, 0.5, 10 * MIB, False)
+GEMM = AlgorithmResult(A.GEMM, MathType.FMA, Status.SUCCESS, 1.0, 20 * MIB, True)
+IMPLICIT = AlgorithmResult(A.IMPLICIT_GEMM, MathType.FMA, Status.SUCCESS, 2.0, 0, True)
+DIRECT = AlgorithmResult(A.DIRECT, MathType.DEFAULT, Status.NOT_SUPPORTED, None, 0, True)
+ROWS = (FFT, PRECOMP, GEMM, IMPLICIT, DIRECT)
+
+
+@pytest.fixture
+def table():
+    return AlgorithmTable(ROWS, title="a <convolution> & more", timing="cudnnFind", device_memory=1000 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, FFT),
+        (dict(workspace_limit=200 * MIB), FFT),
+        (dict(workspace_limit=200 * MIB - 1), PRECOMP),
+        (dict(workspace_limit="64 MiB"), PRECOMP),
+        (dict(workspace_limit="10%"), PRECOMP),
+        (dict(workspace_limit="20%"), FFT),
+        (dict(workspace_limit=0), IMPLICIT),
+        (dict(workspace_limit="5 MiB"), IMPLICIT),
+        (dict(deterministic=True), FFT),
+        (dict(deterministic=True, workspace_limit="64 MiB"), GEMM),
+        (dict(deterministic=False, workspace_limit="64 MiB"), PRECOMP),
+        (dict(math_type="true_float32"), GEMM),
+        (dict(math_type=MathType.TENSOR_OP), PRECOMP),
+        (dict(math_type="fma", workspace_limit=0), IMPLICIT),
+    ],
+    ids=str,
+)
+def test_best(table, limits, expected):
+    best = table.best(**limits)
+    assert best == expected
+    assert [row for row, _ in best.passed_over] == list(ROWS[: ROWS.index(expected)])
+
+
+def test_the_first_is_taken_in_the_tables_own_order():
+    assert AlgorithmTable((GEMM, FFT), title="t", timing="t").best() == GEMM
+
+
+def test_failed_candidates_are_never_taken():
+    assert AlgorithmTable((DIRECT, GEMM), title="t", timing="t").best() == GEMM
+
+
+def test_reasons_and_the_time_lost(table):
+    best = table.best("15 MiB", deterministic=True, math_type="fma")
+    assert best == IMPLICIT
+    assert dict((row.algorithm, why) for row, why in best.passed_over) == {
+        A.FFT: "needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted FMA (1.75 ms faster)",
+        A.IMPLICIT_PRECOMP_GEMM: "not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)",
+        A.GEMM: "needs 20 MiB, the limit is 15 MiB (1 ms faster)",
+    }
+    assert str(best).splitlines() == [
+        "IMPLICIT_GEMM (FMA, 2 ms, workspace 0 B)",
+        "  not FFT (DEFAULT): needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted FMA (1.75 ms faster)",
+        "  not IMPLICIT_PRECOMP_GEMM (TENSOR_OP): not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)",
+        "  not GEMM (FMA): needs 20 MiB, the limit is 15 MiB (1 ms faster)",
+    ]
+
+
+def test_a_failed_candidate_lost_no_time():
+    best = AlgorithmTable((DIRECT, GEMM), title="t", timing="t").best()
+    assert best.passed_over == ((DIRECT, "NOT_SUPPORTED"),)
+
+
+def test_candidates_that_were_not_run_lost_no_time():
+    rows = [AlgorithmResult(A.FFT, MathType.DEFAULT, workspace=MIB), AlgorithmResult(A.GEMM, MathType.DEFAULT)]
+    best = AlgorithmTable(rows, title="t", timing="t").best(0)
+    assert best.passed_over == ((rows[0], "needs 1 MiB, the limit is 0 B"),)
+
+
+def test_equal_rows_are_told_apart_by_place():
+    """Two equal failed rows before the chosen one: both are passed over."""
+    best = AlgorithmTable((DIRECT, DIRECT, GEMM), title="t", timing="t").best()
+    assert len(best.passed_over) == 2
+
+
+def test_no_algorithm_lists_every_reason(table):
+    with pytest.raises(NoAlgorithmError) as caught:
+        table.best(workspace_limit=0, deterministic=True, math_type="tensor_op")
+    assert str(caught.value).splitlines() == [
+        "no algorithm for a <convolution> & more satisfies the limits:",
+        "  FFT (DEFAULT): needs 200 MiB, the limit is 0 B; math type DEFAULT, wanted TENSOR_OP",
+        "  IMPLICIT_PRECOMP_GEMM (TENSOR_OP): needs 10 MiB, the limit is 0 B; not deterministic",
+        "  GEMM (FMA): needs 20 MiB, the limit is 0 B; math type FMA, wanted TENSOR_OP",
+        "  IMPLICIT_GEMM (FMA): math type FMA, wanted TENSOR_OP",
+        "  DIRECT (DEFAULT): NOT_SUPPORTED",
+    ]
+    assert isinstance(caught.value, LookupError)
+
+
+def test_an_empty_table_says_so():
+    table = AlgorithmTable((), title="nothing", timing="t")
+    assert len(table) == 0
+    with pytest.raises(NoAlgorithmError, match="no algorithm for nothing satisfies the limits: cuDNN returned none"):
+        table.best()
+
+
+@pytest.mark.parametrize("bad", [dict(workspace_limit="much"), dict(workspace_limit=-1), dict(math_type="fast")], ids=str)
+def test_bad_limits(table, bad):
+    with pytest.raises(ArgumentError, match=next(iter(bad))):
+        table.best(**bad)
+
+
+def test_a_percentage_without_a_device_is_refused():
+    with pytest.raises(ArgumentError, match="workspace_limit='10%'"):
+        AlgorithmTable(ROWS, title="t", timing="t").best("10%")
+
+
+def test_sequence(table):
+    assert len(table) == 5
+    assert list(table) == list(ROWS)
+    assert table[0] is FFT
+    assert table[-1] is DIRECT
+    assert table[1:3] == (PRECOMP, GEMM)
+    assert GEMM in table
+    assert table.index(GEMM) == 2
+    assert list(reversed(table))[0] is DIRECT
+    with pytest.raises(IndexError):
+        table[5]
+
+
+def test_a_table_is_a_value_of_its_own():
+    rows = [FFT, GEMM]
+    table = AlgorithmTable(rows, title="t", timing="t")
+    rows.clear()
+    assert len(table) == 2
+
+
+def test_printing(table):
+    assert str(table).splitlines() == [
+        "a <convolution> & more; times: cudnnFind",
+        "algorithm              math           ms  workspace  deterministic  status",
+        "FFT                    DEFAULT    0.2500    200 MiB  yes            ok",
+        "IMPLICIT_PRECOMP_GEMM  TENSOR_OP  0.5000     10 MiB  no             ok",
+        "GEMM                   FMA        1.0000     20 MiB  yes            ok",
+        "IMPLICIT_GEMM          FMA        2.0000        0 B  yes            ok",
+        "DIRECT                 DEFAULT         -          -  yes            NOT_SUPPORTED",
+    ]
+    assert repr(table) == "<AlgorithmTable of 5: a <convolution> & more>"
+
+
+class Cells(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.cells, self.rows = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_data(self, data):
+        if self.tags[-1] in ("td", "th"):
+            self.rows[-1].append(data)
+        else:
+            self.cells.append(data)
+
+
+def test_html_has_the_same_cells_and_escapes_them(table):
+    markup = table._repr_html_()
+    assert "a &lt;convolution&gt; &amp; more" in markup
+    parser = Cells()
+    parser.feed(markup)
+    assert set(parser.tags) == {"table", "caption", "thead", "tbody", "tr", "th", "td"}  # nothing from the title
+    assert [tuple(row) for row in parser.rows] == table.cells()
+    assert parser.cells == ["a <convolution> & more; times: cudnnFind"]
+
+
+def test_a_result_is_a_value():
+    assert pickle.loads(pickle.dumps(GEMM)) == GEMM
+    assert len({GEMM, pickle.loads(pickle.dumps(GEMM)), FFT}) == 2
+    assert GEMM.ok
+    assert not DIRECT.ok
+
+
+def test_what_was_passed_over_does_not_decide_equality(table):
+    """A choice is a key of the plan cache, so where it was chosen from must not matter."""
+    assert table.best("15 MiB") == IMPLICIT or table.best("15 MiB") == PRECOMP
+    assert hash(table.best(0)) == hash(IMPLICIT)
+    assert table.best(0).passed_over
+    assert table.best(0) == IMPLICIT
+
+
+def test_passed_over_survives_a_pickle(table):
+    best = table.best(0)
+    assert pickle.loads(pickle.dumps(best)).passed_over == best.passed_over
