@@ -12,7 +12,7 @@ from typing import Any
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t
 from cudnnlite.dtypes import dtype_name, vector_length
-from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, TensorFormat
+from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, TensorFormat, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.native import NativeObject
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -217,7 +217,9 @@ class ConvolutionDescriptor(NativeObject):
             if isinstance(padding, ConvolutionSpec)
             else ConvolutionSpec(padding, stride, dilation, groups, **options)
         )
-        self._spatial_rank = spatial_rank or spec.spatial_rank or 2
+        self._spatial_rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
+        if self._spatial_rank not in range(1, MAX_SPATIAL_RANK + 1):
+            raise ArgumentError(f"spatial_rank={spatial_rank!r}; allowed: 1 to {MAX_SPATIAL_RANK}")
         spec.steps(self._spatial_rank)
         super().__init__(spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT))
 
@@ -233,10 +235,11 @@ class ConvolutionDescriptor(NativeObject):
         self.api.cudnnSetConvolutionMathType(self.ptr, spec.math_type)
         self.api.cudnnSetConvolutionReorderType(self.ptr, spec.reorder_type)
 
-    def set_math_type(self, math_type: MathType) -> None:
+    def set_math_type(self, math_type: MathType | str) -> None:
         """Change the math type of the native object in place (`cudnnSetConvolutionMathType`)."""
-        self.api.cudnnSetConvolutionMathType(self.ptr, math_type)
-        self._spec = self._spec.replace(math_type=math_type)
+        kind = parse_math_type(math_type)
+        self.api.cudnnSetConvolutionMathType(self.ptr, kind)
+        self._spec = self._spec.replace(math_type=kind)
 
     def read_back(self) -> ConvolutionSpec:
         """Return what cuDNN holds (`cudnnGetConvolutionNdDescriptor` and its companions)."""

@@ -59,12 +59,16 @@ def parse_dtype(value: object, argument: str = "dtype") -> DataType:
         raise ArgumentError(f"{argument}={value!r} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)  # 1 and True are equal, but only one of them is a C value
 def _parse_dtype(value: Any, argument: str) -> DataType:
     if isinstance(value, str) and value.lower() in _BY_NAME:
         return _BY_NAME[value.lower()]
+    if isinstance(value, str) and value.lower() == "float":
+        raise ArgumentError(
+            f"{argument}={value!r}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
+        )
     try:
-        name = np.dtype(value).name
+        name = "" if value is None else np.dtype(value).name  # numpy.dtype(None) would be float64
     except TypeError:
         name = str(value)
     if name in _BY_NAME:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from contextlib import ExitStack
 from threading import current_thread, get_ident
 from typing import Any
 
@@ -197,12 +198,10 @@ class Handle(NativeObject):
         """
         if self._native is None:
             return
-        try:
+        # all of it happens, in this order from the last line up, whichever fails
+        with ExitStack() as stack:
+            stack.callback(self.workspace.close)
+            stack.callback(super().close)
+            stack.callback(self._plans.clear)
             for dependent in list(self._dependents):
-                dependent.close()
-            self._plans.clear()
-        finally:
-            try:
-                super().close()
-            finally:
-                self.workspace.close()
+                stack.callback(dependent.close)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from operator import index
+from typing import SupportsIndex
 
 from cudnnlite.errors import ArgumentError
 
@@ -10,7 +12,7 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
 
-def parse_size(value: int | str, argument: str, *, total: int | None = None) -> int:
+def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None = None) -> int:
     """Turn a size into bytes.
 
     Parameters
@@ -27,10 +29,11 @@ def parse_size(value: int | str, argument: str, *, total: int | None = None) -> 
     ArgumentError
         Not a size, negative, or a percentage above 100 or without a total.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise ArgumentError(f"{argument}={value}: a size cannot be negative")
-        return int(value)
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        nbytes = index(value)
+        if nbytes < 0:
+            raise ArgumentError(f"{argument}={nbytes}: a size cannot be negative")
+        return nbytes
     match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
     if match:
         number, unit = float(match[1]), match[2].lower()

@@ -68,12 +68,16 @@ class Workspace:
         Raises
         ------
         WorkspaceLimitError
-            More than the limit.
+            More than the limit, or leased to somebody.
         DeviceMemoryError
             The device has not got it; what was held before is kept.
         """
         if not nbytes:
             return 0
+        if self._leased and stream.handle in self._leased:
+            raise WorkspaceLimitError(
+                f"the workspace of stream {int(stream.handle):#x} is leased; bring a buffer of your own"
+            )
         buffer = self._buffers.get(stream.handle)
         if buffer is None or buffer.size < nbytes:
             buffer = self._grow(nbytes, stream)
@@ -86,12 +90,10 @@ class Workspace:
         Raises
         ------
         WorkspaceLimitError, DeviceMemoryError
-            As in `reserve`; also where the stream's buffer is leased already.
+            As in `reserve`.
         """
-        key = int(stream.handle)
-        if key in self._leased:
-            raise WorkspaceLimitError(f"the workspace of stream {key:#x} is leased already; bring a buffer of your own")
         address = self.reserve(nbytes, stream)
+        key = int(stream.handle)
         self._leased.add(key)
         try:
             yield address
@@ -101,8 +103,6 @@ class Workspace:
     def _grow(self, nbytes: int, stream: Any) -> Any:
         if self._closed:
             raise ClosedError("this workspace's handle was closed")
-        if stream.handle in self._leased:
-            raise WorkspaceLimitError("the workspace cannot grow while it is leased")
         if self._limit is not None and nbytes > self._limit:
             raise WorkspaceLimitError(
                 f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(self._limit)}"

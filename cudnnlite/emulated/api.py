@@ -14,6 +14,7 @@ from typing import Any
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import Library
 from cudnnlite._raw.record import Function
+from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError
@@ -81,6 +82,13 @@ class EmulatedApi(CudnnApi):
             try:
                 if implementation is None:
                     raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device does not implement {record.name}")
+                for name, argument in zip(record.argnames, arguments, strict=True):
+                    if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
+                        raise RefusalError(
+                            Status.BAD_PARAM, f"{argument.value or 0:#x} is not a live handle of the emulated device"
+                        )
+                    if isinstance(argument, ctypes._Pointer) and not argument:
+                        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
                 implementation(self, *arguments)
             except RefusalError as refusal:
                 return self._fail(refusal.status, refusal.message)

@@ -12,7 +12,6 @@ import numpy as np
 from cudnnlite.descriptors import read_convolution_spec, read_filter_spec, read_tensor_spec
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
-from cudnnlite.emulated.handles import handle_state
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm, Problem
 from cudnnlite.emulated.precision import round_tf32, scale_add
 from cudnnlite.emulated.storage import read_values, write_values
@@ -76,8 +75,7 @@ class _Call(NamedTuple):
         return kernel.workspace(self.x.shape, self.w.shape, self.problem, self.compute)
 
 
-def _read(api: EmulatedApi, handle: Any, x: Any, w: Any, conv: Any, y: Any) -> _Call:
-    handle_state(api, handle)
+def _read(api: EmulatedApi, x: Any, w: Any, conv: Any, y: Any) -> _Call:
     call = _Call(
         read_tensor_spec(api.real, x), read_filter_spec(api.real, w),
         read_convolution_spec(api.real, conv), read_tensor_spec(api.real, y),
@@ -96,7 +94,7 @@ def _read(api: EmulatedApi, handle: Any, x: Any, w: Any, conv: Any, y: Any) -> _
 @emulates("cudnnGetConvolutionForwardWorkspaceSize")
 def workspace_size(api: EmulatedApi, handle: Any, x: Any, w: Any, conv: Any, y: Any, algorithm: int, size: Any) -> None:
     """Tell how much workspace the kernel behind the algorithm wants."""
-    call = _read(api, handle, x, w, conv, y)
+    call = _read(api, x, w, conv, y)
     size[0] = call.workspace(call.kernel(algorithm))
 
 
@@ -106,7 +104,7 @@ def forward(
     workspace: int, workspace_bytes: int, beta: int, y_desc: Any, y: int,
 ) -> None:  # fmt: skip
     """Compute y = alpha * conv(x, w) + beta * y."""
-    call = _read(api, handle, x_desc, w_desc, conv_desc, y_desc)
+    call = _read(api, x_desc, w_desc, conv_desc, y_desc)
     scalar = ctypes.c_double if call.compute == np.float64 else ctypes.c_float
     if not (alpha and beta):
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "alpha or beta is a null pointer")
@@ -149,7 +147,6 @@ def _run(
 @emulates("cudnnGetConvolutionForwardAlgorithmMaxCount")
 def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
     """Tell how many results a search may give."""
-    handle_state(api, handle)
     count[0] = len(_RANKING)
 
 
@@ -158,7 +155,7 @@ def heuristic(
     api: EmulatedApi, handle: Any, x: Any, w: Any, conv: Any, y: Any, requested: int, returned: Any, results: Any
 ) -> None:
     """Rank the algorithms without running them; those that are refused come last."""
-    call = _read(api, handle, x, w, conv, y)
+    call = _read(api, x, w, conv, y)
     rows = []
     for algorithm in _RANKING:
         try:
@@ -175,7 +172,7 @@ def find(
     requested: int, returned: Any, results: Any, workspace: int, workspace_bytes: int,
 ) -> None:  # fmt: skip
     """Run and time every algorithm; y is overwritten, as cuDNN does."""
-    call = _read(api, handle, x_desc, w_desc, conv_desc, y_desc)
+    call = _read(api, x_desc, w_desc, conv_desc, y_desc)
     rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]] = []
     for algorithm in _RANKING:
         needed = 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
-from cudnnlite.enums import Status
+from cudnnlite.emulated.api import EmulatedApi, emulates
 
 
 class HandleState:
@@ -16,20 +15,6 @@ class HandleState:
         self._cell = ctypes.create_string_buffer(64)  # its address is the handle
         self.address = ctypes.addressof(self._cell)
         self.stream = 0
-
-
-def handle_state(api: EmulatedApi, handle: Any) -> HandleState:
-    """Return the state of a live handle.
-
-    Raises
-    ------
-    RefusalError
-        The handle is null, destroyed, or not of this device.
-    """
-    state: HandleState | None = api.handles.get(handle.value)
-    if state is None:
-        raise RefusalError(Status.BAD_PARAM, f"{handle.value or 0:#x} is not a live handle of the emulated device")
-    return state
 
 
 @emulates("cudnnCreate")
@@ -43,16 +28,16 @@ def create(api: EmulatedApi, handle: Any) -> None:
 @emulates("cudnnDestroy")
 def destroy(api: EmulatedApi, handle: Any) -> None:
     """Destroy a handle."""
-    del api.handles[handle_state(api, handle).address]
+    del api.handles[handle.value]
 
 
 @emulates("cudnnSetStream")
 def set_stream(api: EmulatedApi, handle: Any, stream: Any) -> None:
     """Remember the stream."""
-    handle_state(api, handle).stream = stream.value or 0
+    api.handles[handle.value].stream = stream.value or 0
 
 
 @emulates("cudnnGetStream")
 def get_stream(api: EmulatedApi, handle: Any, stream: Any) -> None:
     """Tell the stream."""
-    stream[0] = type(stream[0])(handle_state(api, handle).stream)
+    stream[0] = type(stream[0])(api.handles[handle.value].stream)

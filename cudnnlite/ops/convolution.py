@@ -12,7 +12,7 @@ from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, Status, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError, WorkspaceLimitWarning
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import (
     HostScalars,
@@ -534,6 +534,6 @@ def _search_workspace(problem: _Problem, limit: int | None) -> int:
         if algorithm != ConvolutionFwdAlgo.COUNT:
             try:
                 sizes.append(problem.workspace(algorithm))
-            except CudnnError:  # refused: the search will say so too
+            except NotSupportedError:  # the search will say so too
                 continue
     return max(size for size in sizes if size <= most)

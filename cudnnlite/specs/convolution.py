@@ -189,8 +189,10 @@ def _parse_step(value: Any, argument: str, smallest: int) -> int:
 
 
 def _parse_steps(value: Any, argument: str, smallest: int) -> int | tuple[int, ...]:
-    if hasattr(value, "__index__"):
-        return _parse_step(value, argument, smallest)
+    try:
+        return _parse_step(index(value), argument, smallest)
+    except TypeError:
+        pass
     try:
         numbers = tuple(value)
     except TypeError:

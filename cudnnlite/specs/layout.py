@@ -20,6 +20,7 @@ MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncat
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 VECT_C = "NCHW_VECT_C"
+PACKED = "packed"  # C order, at the ranks that have no layouts with names
 
 
 def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
@@ -34,12 +35,14 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
     if rank == 4:
         allowed.append(VECT_C)
     if layout is None:
-        return CHANNELS_FIRST.get(rank, "packed")
+        return CHANNELS_FIRST.get(rank, PACKED)
     name = str(layout).upper()
     if name in allowed:
         return name
+    if not allowed and name == PACKED.upper():
+        return PACKED
     raise ArgumentError(
-        f"{argument}={layout!r} is not a layout of rank {rank}; allowed: {', '.join(allowed) or 'None'}"
+        f"{argument}={layout!r} is not a layout of rank {rank}; allowed: {', '.join(allowed) or PACKED}"
     )
 
 
