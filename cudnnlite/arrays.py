@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.dlpack import relabel_as_bfloat16
+from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.device import Device
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
 from cudnnlite.errors import ArgumentError, ArrayTypeError, ClosedError
@@ -14,7 +14,7 @@ from cudnnlite.foreign import ForeignArray
 from cudnnlite.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
-_DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
+_HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
 
 
 class DeviceArray:
@@ -35,9 +35,12 @@ class DeviceArray:
         The bytes from the first value to the last, gaps included.
     readonly : bool
         Whether the owner forbids writing; then it cannot be an output.
+    stream : stream object
+        What orders its memory: copies to the host, and the freeing, happen on it.  A call on another stream waits for it
+        first, and it for that call afterwards.
     """
 
-    __slots__ = ("__weakref__", "_owner", "_stream", "device", "nbytes", "ptr", "readonly", "spec")
+    __slots__ = ("__weakref__", "_owner", "device", "nbytes", "ptr", "readonly", "spec", "stream")
 
     def __init__(
         self, spec: TensorSpec, device: Device, ptr: int, owner: object, stream: Any, *, readonly: bool = False
@@ -48,12 +51,14 @@ class DeviceArray:
         self.ptr = ptr
         self.readonly = readonly
         self._owner: object | None = owner
-        self._stream = stream
+        self.stream = stream
 
     def __getattr__(self, name: str) -> Any:
         # `ptr` is a plain slot, which costs a call nothing; closing empties it, and only then does Python ask here
         if name == "ptr":
             raise ClosedError("this DeviceArray was closed")
+        if name == "__cuda_array_interface__":  # the property had none to give; it says why
+            return self.device.cuda_array_interface(self._exported(), self.stream)
         raise AttributeError(f"a DeviceArray has no attribute {name!r}")
 
     @property
@@ -84,14 +89,14 @@ class DeviceArray:
         ndarray
             A new array; its memory order is the device array's.
         """
-        memory = np.empty(self.nbytes, np.uint8)
+        ptr, memory = self.ptr, np.empty(self.nbytes, np.uint8)
         if self.nbytes:
-            self.device.copy_out(memory, self.ptr, self._stream)
+            self.device.copy_out(memory, ptr, self.stream)
         spec = self.spec
         shape, strides = _memory_axes(spec)
         dtype = self.dtype
         steps = tuple(stride * dtype.itemsize for stride in strides)
-        values = np.lib.stride_tricks.as_strided(memory.view(dtype), shape, steps)
+        values: Array = np.ndarray(shape, dtype, memory, strides=steps)
         if spec.vector > 1:
             return np.moveaxis(values, -1, 2).reshape(spec.shape)
         return values if spec.layout != "strided" else values.copy(order="K")
@@ -109,16 +114,18 @@ class DeviceArray:
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
         exported = self._exported()
         if exported.dtype.name != "bfloat16":
-            return self.device.export_dlpack(exported, self._stream, stream, **options)
+            return self.device.export_dlpack(exported, self.stream, stream, **options)
         stand_in = exported._replace(dtype=np.dtype(np.float16))
-        return relabel_as_bfloat16(self.device.export_dlpack(stand_in, self._stream, stream, **options))
+        capsule = self.device.export_dlpack(stand_in, self.stream, stream, **options)
+        relabel(capsule, FLOAT, BFLOAT)
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.dlpack_device()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return self.device.cuda_array_interface(self._exported(), self._stream)
+        return self.device.cuda_array_interface(self._exported(), self.stream)
 
     def __array__(self, *_: Any, **__: Any) -> Array:
         raise ArrayTypeError("a DeviceArray does not turn into a host array by itself; call its numpy()")
@@ -151,6 +158,12 @@ def from_host(device: Device, stream: Any, values: Any, *, dtype: Any = None, la
         source = np.asarray(values)
     except ValueError as error:  # a ragged list
         raise ArgumentError(f"values cannot be turned into an array: {error}") from error
+    except TypeError as error:  # another device's array
+        raise ArrayTypeError(
+            f"values of type {type(values).__name__} cannot be copied from the host: {error}"
+        ) from error
+    if source.dtype.kind == "O" and hasattr(values, "__dlpack__"):
+        source = np.from_dlpack(values)
     if source.dtype.kind == "O":
         raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
     kind = parse_dtype(source.dtype if dtype is None else dtype)
@@ -174,13 +187,17 @@ def _pack(values: Array, spec: TensorSpec, vector: int) -> Array:
     return np.ascontiguousarray(values)
 
 
-def is_on_device(array: Any) -> bool:
-    """Tell whether an array says of itself that its memory is a GPU's (or the emulated device's)."""
-    if isinstance(array, DeviceArray):
-        return True
-    if hasattr(array, "__dlpack_device__"):
-        return int(array.__dlpack_device__()[0]) in _DLPACK_GPU
-    return hasattr(array, "__cuda_array_interface__")
+def is_on_device(device: Device, stream: Any, array: Any) -> bool:
+    """Tell whether an array's memory is that device's, whoever made the array."""
+    if isinstance(array, (DeviceArray, *_HOST_TYPES)):
+        return isinstance(array, DeviceArray)
+    if not (hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")):
+        return False
+    try:
+        device.adopt(array, "array", stream)
+    except ArrayTypeError:
+        return False
+    return True
 
 
 def from_device(device: Device, stream: Any, array: Any) -> DeviceArray:
@@ -211,7 +228,7 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
         if array.device is not device:
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array
-    if isinstance(array, (np.ndarray, np.generic, list, tuple, int, float)):
+    if isinstance(array, _HOST_TYPES):
         raise ArrayTypeError(
             f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
         )
@@ -225,5 +242,16 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
         raise ArgumentError(
             f"{argument} has negative strides {foreign.strides}; cuDNN reads in front of the buffer then"
         )
-    spec = TensorSpec(foreign.shape, foreign.dtype, strides=foreign.strides)
+    try:
+        spec = TensorSpec(foreign.shape, foreign.dtype, strides=foreign.strides)
+    except ArgumentError as error:
+        raise ArgumentError(f"{argument} cannot be described to cuDNN: {error}") from error
     return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)
+
+
+def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
+    """Return a view of the same memory that belongs to `stream`, which waits once for the array's own stream."""
+    if int(array.stream.handle) == int(stream.handle):
+        return array
+    stream.wait(array.stream)
+    return DeviceArray(array.spec, array.device, array.ptr, array, stream, readonly=array.readonly)

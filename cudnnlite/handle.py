@@ -148,7 +148,7 @@ class Handle(NativeObject):
             There is not enough device memory; the message says how much was free.
         """
         self.use()
-        on_device = arrays.is_on_device(values)
+        on_device = arrays.is_on_device(self.device, self._stream, values)
         if on_device and dtype is None and layout is None:
             return arrays.from_device(self.device, self._stream, values)
         if on_device:
@@ -174,14 +174,16 @@ class Handle(NativeObject):
         return arrays.empty(self.device, self._stream, spec)
 
     def view(self, array: Any) -> arrays.DeviceArray:
-        """View an array of another library on this device, without a copy.
+        """View an array on this device, without a copy, as one that belongs to this handle's stream.
 
-        Operations do this to their arguments by themselves; a view made once saves that time on each call.
+        Operations view other libraries' arrays by themselves; a view made once saves that time on each call.  An array that
+        belongs to another stream is waited for once, here, and no longer on each call: so two streams can share weights.
+        The memory must then stay alive, and unwritten, until the work on both is done.
 
         Parameters
         ----------
         array : object
-            Anything with `__dlpack__` or `__cuda_array_interface__`: CuPy, PyTorch, JAX, Numba.
+            A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`: CuPy, PyTorch, JAX, Numba.
 
         Raises
         ------
@@ -189,7 +191,7 @@ class Handle(NativeObject):
             A host array, or one on another device.
         """
         self.use()
-        return arrays.view(self.device, self._stream, array, "array")
+        return arrays.on_stream(arrays.view(self.device, self._stream, array, "array"), self._stream)
 
     def close(self) -> None:
         """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.

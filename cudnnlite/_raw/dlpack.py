@@ -1,4 +1,4 @@
-"""bfloat16 through DLPack: NumPy and cuda.core cannot export it, so a float16 capsule is told what it really holds.
+"""bfloat16 through DLPack: NumPy and cuda.core do not know it, so a capsule's dtype is exchanged with float16's.
 
 The structures are those of the DLPack 1.x specification (https://dmlc.github.io/dlpack/latest/c_api.html).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-_BFLOAT16 = 4  # kDLBfloat
+FLOAT, BFLOAT = 2, 4  # kDLFloat, kDLBfloat
 
 
 class _DataType(ctypes.Structure):
@@ -42,10 +42,25 @@ _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
-def relabel_as_bfloat16(capsule: Any) -> Any:
-    """Change the dtype of a fresh float16 capsule, in place, to bfloat16; returns the capsule."""
-    name = b"dltensor_versioned" if _is_valid(capsule, b"dltensor_versioned") else b"dltensor"
-    address = _get_pointer(capsule, name)
-    tensor = _Versioned.from_address(address).tensor if name == b"dltensor_versioned" else _Tensor.from_address(address)
-    tensor.dtype.code = _BFLOAT16
-    return capsule
+def relabel(capsule: Any, old: int, new: int) -> bool:
+    """Change the dtype code of a fresh 16-bit capsule, in place.
+
+    Parameters
+    ----------
+    capsule : DLPack capsule
+        Not consumed yet.
+    old, new : int
+        `FLOAT` or `BFLOAT`.
+
+    Returns
+    -------
+    bool
+        Whether it held 16-bit values of the code `old`; otherwise it is left alone.
+    """
+    versioned = bool(_is_valid(capsule, b"dltensor_versioned"))
+    address = _get_pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")
+    tensor = _Versioned.from_address(address).tensor if versioned else _Tensor.from_address(address)
+    if (tensor.dtype.code, tensor.dtype.bits) != (old, 16):
+        return False
+    tensor.dtype.code = new
+    return True

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
+from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.foreign import ForeignArray
 from cudnnlite.sizes import parse_size
@@ -27,6 +30,9 @@ class EmulatedStream:
 
     def sync(self) -> None:
         """Return: there is nothing to wait for."""
+
+    def wait(self, other: Any) -> None:
+        """Return: whatever `other` has to do is done."""
 
     def __repr__(self) -> str:
         return f"<EmulatedStream {self.handle:#x} of {self.device}>"
@@ -109,7 +115,9 @@ class EmulatedDevice:
         Any other host memory is refused, as a GPU would refuse it.
         """
         try:
-            view = np.from_dlpack(array)
+            bridge = _Bridge(array)
+            view = np.from_dlpack(bridge)
+            view = view.view(numpy_dtype(DataType.BFLOAT16)) if bridge.is_bfloat16 else view
         except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         strides = tuple(stride // view.itemsize for stride in view.strides)
@@ -125,9 +133,13 @@ class EmulatedDevice:
         owner = array.owner
         memory = owner.bytes() if isinstance(owner, EmulatedBuffer) else self.memory.view(array.ptr, array.nbytes)
         start = array.ptr - memory.ctypes.data if array.nbytes else 0
-        flat = memory[start : start + array.nbytes].view(array.dtype)
         strides = tuple(stride * array.dtype.itemsize for stride in array.strides)
-        return np.lib.stride_tricks.as_strided(flat, array.shape, strides).__dlpack__()
+        view: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, memory, start, strides)
+        view.flags.writeable = not array.readonly
+        try:
+            return view.__dlpack__(**options)
+        except TypeError:  # NumPy before 2.1 takes no options
+            return view.__dlpack__()
 
     def dlpack_device(self) -> tuple[int, int]:
         """Return DLPack's (kDLCPU, 0)."""
@@ -138,6 +150,23 @@ class EmulatedDevice:
         raise AttributeError(
             "arrays on the emulated device have no __cuda_array_interface__: their memory is the host's"
         )
+
+
+class _Bridge:
+    """Passes on a foreign array's capsule; bfloat16, which NumPy does not know, as float16."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.is_bfloat16 = False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self._array.__dlpack_device__()
+        return int(kind), index
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self._array.__dlpack__(**options)
+        self.is_bfloat16 = relabel(capsule, BFLOAT, FLOAT)
+        return capsule
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

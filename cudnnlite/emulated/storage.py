@@ -21,7 +21,8 @@ def _strided(memory: Bytes, spec: TensorSpec) -> Array:
         shape = (shape[0], shape[1] // spec.vector, *shape[2:], spec.vector)
         strides = (*(stride * spec.vector for stride in strides), 1)
     steps = tuple(stride * dtype.itemsize for stride in strides)
-    return np.lib.stride_tricks.as_strided(memory.view(dtype), shape, steps)
+    values: Array = np.ndarray(shape, dtype, memory, strides=steps)
+    return values
 
 
 def _as_tensor(spec: TensorSpec | FilterSpec) -> TensorSpec:

@@ -22,6 +22,7 @@ from cudnnlite.ops.operands import (
     check_writable,
     on_device,
     tensor_spec,
+    wait_for_streams,
 )
 from cudnnlite.plans import Plan, cached_plan
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
@@ -217,11 +218,15 @@ class ConvolutionForwardPlan(Plan):
         y = self._new_output() if out is None else self._checked_output(out, x, w)
         if self.choice is None:
             return y
+        stream = self._handle.stream
         needed = scratch = self.workspace
         if workspace is not None:
             scratch = self._own_workspace(workspace, x, w, y)
         elif needed:
-            scratch = self._handle.workspace.reserve(needed, self._handle.stream)
+            scratch = self._handle.workspace.reserve(needed, stream)
+        crossed = None
+        if x.stream is not stream or w.stream is not stream or y.stream is not stream:
+            crossed = wait_for_streams(stream, x, w, y)
         try:
             self._forward(
                 self._native, self._alpha, self._x_ptr, x.ptr, self._w_ptr, w.ptr, self._conv_ptr, self._algorithm,
@@ -230,6 +235,10 @@ class ConvolutionForwardPlan(Plan):
         except CudnnError as error:
             self._problem.involve(error)
             raise
+        finally:
+            if crossed:
+                for other in crossed:
+                    other.wait(stream)
         return y
 
     def _new_output(self) -> DeviceArray:
@@ -515,6 +524,7 @@ def find_convolution_forward(
             stack.callback(scratch.close, stream)
             api, (native, *descriptors) = handle.api, problem.pointers
             x_desc, w_desc, conv_desc, y_desc = descriptors
+            crossed = wait_for_streams(stream, x, w, y)
             api.cudnnFindConvolutionForwardAlgorithmEx(
                 native, x_desc, x.ptr, w_desc, w.ptr, conv_desc, y_desc, y.ptr, room, count, results,
                 int(scratch.handle), size,
@@ -522,6 +532,8 @@ def find_convolution_forward(
         except CudnnError as error:
             problem.involve(error)
             raise
+        for other in crossed:
+            other.wait(stream)
         return problem.table(results, count.value, f"cudnnFind on {handle.device}")
 
 

@@ -61,6 +61,22 @@ def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) ->
             raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own")
 
 
+def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
+    """Let `stream` wait for the other streams that operands belong to.
+
+    Returns
+    -------
+    list of streams
+        Those; after the call they must wait for `stream` in turn, so that what they do next with an operand (copy, free,
+        overwrite) comes after it.
+    """
+    mine = int(stream.handle)
+    others = {handle: array.stream for array in operands if (handle := int(array.stream.handle)) != mine}
+    for other in others.values():
+        stream.wait(other)
+    return list(others.values())
+
+
 def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
     """Return the caller's own workspace buffer.
 

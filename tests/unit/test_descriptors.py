@@ -40,7 +40,7 @@ TENSORS = [
     TensorSpec((1, 1, 1, 1)),
 ]
 FILTERS = [
-    *[FilterSpec((4, 3, 2, 5), dtype) for dtype in DTYPES],
+    *[FilterSpec((4, 3, 2, 5), dtype) for dtype in DTYPES if dtype != "int32"],
     FilterSpec((4, 3, 2, 5), "float16", "NHWC"),
     FilterSpec((4, 3, 2, 5, 3), "float32", "NCDHW"),
     FilterSpec((4, 3, 2, 5, 3), "float32", "NDHWC"),
@@ -193,7 +193,8 @@ def test_the_largest_tensor_is_taken():
         (lambda: FilterDescriptor((1, 2)), "rank 2"),
         (lambda: ConvolutionDescriptor(-1), "padding=-1"),
         (lambda: ConvolutionDescriptor(math_type="fast"), "math_type='fast'"),
-        (lambda: ConvolutionDescriptor(spatial_rank=7), "."),
+        (lambda: ConvolutionDescriptor(spatial_rank=0), "spatial"),
+        (lambda: ConvolutionDescriptor(spatial_rank=-1), "spatial"),
     ],
 )
 def test_bad_arguments_make_no_native_object(world, make, message):
@@ -209,7 +210,7 @@ def test_an_unknown_option_is_a_type_error():
 
 def test_what_cudnn_refuses_is_destroyed_again(world):
     with pytest.raises(dnn.CudnnError, match="cudnnSet"):
-        FilterDescriptor((2,) * 7)  # cuDNN's own refusal: its filters have less axes
+        FilterDescriptor((4, 3, 2, 5), "int32")  # not ours to refuse: cuDNN may come to take it
     assert world.ledger.started[-1].startswith("cudnnDestroy")
     assert world.ledger.leaked() == {}
 

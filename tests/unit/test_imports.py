@@ -1,0 +1,215 @@
+"""Imports go one way, and ctypes functions stay where they belong: read from the source, not from what runs."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudnnlite
+
+ROOT = Path(cudnnlite.__file__).parent
+
+# From the bottom to the top.  A name stands for the module or for the whole folder.  Within one layer modules may import each
+# other as long as there is no cycle.
+LAYERS = (
+    ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
+    ("errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types", "_raw.record", "_raw.functions",
+     "_raw.signatures", "_raw.dlpack"),
+    ("_raw.check", "_raw.library", "_raw.api"),
+    ("specs",),
+    ("native", "descriptors"),
+    ("foreign", "device", "cuda_device", "emulated"),
+    ("arrays", "workspace"),
+    ("handle",),
+    ("plans",),
+    ("results",),
+    ("ops",),
+    ("autotune",),
+    ("__init__",),
+    ("environment", "demo", "cli", "__main__"),
+)  # fmt: skip
+GENERATOR_LAYER = 0
+GENERATOR = LAYERS[GENERATOR_LAYER]
+# Imports inside functions that go up, or sideways around a cycle, and why each may.
+MAY = {
+    ("device", "emulated.device"),  # the one place that chooses
+    ("device", "cuda_device"),
+    ("emulated.api", "emulated.convolution"),  # its functions register themselves, and import it
+    ("emulated.api", "emulated.handles"),
+}
+# The data types that ctypes may supply above _raw; anything else calls, loads or casts.
+DATA = {"byref", "addressof", "pointer", "POINTER", "Structure", "sizeof", "Array", "create_string_buffer"}
+CALLBACKS = {"emulated.api": {"CFUNCTYPE", "_Pointer", "cast", "memmove"}}
+
+
+def module_name(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py")) if module_name(path) != "_raw"}
+
+
+def layer(name):
+    for number, names in enumerate(LAYERS):
+        if any(name == known or name.startswith(known + ".") for known in names):
+            return number
+    return pytest.fail(f"cudnnlite.{name} has no layer: give it one in {__name__}.LAYERS")
+
+
+class Imports(ast.NodeVisitor):
+    """All imports of a module: (name, whether inside a function, line)."""
+
+    def __init__(self):
+        self.found, self._depth = [], 0
+
+    def visit_FunctionDef(self, node):
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Import(self, node):
+        self.found += [(alias.name, self._depth > 0, node.lineno) for alias in node.names]
+
+    def visit_ImportFrom(self, node):
+        assert node.level == 0, f"line {node.lineno}: a relative import"
+        for alias in node.names:
+            self.found.append((f"{node.module}.{alias.name}", self._depth > 0, node.lineno))
+
+
+def imports(name):
+    visitor = Imports()
+    visitor.visit(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+    return visitor.found
+
+
+def own_imports(name):
+    """The modules of cudnnlite that a module imports: (module, inside a function, line)."""
+    for full, inside, line in imports(name):
+        if full == "cudnnlite":
+            yield "__init__", inside, line
+        elif full.startswith("cudnnlite."):
+            parts = full.split(".")[1:]
+            while parts and ".".join(parts) not in MODULES:
+                parts.pop()  # `from cudnnlite.enums import Status`
+            yield ".".join(parts) or "__init__", inside, line
+
+
+def test_the_modules_are_found():
+    assert len(MODULES) > 35
+    assert {"handle", "specs", "specs.tensor", "_raw.api", "emulated.kernels", "ops.convolution", "__init__"} <= set(MODULES)
+    assert ("emulated.device", True) in {(name, inside) for name, inside, _ in own_imports("device")}
+    assert ("_raw.library", False) in {(name, inside) for name, inside, _ in own_imports("_raw.api")}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nobody_imports_something_above_itself(name):
+    mine = layer(name)
+    upward = [
+        f"line {line}: {other}"
+        for other, inside, line in own_imports(name)
+        if layer(other) > mine and not (inside and (name, other) in MAY)
+    ]
+    assert upward == []
+
+
+def test_there_is_no_cycle():
+    edges = {
+        name: {other for other, inside, _ in own_imports(name) if other != name and not (inside and (name, other) in MAY)}
+        for name in MODULES
+    }
+    done, path = set(), []
+
+    def visit(name):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            path.append(name)
+            for other in sorted(edges[name]):
+                visit(other)
+            path.pop()
+            done.add(name)
+
+    for name in sorted(edges):
+        visit(name)
+    assert done == set(MODULES)
+
+
+def test_exceptions_are_needed():
+    """Each entry of MAY is an import that is there, inside a function."""
+    there = {(name, other) for name in MODULES for other, inside, _ in own_imports(name) if inside}
+    assert there >= MAY
+
+
+def test_only_device_imports_the_emulated_device():
+    importers = {
+        (name, inside)
+        for name in MODULES
+        if name.partition(".")[0] != "emulated"
+        for other, inside, _ in own_imports(name)
+        if other.partition(".")[0] == "emulated"
+    }
+    assert importers == {("device", True)}
+
+
+def third_party(name):
+    return {(full.split(".")[0], inside) for full, inside, _ in imports(name) if not full.startswith("cudnnlite")}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_cuda_device_imports_cuda_core(name):
+    cuda = {(full, inside) for full, inside, _ in imports(name) if full.split(".")[0] == "cuda"}
+    if name == "cuda_device":
+        assert cuda
+        assert all(inside for _, inside in cuda)  # importing cudnnlite must not import them
+    elif name in ("_raw.library", "_raw.generate"):
+        assert {(full.split(".")[1], inside) for full, inside in cuda} == {("pathfinder", True)}
+    else:
+        assert cuda == set()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_need_nothing_but_numpy_when_imported(name):
+    if layer(name) in (GENERATOR_LAYER, layer("cli")):
+        assert layer("cli") == len(LAYERS) - 1  # what only a developer or the command line imports may need more
+        return
+    allowed = {"numpy", *sys.stdlib_module_names}
+    if name.startswith("emulated."):
+        allowed.add("ml_dtypes")  # `import cudnnlite` does not import it
+    assert {package for package, inside in third_party(name) if not inside} <= allowed
+
+
+def test_the_generator_is_not_imported():
+    for name in MODULES:
+        if name not in GENERATOR:
+            assert not {other for other, _, _ in own_imports(name)} & set(GENERATOR), name
+
+
+def uses_of_ctypes(tree):
+    """The attributes of ctypes that a module uses, however it imported them."""
+    names, used = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ctypes":
+            used |= {alias.name for alias in node.names}
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] == "ctypes"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            used.add(node.attr)
+    return used
+
+
+def test_uses_of_ctypes_are_seen():
+    source = "import ctypes as c\nfrom ctypes import cast\ndef f():\n  return c.CDLL('x'), c.c_int(1)"
+    assert uses_of_ctypes(ast.parse(source)) == {"CDLL", "c_int", "cast"}
+    assert "CDLL" in uses_of_ctypes(ast.parse(MODULES["_raw.library"].read_text()))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("_raw")])
+def test_above_raw_ctypes_supplies_data_types_only(name):
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    functions = {attr for attr in uses_of_ctypes(tree) if not attr.startswith("c_")} - DATA
+    assert functions == CALLBACKS.get(name, set())
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "cdll"], "uses a cdll"

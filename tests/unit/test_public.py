@@ -1,0 +1,182 @@
+"""The public names: complete, sorted, documented, annotated; and the package around them."""
+
+import dataclasses
+import enum
+import importlib
+import importlib.metadata
+import importlib.resources
+import inspect
+import pkgutil
+import re
+import types
+import typing
+
+import pytest
+
+import cudnnlite as dnn
+
+NAMES = dnn.__all__
+CALLABLES = [name for name in NAMES if callable(getattr(dnn, name))]
+FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
+CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
+# Made by functions, never by users: their constructors are nobody's to call.
+MADE_FOR_YOU = {"AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError"}
+
+
+def is_plain_kind(kind):
+    """Enums and exceptions without an __init__ of their own have nothing to document but themselves."""
+    return issubclass(kind, (enum.Enum, Exception))
+
+
+def section(doc, title):
+    """The body of a NumPy-style section; None if there is none."""
+    match = re.search(rf"^{title}\n-{{{len(title)}}}\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", inspect.cleandoc(doc), re.S | re.M)
+    return match and match[1]
+
+
+def documented(doc, title="Parameters"):
+    """The names that a section speaks of: `a, b : int` and plain `a, b` lines at the margin."""
+    heads = re.findall(r"^(\w[\w, ]*?)(?: :.*)?$", section(doc, title) or "", re.M)
+    return {name.strip() for head in heads for name in head.split(",")}
+
+
+def parameters(function):
+    return [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+
+
+def members(kind):
+    """A class's public methods and properties, its own and those of cudnnlite's base classes."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("cudnnlite"):
+            for name, member in vars(base).items():
+                plain = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if not name.startswith("_") and inspect.isfunction(plain):
+                    yield f"{base.__name__}.{name}", plain
+
+
+def test_all_is_sorted():
+    assert NAMES == sorted(NAMES, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_all_is_complete():
+    public = {name for name, value in vars(dnn).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert public | {"errors"} == set(NAMES)
+
+
+def test_all_exceptions_are_public():
+    kinds = {name for name, kind in vars(dnn.errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
+    assert kinds <= set(NAMES)
+    assert all(getattr(dnn, name) is getattr(dnn.errors, name) for name in kinds)
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_everything_has_a_docstring_of_its_own(name):
+    thing = getattr(dnn, name)
+    doc = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert doc
+    assert len(inspect.cleandoc(doc).splitlines()[0]) > 15
+    if inspect.isclass(thing):
+        assert doc not in [base.__doc__ for base in thing.__mro__[1:]]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_document_parameters_result_and_errors(name):
+    function = getattr(dnn, name)
+    assert documented(function.__doc__) == {p.name for p in parameters(function)}
+    assert section(function.__doc__, "Returns")
+    assert section(function.__doc__, "Raises")
+    assert "cudnn" in (section(function.__doc__, "Notes") or "")  # the C function behind it
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_document_what_they_are_made_of(name):
+    kind = getattr(dnn, name)
+    if is_plain_kind(kind) or name in MADE_FOR_YOU:
+        if dataclasses.is_dataclass(kind):
+            assert documented(kind.__doc__, "Attributes") == {item.name for item in dataclasses.fields(kind)}
+        return
+    expected = {p.name for p in parameters(kind) if p.kind is not p.VAR_KEYWORD}
+    if name == "ConvolutionDescriptor":
+        expected |= {"mode", "compute_type", "math_type", "reorder_type"}  # through **options
+    assert documented(kind.__doc__) == expected
+    assert expected
+
+
+@pytest.mark.parametrize(
+    ("where", "member"),
+    sorted({where: member for name in CLASSES for where, member in members(getattr(dnn, name))}.items()),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_methods_and_properties_are_documented_and_annotated(where, member):
+    assert member.__doc__
+    assert inspect.cleandoc(member.__doc__).splitlines()[0].endswith((".", "`", "yes", "no"))
+    names = {p.name for p in parameters(member)}
+    listed = documented(member.__doc__)
+    assert listed <= names | {"math_type"}
+    assert not listed or listed == names  # all or none: a short method may say it in its one sentence
+    assert set(member.__annotations__) >= names | {"return"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_annotated(name):
+    function = getattr(dnn, name)
+    hints = typing.get_type_hints(function, vars(importlib.import_module(function.__module__)))
+    assert set(hints) == {p.name for p in parameters(function)} | {"return"}
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if "__init__" in vars(getattr(dnn, name))])
+def test_constructors_are_annotated(name):
+    init = getattr(dnn, name).__init__
+    assert set(init.__annotations__) >= {p.name for p in parameters(init)} | {"return"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_options_after_the_operands_are_keywords(name):
+    positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
+    assert positional == ["handle", "x", "w", "conv"]
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith(("Descriptor", "Spec"))])
+def test_classes_name_their_c_functions(name):
+    assert "cudnnSet" in section(getattr(dnn, name).__doc__, "Notes")
+
+
+def test_constants_are_members_of_a_public_enum():
+    assert dnn.TF32 is dnn.MathType.DEFAULT
+    assert dnn.TRUE_FLOAT32 is dnn.MathType.FMA
+
+
+def test_star_import():
+    namespace = {}
+    exec("from cudnnlite import *", namespace)
+    assert set(namespace) - {"__builtins__"} == set(NAMES)
+
+
+def test_the_version_is_the_packages():
+    assert dnn.__version__ == importlib.metadata.version("cudnnlite")
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", dnn.__version__)
+
+
+def test_typing_information_is_shipped():
+    assert importlib.resources.files("cudnnlite").joinpath("py.typed").is_file()
+
+
+def test_every_module_has_a_docstring():
+    modules = [module.name for module in pkgutil.walk_packages(dnn.__path__, "cudnnlite.")]
+    assert len(modules) > 30
+    for name in modules:
+        if name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name)
+        assert isinstance(module, types.ModuleType)
+        assert module.__doc__, name
+
+
+def test_the_packages_own_example_runs():
+    """The lines that a reader sees first."""
+    import doctest
+
+    results = doctest.testmod(dnn)
+    assert results.attempted == 2
+    assert results.failed == 0
