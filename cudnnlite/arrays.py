@@ -237,6 +237,10 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
             f"{argument} of type {type(array).__name__} is no array; allowed: a DeviceArray, or an object with __dlpack__ "
             "or __cuda_array_interface__"
         )
+    if getattr(array, "requires_grad", False) is True:
+        raise ArrayTypeError(
+            f"{argument} requires grad, and cudnnlite has no gradients to give; pass {argument}.detach()"
+        )
     foreign = device.adopt(array, argument, stream)
     if any(step < 0 for step in foreign.strides):
         raise ArgumentError(

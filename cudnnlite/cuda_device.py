@@ -13,7 +13,7 @@ from cudnnlite.foreign import ForeignArray
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
-_DLPACK_CUDA = 2
+_DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
 
 
@@ -78,6 +78,7 @@ class CudaDevice:
 
     def create_stream(self) -> Any:
         """Make a `cuda.core.Stream`."""
+        self.activate()  # a new thread has no current device yet
         return self._device.create_stream()
 
     def allocate(self, nbytes: int, stream: Any) -> Any:
@@ -123,20 +124,22 @@ class CudaDevice:
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
+        if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
+            raise _host_array(array, argument)
         try:
             view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
             shape, strides, dtype = view.shape, view.strides, view.dtype
         except Exception as error:  # each producer raises its own kind
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         if not view.is_device_accessible:
-            raise ArrayTypeError(
-                f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
-            )
+            raise _host_array(array, argument)
         if view.device_id != self.index:
             raise ArrayTypeError(f"{argument} is on cuda:{view.device_id}, the handle on cuda:{self.index}")
         if strides is None:
             strides = packed_strides(tuple(shape), "packed")
-        return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, bool(view.readonly), view)
+        # JAX's arrays never change, but neither protocol lets them say so
+        immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+        return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
 
     def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
         """Return a DLPack capsule of the array."""
@@ -164,6 +167,12 @@ class CudaDevice:
             "stream": int(stream.handle),
             "version": 3,
         }
+
+
+def _host_array(array: Any, argument: str) -> ArrayTypeError:
+    return ArrayTypeError(
+        f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
+    )
 
 
 def describe_cuda() -> dict[str, Any]:

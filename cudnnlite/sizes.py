@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from operator import index
 from typing import SupportsIndex
 
@@ -36,7 +37,7 @@ def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None =
         return nbytes
     match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
     if match:
-        number, unit = float(match[1]), match[2].lower()
+        number, unit = Fraction(match[1]), match[2].lower()  # exact, also beyond 2^53
         if unit == "%" and total is not None and number <= 100:
             return int(total * number / 100)
         if unit in _UNITS:

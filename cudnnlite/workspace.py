@@ -31,6 +31,9 @@ class Workspace:
         self._leased: set[int] = set()
         self._peak = 0
         self._closed = False
+        # what the last call got: the next one nearly always wants the same
+        self._recent_stream: Any = None
+        self._recent_size, self._recent_address = -1, 0
         self._limit: int | None = None
         self.limit = limit
 
@@ -72,16 +75,22 @@ class Workspace:
         DeviceMemoryError
             The device has not got it; what was held before is kept.
         """
+        if stream is self._recent_stream and nbytes <= self._recent_size:
+            return self._recent_address
         if not nbytes:
             return 0
-        if self._leased and stream.handle in self._leased:
-            raise WorkspaceLimitError(
-                f"the workspace of stream {int(stream.handle):#x} is leased; bring a buffer of your own"
-            )
-        buffer = self._buffers.get(stream.handle)
+        key = int(stream.handle)
+        if key in self._leased:
+            raise WorkspaceLimitError(f"the workspace of stream {key:#x} is leased; bring a buffer of your own")
+        buffer = self._buffers.get(key)
         if buffer is None or buffer.size < nbytes:
-            buffer = self._grow(nbytes, stream)
-        return int(buffer.handle)
+            buffer = self._grow(nbytes, stream, key)
+        self._recent_stream, self._recent_size, self._recent_address = stream, buffer.size, int(buffer.handle)
+        return self._recent_address
+
+    def _forget_recent(self) -> None:
+        """Make the next `reserve` look everything up again."""
+        self._recent_stream, self._recent_size, self._recent_address = None, -1, 0
 
     @contextmanager
     def lease(self, nbytes: int, stream: Any) -> Iterator[int]:
@@ -95,12 +104,13 @@ class Workspace:
         address = self.reserve(nbytes, stream)
         key = int(stream.handle)
         self._leased.add(key)
+        self._forget_recent()
         try:
             yield address
         finally:
             self._leased.discard(key)
 
-    def _grow(self, nbytes: int, stream: Any) -> Any:
+    def _grow(self, nbytes: int, stream: Any, key: int) -> Any:
         if self._closed:
             raise ClosedError("this workspace's handle was closed")
         if self._limit is not None and nbytes > self._limit:
@@ -108,8 +118,8 @@ class Workspace:
                 f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(self._limit)}"
             )
         buffer = self._device.allocate(nbytes, stream)
-        old = self._buffers.get(stream.handle)
-        self._buffers[stream.handle] = buffer
+        old = self._buffers.get(key)
+        self._buffers[key] = buffer
         self._peak = max(self._peak, self.size + (old.size if old is not None else 0))
         if old is not None:
             old.close(stream)
@@ -119,6 +129,7 @@ class Workspace:
         """Free all buffers, in the order of their streams; the next call allocates again."""
         if self._leased:
             raise WorkspaceLimitError("the workspace cannot be released while it is leased")
+        self._forget_recent()
         buffers, self._buffers = self._buffers, {}
         for buffer in buffers.values():
             buffer.close()

@@ -56,7 +56,7 @@ def status_error(
             notes = (f"the free device memory could not be read: {error}",)
         else:
             notes = (f"device memory free: {free / 2**20:,.1f} MiB of {total / 2**20:,.1f} MiB",)
-            if free < _LITTLE_MEMORY:
+            if free < min(_LITTLE_MEMORY, total // 4):
                 kind = errors.AllocationError
     return kind(function, known, detail, notes=notes)
 

@@ -134,6 +134,7 @@ class ConvolutionForwardPlan(Plan):
         self._x_seen: TensorSpec = problem.x
         self._w_seen: TensorSpec | None = None
         self._y_seen: TensorSpec = problem.y
+        self._apart = (0, 0, 0)  # addresses of x, w and out whose memory was found not to overlap
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
         if problem.y.size == 0:  # an empty batch: nothing to describe, nothing to call
@@ -165,7 +166,7 @@ class ConvolutionForwardPlan(Plan):
                 f"{kind} needs a workspace of {format_size(self.workspace)}; the limit is {format_size(limit)}"
             )
         self.choice = choice
-        self._native, self._x_ptr, self._w_ptr, self._conv_ptr, self._y_ptr = problem.pointers
+        self._native, self._x_desc, self._w_desc, self._conv_desc, self._y_desc = problem.pointers
         self._alpha, self._beta_pointer = self._scalars.alpha_pointer, self._scalars.beta_pointer
         self._algorithm = int(kind)
         self._forward = self._handle.api.cudnnConvolutionForward
@@ -215,10 +216,20 @@ class ConvolutionForwardPlan(Plan):
             self._check_x(x)
         if w.spec is not self._w_seen:
             self._check_w(w)
-        y = self._new_output() if out is None else self._checked_output(out, x, w)
+        x_ptr, w_ptr = x.ptr, w.ptr
+        if out is None:
+            y = self._new_output()
+        else:
+            y = out if type(out) is DeviceArray and out.device is device else on_device(self._handle, out, "out")
+            if y.spec is not self._y_seen:
+                self._check_y(y)
+            pointers = (x_ptr, w_ptr, y.ptr)
+            if y.readonly or pointers != self._apart:
+                check_writable(y, x, w)
+                self._apart = pointers
         if self.choice is None:
             return y
-        stream = self._handle.stream
+        stream = self._handle._stream
         needed = scratch = self.workspace
         if workspace is not None:
             scratch = self._own_workspace(workspace, x, w, y)
@@ -229,8 +240,8 @@ class ConvolutionForwardPlan(Plan):
             crossed = wait_for_streams(stream, x, w, y)
         try:
             self._forward(
-                self._native, self._alpha, self._x_ptr, x.ptr, self._w_ptr, w.ptr, self._conv_ptr, self._algorithm,
-                scratch, needed, self._beta_pointer, self._y_ptr, y.ptr,
+                self._native, self._alpha, self._x_desc, x_ptr, self._w_desc, w_ptr, self._conv_desc, self._algorithm,
+                scratch, needed, self._beta_pointer, self._y_desc, y.ptr,
             )  # fmt: skip
         except CudnnError as error:
             self._problem.involve(error)
@@ -241,22 +252,16 @@ class ConvolutionForwardPlan(Plan):
                     other.wait(stream)
         return y
 
+    def _check_y(self, y: DeviceArray) -> None:
+        check_shape(y.spec, self.y)
+        if y.spec != self.y:
+            raise ArgumentError(f"out is {y.spec}; the plan was made for {self.y}")
+        self._y_seen = y.spec
+
     def _new_output(self) -> DeviceArray:
         if self._scalars.beta.value:
             raise ArgumentError(f"beta={self._scalars.beta.value} needs out, which it scales")
         return arrays.empty(self._device, self._handle.stream, self.y)
-
-    def _checked_output(self, out: Any, x: DeviceArray, w: DeviceArray) -> DeviceArray:
-        if type(out) is not DeviceArray or out.device is not self._device:
-            out = on_device(self._handle, out, "out")
-        if out.spec is not self._y_seen:
-            check_shape(out.spec, self.y)
-            if out.spec != self.y:
-                raise ArgumentError(f"out is {out.spec}; the plan was made for {self.y}")
-            self._y_seen = out.spec
-        check_writable(out, x, w)
-        checked: DeviceArray = out
-        return checked
 
     def _own_workspace(self, workspace: Any, x: DeviceArray, w: DeviceArray, y: DeviceArray) -> int:
         own = check_workspace(self._handle, workspace, self.workspace)

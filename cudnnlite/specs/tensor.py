@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from operator import index
 from typing import Any
@@ -96,7 +97,7 @@ class TensorSpec(FrozenSpec):
         """The number of axes."""
         return len(self.shape)
 
-    @property
+    @cached_property
     def layout(self) -> str:
         """'NCHW', 'NHWC', ...; 'packed' in C order at other ranks; 'strided' for anything else."""
         if self.vector > 1:
@@ -107,7 +108,7 @@ class TensorSpec(FrozenSpec):
                 return name
         return "strided"
 
-    @property
+    @cached_property
     def is_channels_last(self) -> bool:
         """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
         first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
@@ -121,17 +122,17 @@ class TensorSpec(FrozenSpec):
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of values."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included: what a buffer must hold."""
         return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(self.dtype)
 
-    @property
+    @cached_property
     def overlaps_itself(self) -> bool:
         """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
         reach = 1

@@ -93,6 +93,12 @@ class World:
         return self.device.memory.used
 
 
+def drop(holder):
+    """Empty a list that holds the last reference, and collect what that leaves."""
+    holder.clear()
+    gc.collect()
+
+
 def run_python(code, *arguments, check=True, **environment):
     """Run `code` in a fresh interpreter; a value of None removes a variable from its environment."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("CUDNNLITE_")}

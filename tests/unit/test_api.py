@@ -12,9 +12,10 @@ from cudnnlite._raw.api import CudnnApi, library_api, scalar_pointer
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
-from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated import api as emulated_api
+from cudnnlite.emulated.api import EmulatedApi, RefusalError
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.emulated.memory import EmulatedMemory
+from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
 
 EMULATED = {
@@ -61,7 +62,7 @@ def test_a_name_that_resembles_nothing(api):
 
 
 def test_private_names_are_not_looked_up(api):
-    with pytest.raises(AttributeError, match="^_ipython_display_$"):
+    with pytest.raises(AttributeError, match=r"^_ipython_display_$"):
         api._ipython_display_
 
 
@@ -182,8 +183,6 @@ UNIMPLEMENTED = sorted(name for name, record in FUNCTIONS.items() if record.need
 
 
 def test_what_is_emulated_is_what_this_test_believes():
-    from cudnnlite.emulated import api as emulated_api
-
     emulated_api._register_all()
     assert set(emulated_api._implementations) == EMULATED
     assert len(UNIMPLEMENTED) > 80
@@ -308,22 +307,31 @@ def test_emulated_words_are_per_thread_and_read_once(emulated):
     assert emulated.last_error() == ""
 
 
-def test_any_failure_inside_an_emulation_becomes_a_status(emulated, monkeypatch):
-    from cudnnlite.emulated import api as emulated_api
-
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        (ZeroDivisionError("ouch"), "INTERNAL_ERROR", "ZeroDivisionError: ouch"),
+        (MemoryError("ouch"), "INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "ouch"),
+        (IllegalAddressError("ouch"), "EXECUTION_FAILED", "ouch"),
+        (RefusalError(dnn.Status.NOT_SUPPORTED_SHAPE, "ouch"), "NOT_SUPPORTED_SHAPE", "ouch"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_any_failure_inside_an_emulation_becomes_a_status(monkeypatch, raised, kind, words):
+    """An exception cannot pass through C: ctypes would print it and return garbage."""
     emulated_api._register_all()
 
-    def broken(api, handle):
-        raise ZeroDivisionError("ouch")
+    def broken(api, handle, stream):
+        raise raised
 
-    monkeypatch.setitem(emulated_api._implementations, "cudnnDestroy", broken)
-    with pytest.raises(dnn.InternalError, match="cudnnDestroy returned INTERNAL_ERROR .*ZeroDivisionError: ouch"):
-        emulated.cudnnDestroy(None)
+    monkeypatch.setitem(emulated_api._implementations, "cudnnGetStream", broken)
+    with dnn.Handle(EmulatedDevice(4)) as handle, pytest.raises(dnn.CudnnError) as caught:
+        handle.api.cudnnGetStream(handle.ptr, cudaStream_t())
+    assert caught.value.status.name == kind
+    assert caught.value.detail == words
 
 
 def test_emulations_have_the_signatures_of_their_functions():
-    from cudnnlite.emulated import api as emulated_api
-
     emulated_api._register_all()
     for name, implementation in emulated_api._implementations.items():
         assert len(inspect.signature(implementation).parameters) == 1 + len(FUNCTIONS[name].argtypes), name

@@ -12,7 +12,18 @@ import cudnnlite as dnn
 from cudnnlite import ArgumentError, ArrayTypeError, ClosedError, DeviceArray, TensorSpec
 from cudnnlite.emulated.device import EmulatedDevice
 
-DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "float8_e4m3fn", "float8_e5m2"]
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
 SHAPES = {1: (7,), 2: (3, 4), 3: (2, 5, 7), 4: (2, 3, 5, 4), 5: (2, 3, 2, 3, 4), 6: (1, 2, 3, 1, 2, 3)}
 LAYOUTS = [(rank, None) for rank in SHAPES] + [
     (3, "NCW"), (3, "NWC"), (4, "NCHW"), (4, "NHWC"), (5, "NCDHW"), (5, "NDHWC"),
@@ -26,7 +37,9 @@ def numpy_type(name):
 def counting(shape, dtype="float32"):
     """Values that are all different, and exact in every type."""
     values = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
-    return (values % 120).astype(numpy_type(dtype)) if np.dtype(numpy_type(dtype)).itemsize < 4 else values.astype(dtype)
+    return (
+        (values % 120).astype(numpy_type(dtype)) if np.dtype(numpy_type(dtype)).itemsize < 4 else values.astype(dtype)
+    )
 
 
 def raw_bytes(array):
@@ -242,7 +255,7 @@ def test_host_arrays_are_refused_as_operands(own_handle, name):
 
 
 def test_a_host_array_of_another_library_is_refused(own_handle):
-    with pytest.raises(ArrayTypeError, match="^array is a host array .Exporter"):
+    with pytest.raises(ArrayTypeError, match=r"^array is a host array .Exporter"):
         own_handle.view(Exporter(np.zeros((1, 2, 3, 4), np.float32)))
 
 
@@ -254,9 +267,13 @@ def test_part_of_the_devices_memory_is_not_enough(own_handle):
         own_handle.view(Exporter(wide))
 
 
-@pytest.mark.parametrize("value", [None, "array", object(), {"a": 1}, {1.0}, TensorSpec((1,))], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "value", [None, "array", object(), {"a": 1}, {1.0}, TensorSpec((1,))], ids=lambda v: type(v).__name__
+)
 def test_things_that_are_no_arrays_are_refused(own_handle, value):
-    with pytest.raises(ArrayTypeError, match="^array of type .* is no array; allowed: a DeviceArray, or an object with"):
+    with pytest.raises(
+        ArrayTypeError, match=r"^array of type .* is no array; allowed: a DeviceArray, or an object with"
+    ):
         own_handle.view(value)
 
 
@@ -266,7 +283,7 @@ def test_another_devices_array_is_refused(own_handle):
         for use in (own_handle.view, own_handle.array):
             with pytest.raises(ArrayTypeError, match="is on <emulated:6>, the handle on <emulated:5>"):
                 use(array)
-        with pytest.raises(ArrayTypeError, match="^w is on <emulated:6>, the handle on <emulated:5>"):
+        with pytest.raises(ArrayTypeError, match=r"^w is on <emulated:6>, the handle on <emulated:5>"):
             dnn.convolution_forward(own_handle, own_handle.empty((1, 2, 5, 5)), array)
 
 
@@ -279,13 +296,13 @@ def test_arrays_of_objects_are_refused(own_handle, own_device, value):
 
 @pytest.mark.parametrize("value", [["text"], [1j], [True], np.array(["2020-01-01"], "M8[D]")], ids=repr)
 def test_dtypes_that_cudnn_has_not_are_refused(own_handle, own_device, value):
-    with pytest.raises(ArgumentError, match="dtype=.*allowed: float32"):
+    with pytest.raises(ArgumentError, match=r"dtype=.*allowed: float32"):
         own_handle.array(value)
     assert own_device.memory_used() == 0
 
 
 def test_ragged_lists_are_refused(own_handle, own_device):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         own_handle.array([[1.0, 2.0], [3.0]])
     assert own_device.memory_used() == 0
 
@@ -293,8 +310,8 @@ def test_ragged_lists_are_refused(own_handle, own_device):
 @pytest.mark.parametrize(
     "arguments",
     [
-        dict(layout="NHWC", dtype="int8x4"), dict(dtype="int8x32"), dict(layout="NWC"), dict(dtype="complex64"),
-        dict(layout="NCHW_VECT_C"),
+        {"layout": "NHWC", "dtype": "int8x4"}, {"dtype": "int8x32"}, {"layout": "NWC"}, {"dtype": "complex64"},
+        {"layout": "NCHW_VECT_C"},
     ],
     ids=str,
 )  # fmt: skip
@@ -313,7 +330,8 @@ def test_negative_strides_are_refused(own_handle, axes):
 
 
 @pytest.mark.parametrize(
-    "convert", [np.asarray, np.array, lambda a: np.asarray(a, np.float32), lambda a: np.add(a, 1), lambda a: np.ones(1) + a]
+    "convert",
+    [np.asarray, np.array, lambda a: np.asarray(a, np.float32), lambda a: np.add(a, 1), lambda a: np.ones(1) + a],
 )
 def test_numpy_does_not_get_it_by_itself(own_handle, convert):
     array = own_handle.array(counting((1, 2, 3, 4)))
@@ -354,7 +372,9 @@ def test_closed_operands_write_nothing(own_handle):
     for closed in (own_handle.array(x), own_handle.array(w), own_handle.array(out)):
         closed.close()
         operands = {2: (closed, w, out), 5: (x, w, out)}
-        arguments = (x, closed, out) if closed.shape == w.shape else operands[2] if closed.shape == x.shape else (x, w, closed)
+        arguments = (
+            (x, closed, out) if closed.shape == w.shape else operands[2] if closed.shape == x.shape else (x, w, closed)
+        )
         with pytest.raises(ClosedError):
             dnn.convolution_forward(own_handle, arguments[0], arguments[1], out=arguments[2])
     assert (out.numpy() == 7).all()

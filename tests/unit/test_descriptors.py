@@ -23,6 +23,8 @@ from cudnnlite import (
 )
 from cudnnlite.enums import TensorFormat
 
+from .harness import drop
+
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "int32"]
 TENSORS = [
     *[TensorSpec((2, 3, 4, 5), dtype) for dtype in DTYPES],
@@ -97,13 +99,16 @@ def test_cudnns_own_four_dimensional_view():
 
 
 CONVOLUTIONS = [
-    dict(padding=(1, 2), stride=(3, 4), dilation=(5, 6)),
-    dict(padding=(0, 0), stride=(1, 1), dilation=(1, 1), groups=7),
-    dict(padding=(1, 2, 3), stride=(4, 5, 6), dilation=(7, 8, 9), groups=2),
-    dict(padding=(1, 1), stride=(1, 1), dilation=(1, 1), mode="convolution"),
-    *[dict(padding=(1, 1), stride=(1, 1), dilation=(1, 1), math_type=kind) for kind in MathType],
-    dict(padding=(1, 1), stride=(1, 1), dilation=(1, 1), reorder_type="no"),
-    *[dict(padding=(1, 1), stride=(2, 2), dilation=(1, 1), compute_type=kind) for kind in ("float64", "float16", "int32")],
+    {"padding": (1, 2), "stride": (3, 4), "dilation": (5, 6)},
+    {"padding": (0, 0), "stride": (1, 1), "dilation": (1, 1), "groups": 7},
+    {"padding": (1, 2, 3), "stride": (4, 5, 6), "dilation": (7, 8, 9), "groups": 2},
+    {"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1), "mode": "convolution"},
+    *[{"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1), "math_type": kind} for kind in MathType],
+    {"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1), "reorder_type": "no"},
+    *[
+        {"padding": (1, 1), "stride": (2, 2), "dilation": (1, 1), "compute_type": kind}
+        for kind in ("float64", "float16", "int32")
+    ],
 ]
 
 
@@ -126,7 +131,7 @@ def test_plain_numbers_are_spread_over_the_spatial_axes(rank, told):
 
 
 def test_a_spatial_rank_that_contradicts_the_tuples():
-    with pytest.raises(ArgumentError, match="3 spatial axes.*2"):
+    with pytest.raises(ArgumentError, match=r"3 spatial axes.*2"):
         ConvolutionDescriptor(padding=(1, 1, 1), spatial_rank=2)
 
 
@@ -142,7 +147,7 @@ def test_set_math_type_reaches_cudnn_and_the_spec(given):
 
 def test_a_refused_math_type_changes_nothing():
     with ConvolutionDescriptor(1) as descriptor:
-        with pytest.raises(ValueError, match="math_type|BAD_PARAM"):
+        with pytest.raises(ValueError, match=r"math_type|BAD_PARAM"):
             descriptor.set_math_type(17)
         assert descriptor.spec.math_type == MathType.DEFAULT
         assert descriptor.read_back().math_type == MathType.DEFAULT
@@ -293,11 +298,10 @@ def test_a_failed_set_math_type_on_a_closed_descriptor_leaves_its_spec(kind):
 
 @by_maker
 def test_a_leak_warns_and_is_destroyed(world, kind):
-    descriptor = MAKERS[kind]()
-    spec = str(descriptor.spec)
+    leaked = [MAKERS[kind]()]
+    spec = str(leaked[0].spec)
     with pytest.warns(ResourceWarning, match="was never closed; use `with`, or call close") as caught:
-        del descriptor
-        gc.collect()
+        drop(leaked)
     assert str(caught[0].message).startswith(f"{kind} {spec}")
     assert len(caught) == 1
     assert world.ledger.leaked() == {}

@@ -1,6 +1,7 @@
 """The emulated device's memory: every use is checked, and what is new or freed looks like nothing useful."""
 
 import gc
+import itertools
 import random
 import threading
 
@@ -58,8 +59,8 @@ def test_no_bytes_may_be_anywhere(memory):
 
 def test_a_range_across_two_allocations_is_refused(memory):
     buffers = sorted((memory.allocate(ALIGNMENT) for _ in range(20)), key=lambda buffer: buffer.handle)
-    gaps = {later.handle - sooner.handle for sooner, later in zip(buffers, buffers[1:], strict=False)}
-    for sooner, later in zip(buffers, buffers[1:], strict=False):
+    gaps = {later.handle - sooner.handle for sooner, later in itertools.pairwise(buffers)}
+    for sooner, later in itertools.pairwise(buffers):
         with pytest.raises(IllegalAddressError):
             memory.view(sooner.handle, later.handle - sooner.handle + 1)
     assert min(gaps) > ALIGNMENT  # allocations never touch, so an overrun is always seen
@@ -145,7 +146,9 @@ def test_alignment(memory, nbytes):
 def test_capacity_is_the_whole_and_not_a_byte_more():
     memory = EmulatedMemory(1000)
     first = memory.allocate(600)
-    with pytest.raises(DeviceMemoryError, match="401 B of emulated device memory are not there: 400 B of 1000 B are free"):
+    with pytest.raises(
+        DeviceMemoryError, match="401 B of emulated device memory are not there: 400 B of 1000 B are free"
+    ):
         memory.allocate(401)
     second = memory.allocate(400)
     assert memory.used == memory.peak == 1000
@@ -291,7 +294,12 @@ def test_a_bad_pointer_becomes_an_execution_failure(own_handle, pointer):
         assert plan.workspace > 0
         y = plan(x, w)
         before = y.numpy()
-        pointers = {"x": x.ptr, "w": w.ptr, "y": y.ptr, "workspace": own_handle.workspace.reserve(plan.workspace, own_handle.stream)}
+        pointers = {
+            "x": x.ptr,
+            "w": w.ptr,
+            "y": y.ptr,
+            "workspace": own_handle.workspace.reserve(plan.workspace, own_handle.stream),
+        }
         one, zero = ctypes.c_float(2), ctypes.c_float(0)
 
         def call():

@@ -45,7 +45,13 @@ def test_class_of_a_status(status, kind, builtin):
 
 
 def test_every_status_but_success_has_a_class_by_its_thousands():
-    kinds = {1: "NotInitializedError", 2: "BadParamError", 3: "NotSupportedError", 4: "InternalError", 5: "ExecutionError"}
+    kinds = {
+        1: "NotInitializedError",
+        2: "BadParamError",
+        3: "NotSupportedError",
+        4: "InternalError",
+        5: "ExecutionError",
+    }
     for status in Status:
         if status == Status.SUCCESS or "ALLOCATION" in status.name:
             continue
@@ -112,6 +118,12 @@ def test_a_disguised_allocation_failure_is_recognised_by_how_little_is_free(stat
     much = status_error("cudnnCreate", status, "", lambda: PLENTY)
     assert not isinstance(much, MemoryError)
     assert "device memory free: 102,400.0 MiB" in str(much)
+
+
+def test_a_small_device_that_is_all_free_has_not_run_out_of_memory():
+    """How little is left depends on how much there is: emulated devices are made with a few MiB."""
+    error = status_error("f", Status.INTERNAL_ERROR, "", lambda: (32 * MIB, 32 * MIB))
+    assert type(error) is errors.InternalError
 
 
 @pytest.mark.parametrize("status", [Status.BAD_PARAM, Status.NOT_SUPPORTED])

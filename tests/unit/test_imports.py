@@ -100,7 +100,9 @@ def own_imports(name):
 
 def test_the_modules_are_found():
     assert len(MODULES) > 35
-    assert {"handle", "specs", "specs.tensor", "_raw.api", "emulated.kernels", "ops.convolution", "__init__"} <= set(MODULES)
+    assert {"handle", "specs", "specs.tensor", "_raw.api", "emulated.kernels", "ops.convolution", "__init__"} <= set(
+        MODULES
+    )
     assert ("emulated.device", True) in {(name, inside) for name, inside, _ in own_imports("device")}
     assert ("_raw.library", False) in {(name, inside) for name, inside, _ in own_imports("_raw.api")}
 
@@ -118,7 +120,9 @@ def test_nobody_imports_something_above_itself(name):
 
 def test_there_is_no_cycle():
     edges = {
-        name: {other for other, inside, _ in own_imports(name) if other != name and not (inside and (name, other) in MAY)}
+        name: {
+            other for other, inside, _ in own_imports(name) if other != name and not (inside and (name, other) in MAY)
+        }
         for name in MODULES
     }
     done, path = set(), []
@@ -212,4 +216,6 @@ def test_above_raw_ctypes_supplies_data_types_only(name):
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     functions = {attr for attr in uses_of_ctypes(tree) if not attr.startswith("c_")} - DATA
     assert functions == CALLBACKS.get(name, set())
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "cdll"], "uses a cdll"
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "cdll"], (
+        "uses a cdll"
+    )

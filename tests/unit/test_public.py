@@ -55,7 +55,7 @@ def members(kind):
 
 
 def test_all_is_sorted():
-    assert NAMES == sorted(NAMES, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert sorted(NAMES, key=lambda name: (not name.isupper(), not name[0].isupper(), name)) == NAMES
     assert len(NAMES) == len(set(NAMES))
 
 

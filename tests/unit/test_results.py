@@ -34,19 +34,19 @@ def table():
     ("limits", "expected"),
     [
         ({}, FFT),
-        (dict(workspace_limit=200 * MIB), FFT),
-        (dict(workspace_limit=200 * MIB - 1), PRECOMP),
-        (dict(workspace_limit="64 MiB"), PRECOMP),
-        (dict(workspace_limit="10%"), PRECOMP),
-        (dict(workspace_limit="20%"), FFT),
-        (dict(workspace_limit=0), IMPLICIT),
-        (dict(workspace_limit="5 MiB"), IMPLICIT),
-        (dict(deterministic=True), FFT),
-        (dict(deterministic=True, workspace_limit="64 MiB"), GEMM),
-        (dict(deterministic=False, workspace_limit="64 MiB"), PRECOMP),
-        (dict(math_type="true_float32"), GEMM),
-        (dict(math_type=MathType.TENSOR_OP), PRECOMP),
-        (dict(math_type="fma", workspace_limit=0), IMPLICIT),
+        ({"workspace_limit": 200 * MIB}, FFT),
+        ({"workspace_limit": 200 * MIB - 1}, PRECOMP),
+        ({"workspace_limit": "64 MiB"}, PRECOMP),
+        ({"workspace_limit": "10%"}, PRECOMP),
+        ({"workspace_limit": "20%"}, FFT),
+        ({"workspace_limit": 0}, IMPLICIT),
+        ({"workspace_limit": "5 MiB"}, IMPLICIT),
+        ({"deterministic": True}, FFT),
+        ({"deterministic": True, "workspace_limit": "64 MiB"}, GEMM),
+        ({"deterministic": False, "workspace_limit": "64 MiB"}, PRECOMP),
+        ({"math_type": "true_float32"}, GEMM),
+        ({"math_type": MathType.TENSOR_OP}, PRECOMP),
+        ({"math_type": "fma", "workspace_limit": 0}, IMPLICIT),
     ],
     ids=str,
 )
@@ -67,7 +67,7 @@ def test_failed_candidates_are_never_taken():
 def test_reasons_and_the_time_lost(table):
     best = table.best("15 MiB", deterministic=True, math_type="fma")
     assert best == IMPLICIT
-    assert dict((row.algorithm, why) for row, why in best.passed_over) == {
+    assert {row.algorithm: why for row, why in best.passed_over} == {
         A.FFT: "needs 200 MiB, the limit is 15 MiB; math type DEFAULT, wanted FMA (1.75 ms faster)",
         A.IMPLICIT_PRECOMP_GEMM: "not deterministic; math type TENSOR_OP, wanted FMA (1.5 ms faster)",
         A.GEMM: "needs 20 MiB, the limit is 15 MiB (1 ms faster)",
@@ -118,7 +118,7 @@ def test_an_empty_table_says_so():
         table.best()
 
 
-@pytest.mark.parametrize("bad", [dict(workspace_limit="much"), dict(workspace_limit=-1), dict(math_type="fast")], ids=str)
+@pytest.mark.parametrize("bad", [{"workspace_limit": "much"}, {"workspace_limit": -1}, {"math_type": "fast"}], ids=str)
 def test_bad_limits(table, bad):
     with pytest.raises(ArgumentError, match=next(iter(bad))):
         table.best(**bad)
@@ -137,7 +137,7 @@ def test_sequence(table):
     assert table[1:3] == (PRECOMP, GEMM)
     assert GEMM in table
     assert table.index(GEMM) == 2
-    assert list(reversed(table))[0] is DIRECT
+    assert next(reversed(table)) is DIRECT
     with pytest.raises(IndexError):
         table[5]
 

