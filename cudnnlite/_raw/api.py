@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cudnnlite._raw.check import make_errcheck, read_last_error
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
+from cudnnlite._raw.prepared import PreparedCall, is_pointer
 from cudnnlite._raw.record import Function
 from cudnnlite.errors import SymbolNotFoundError
 
@@ -63,6 +64,13 @@ class CudnnApi(_Base):
         if self._last_error is None:
             self._last_error = self._pointer(self._record("cudnnGetLastErrorString"))
         return read_last_error(self._last_error)
+
+    def prepare(self, name: str, *arguments: Any) -> PreparedCall:
+        """Marshal all arguments of the C function `name` once, for many calls; the status is checked at each."""
+        function = getattr(self, name)
+        if is_pointer(function):
+            function = self._bind(self._record(name))  # a pointer of its own: this one will not convert arguments
+        return PreparedCall(function, self._record(name), *arguments)
 
     def _record(self, name: str) -> Function:
         try:

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from cudnnlite import arrays
+from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
@@ -134,7 +135,9 @@ class ConvolutionForwardPlan(Plan):
         self._x_seen: TensorSpec = problem.x
         self._w_seen: TensorSpec | None = None
         self._y_seen: TensorSpec = problem.y
-        self._apart = (0, 0, 0)  # addresses of x, w and out whose memory was found not to overlap
+        # what the last call was given: the addresses of x, w and y, found not to overlap, and of the workspace
+        self._pointers, self._scratch = (0, 0, 0), 0
+        self._prepared: PreparedCall | None = None
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
         if problem.y.size == 0:  # an empty batch: nothing to describe, nothing to call
@@ -166,10 +169,12 @@ class ConvolutionForwardPlan(Plan):
                 f"{kind} needs a workspace of {format_size(self.workspace)}; the limit is {format_size(limit)}"
             )
         self.choice = choice
-        self._native, self._x_desc, self._w_desc, self._conv_desc, self._y_desc = problem.pointers
-        self._alpha, self._beta_pointer = self._scalars.alpha_pointer, self._scalars.beta_pointer
-        self._algorithm = int(kind)
-        self._forward = self._handle.api.cudnnConvolutionForward
+        scalars = self._scalars
+        handle, x, w, conv, y = problem.pointers
+        self._prepared = self._handle.api.prepare(
+            "cudnnConvolutionForward", handle, scalars.alpha_pointer, x, 0, w, 0, conv, kind, 0, self.workspace,
+            scalars.beta_pointer, y, 0,
+        )  # fmt: skip
 
     def _tell_passed_over(self, choice: AlgorithmResult, limit: int | None) -> None:
         excluded = [other for other, _ in choice.passed_over if other.ok]
@@ -216,18 +221,18 @@ class ConvolutionForwardPlan(Plan):
             self._check_x(x)
         if w.spec is not self._w_seen:
             self._check_w(w)
-        x_ptr, w_ptr = x.ptr, w.ptr
         if out is None:
             y = self._new_output()
         else:
             y = out if type(out) is DeviceArray and out.device is device else on_device(self._handle, out, "out")
             if y.spec is not self._y_seen:
                 self._check_y(y)
-            pointers = (x_ptr, w_ptr, y.ptr)
-            if y.readonly or pointers != self._apart:
-                check_writable(y, x, w)
-                self._apart = pointers
-        if self.choice is None:
+        pointers = (x.ptr, w.ptr, y.ptr)
+        moved = pointers != self._pointers
+        if moved or y.readonly:
+            check_writable(y, x, w)
+        prepared = self._prepared
+        if prepared is None:  # an empty batch
             return y
         stream = self._handle._stream
         needed = scratch = self.workspace
@@ -235,14 +240,14 @@ class ConvolutionForwardPlan(Plan):
             scratch = self._own_workspace(workspace, x, w, y)
         elif needed:
             scratch = self._handle.workspace.reserve(needed, stream)
+        if moved or scratch != self._scratch:
+            prepared.replace(x=x.ptr, w=w.ptr, y=y.ptr, workSpace=scratch)
+            self._pointers, self._scratch = pointers, scratch
         crossed = None
         if x.stream is not stream or w.stream is not stream or y.stream is not stream:
             crossed = wait_for_streams(stream, x, w, y)
         try:
-            self._forward(
-                self._native, self._alpha, self._x_desc, x_ptr, self._w_desc, w_ptr, self._conv_desc, self._algorithm,
-                scratch, needed, self._beta_pointer, self._y_desc, y.ptr,
-            )  # fmt: skip
+            prepared.function(*prepared.arguments)
         except CudnnError as error:
             self._problem.involve(error)
             raise

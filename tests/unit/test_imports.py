@@ -16,7 +16,7 @@ LAYERS = (
     ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
     ("errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types", "_raw.record", "_raw.functions",
      "_raw.signatures", "_raw.dlpack"),
-    ("_raw.check", "_raw.library", "_raw.api"),
+    ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
     ("native", "descriptors"),
     ("foreign", "device", "cuda_device", "emulated"),
