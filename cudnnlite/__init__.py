@@ -10,7 +10,7 @@
 Importing it loads no library; making the first descriptor or handle does.
 """
 
-from cudnnlite import errors
+from cudnnlite import errors, raw
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from cudnnlite.enums import (
@@ -52,10 +52,9 @@ from cudnnlite.handle import Handle
 from cudnnlite.ops.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
-    find_convolution_forward,
-    get_convolution_forward,
     plan_convolution_forward,
 )
+from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.workspace import Workspace
@@ -111,4 +110,5 @@ __all__ = [
     "find_convolution_forward",
     "get_convolution_forward",
     "plan_convolution_forward",
+    "raw",
 ]

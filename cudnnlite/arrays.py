@@ -250,6 +250,8 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
         spec = TensorSpec(foreign.shape, foreign.dtype, strides=foreign.strides)
     except ArgumentError as error:
         raise ArgumentError(f"{argument} cannot be described to cuDNN: {error}") from error
+    if foreign.ptr % foreign.dtype.itemsize:
+        raise ArgumentError(f"{argument} begins at {foreign.ptr:#x}, which is not aligned to its {foreign.dtype}")
     return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 DeviceOption = Annotated[
@@ -25,8 +27,18 @@ DeviceOption = Annotated[
 ]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(metadata.version("cudnnlite"))
+        raise typer.Exit
+
+
 @app.callback()
-def _app() -> None:
+def _app(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -36,12 +48,14 @@ def demo(
     device: DeviceOption = None,
 ) -> None:
     """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
+    if output.suffix.lower() != ".png" or not output.absolute().parent.is_dir():
+        raise _failure(f"--output {output}: a .png in a folder that exists is needed")
     try:
         from cudnnlite.demo import detect_edges, load_photograph, save_side_by_side
 
         photograph = load_photograph()
     except ImportError as error:
-        raise _failure(f"the demo needs matplotlib and Pillow: pip install 'cudnnlite[examples]' ({error})") from error
+        raise _failure(f"the demo needs matplotlib and Pillow, the extra 'examples' ({error})") from error
     import cudnnlite as dnn
 
     with _handle(device) as handle:
@@ -71,26 +85,14 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and no
         raise typer.Exit(1)
 
 
-def _print_facts(facts: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for section, value in facts.items():
-        if isinstance(value, dict):
-            table.add_row(section, "" if value else "none set")
-            for name, entry in value.items():
-                text = (
-                    "\n".join(f"{key}\n  {item}" for key, item in entry.items())
-                    if isinstance(entry, dict)
-                    else str(entry)
-                )
-                table.add_row(f"  {name}", text)
+def _print_facts(facts: dict[str, Any], indent: str = "") -> None:
+    """Print nested facts as indented lines, unwrapped, so that paths can be copied and piped."""
+    for name, value in facts.items():
+        if isinstance(value, dict) and value:
+            typer.echo(f"{indent}{name}")
+            _print_facts(value, indent + "  ")
         else:
-            table.add_row(section, str(value))
-    Console(highlight=False, soft_wrap=False).print(table)
+            typer.echo(f"{indent}{name}: {'none' if value == {} else value}")
 
 
 def _handle(device: str | None) -> Any:
@@ -99,15 +101,17 @@ def _handle(device: str | None) -> Any:
 
     chosen = device or os.environ.get("CUDNNLITE_DEVICE") or "auto"
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "running on the emulated device", RuntimeWarning)
-            return dnn.Handle(chosen)
+        with warnings.catch_warnings(record=True) as told:
+            handle = dnn.Handle(chosen)
+        for warning in told:
+            typer.echo(f"{warning.message}", err=True)
+        return handle
     except dnn.CudnnliteError as error:
         raise _failure(str(error)) from error
 
 
 def _emulated_note(handle: Any) -> str:
-    return "  (no GPU: NumPy computes; its times are not a GPU's)" if handle.device.kind == "emulated" else ""
+    return "  (NumPy computes; its times are not a GPU's)" if handle.device.kind == "emulated" else ""
 
 
 def _failure(message: str) -> typer.Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class CudaDevice:
             from cuda.bindings import driver
         except ImportError as error:
             raise NoDeviceError(
-                f"no CUDA device: cuda-python cannot be imported ({error}); pip install 'cudnnlite[cu12]' (or cu13)"
+                f"no CUDA device: cuda-python cannot be imported ({error}); install it with cudnnlite's extra cu12 or cu13"
             ) from error
         self._core, self._driver = core, driver
         try:
@@ -39,11 +40,15 @@ class CudaDevice:
             raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from error
         self.index = index
         self.needs_activation = count > 1
-        self.api = CudnnApi(load_library(), memory=self.memory_info)
         self.default_stream = self._device.default_stream
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
+
+    @cached_property
+    def api(self) -> CudnnApi:
+        """The function table; the first look at it loads libcudnn."""
+        return CudnnApi(load_library(), memory=self.memory_info)
 
     @property
     def name(self) -> str:
@@ -61,6 +66,7 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
+        self.activate()
         self._device.sync()
 
     def stream(self, stream: Any) -> Any:
@@ -74,7 +80,7 @@ class CudaDevice:
         address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
         if not isinstance(address, int) or isinstance(address, bool):
             raise ArgumentError(f"stream={stream!r} is not a CUDA stream; allowed: an address or a stream object")
-        return self._core.Stream.from_handle(address) if address else self.default_stream
+        return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
 
     def create_stream(self) -> Any:
         """Make a `cuda.core.Stream`."""
@@ -96,29 +102,38 @@ class CudaDevice:
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
+        self.activate()
         result, free, total = self._driver.cuMemGetInfo()
         if result:
             raise RuntimeError(f"cuMemGetInfo: {result}")
-        pool = self._device.memory_resource.attributes
-        return free + pool.reserved_mem_current - pool.used_mem_current, total
+        pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
+        return free + (pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0), total
 
     def memory_used(self) -> int:
         """Return the bytes in use in the device's memory pool, by whoever uses that pool."""
-        return int(self._device.memory_resource.attributes.used_mem_current)
+        pool = getattr(self._device.memory_resource, "attributes", None)
+        return int(pool.used_mem_current) if pool is not None else 0
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
+        self.activate()
         buffer = self._core.Buffer.from_handle
         buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
+        memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        unknown, _ = self._driver.cuPointerGetAttribute(memory_type, source.ctypes.data)
+        if not unknown:  # CUDA knows the memory: it is pinned, and is read later unless we wait
+            stream.sync()
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
+        self.activate()
         buffer = self._core.Buffer.from_handle
         buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
         stream.sync()
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
+        self.activate()
         buffer = self._core.Buffer.from_handle
         buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=stream)
 
@@ -126,6 +141,7 @@ class CudaDevice:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
         if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
             raise _host_array(array, argument)
+        self.activate()
         try:
             view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
             shape, strides, dtype = view.shape, view.strides, view.dtype
@@ -143,12 +159,15 @@ class CudaDevice:
 
     def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
         """Return a DLPack capsule of the array."""
+        self.activate()
         if consumer != -1:  # -1: the consumer wants no ordering
             address = _LEGACY_STREAM if consumer is None else int(consumer)
             if address != int(stream.handle):
                 self._core.Stream.from_handle(address).wait(stream)
         buffer = self._core.Buffer.from_handle(array.ptr, array.nbytes, owner=array.owner)
-        view = self._core.utils.StridedMemoryView.from_buffer(buffer, array.shape, array.strides, dtype=array.dtype)
+        view = self._core.utils.StridedMemoryView.from_buffer(
+            buffer, array.shape, array.strides, dtype=array.dtype, is_readonly=array.readonly
+        )
         return view.__dlpack__(stream=-1, **options)
 
     def dlpack_device(self) -> tuple[int, int]:
@@ -169,10 +188,26 @@ class CudaDevice:
         }
 
 
+class _BorrowedStream:
+    """A foreign stream as cuda.core takes it: by a protocol that not all speak, and with its owner kept alive."""
+
+    def __init__(self, address: int, owner: object) -> None:
+        self._address = address
+        self._owner = owner
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
+
+
 def _host_array(array: Any, argument: str) -> ArrayTypeError:
     return ArrayTypeError(
         f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
     )
+
+
+def format_cuda_version(version: int) -> str:
+    """Format CUDA's version number: 12090 becomes '12.9'."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def describe_cuda() -> dict[str, Any]:
@@ -193,7 +228,7 @@ def describe_cuda() -> dict[str, Any]:
         devices[f"cuda:{core_device.device_id}"] = f"{core_device.name}, compute capability {major}.{minor}"
     free, total = device.memory_info()
     return {
-        "driver supports CUDA": f"{version // 1000}.{version % 1000 // 10}",
+        "driver supports CUDA": format_cuda_version(version),
         "devices": devices,
         "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
     }

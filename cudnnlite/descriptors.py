@@ -17,6 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.native import NativeObject
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_INT, MAX_RANK, MAX_SPATIAL_RANK, VECT_C, span
+from cudnnlite.specs.tensor import tensor_spec_of
 
 
 def read_tensor_spec(api: CudnnApi, native: Any) -> TensorSpec:
@@ -96,12 +97,12 @@ class TensorDescriptor(NativeObject):
     def __init__(
         self,
         shape: Iterable[int] | TensorSpec,
-        dtype: Any = "float32",
+        dtype: Any = None,
         layout: str | None = None,
         *,
         strides: Iterable[int] | None = None,
     ) -> None:
-        spec = shape if isinstance(shape, TensorSpec) else TensorSpec(shape, dtype, layout, strides=strides)
+        spec = tensor_spec_of(shape, dtype, layout, strides)
         check_describable(spec, "shape")
         super().__init__(spec)
 
@@ -153,8 +154,15 @@ class FilterDescriptor(NativeObject):
     _create = "cudnnCreateFilterDescriptor"
     _destroy = "cudnnDestroyFilterDescriptor"
 
-    def __init__(self, shape: Iterable[int] | FilterSpec, dtype: Any = "float32", layout: str | None = None) -> None:
-        spec = shape if isinstance(shape, FilterSpec) else FilterSpec(shape, dtype, layout)
+    def __init__(self, shape: Iterable[int] | FilterSpec, dtype: Any = None, layout: str | None = None) -> None:
+        if not isinstance(shape, FilterSpec):
+            spec = FilterSpec(shape, "float32" if dtype is None else dtype, layout)
+        elif dtype is None and layout is None:
+            spec = shape
+        else:
+            raise ArgumentError(
+                f"dtype={dtype!r} and layout={layout!r} beside a whole spec, {shape}, which has its own"
+            )
         check_describable(spec, "shape")
         super().__init__(spec)
 
@@ -212,11 +220,12 @@ class ConvolutionDescriptor(NativeObject):
         spatial_rank: int | None = None,
         **options: Any,
     ) -> None:
-        spec = (
-            padding
-            if isinstance(padding, ConvolutionSpec)
-            else ConvolutionSpec(padding, stride, dilation, groups, **options)
-        )
+        if not isinstance(padding, ConvolutionSpec):
+            spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
+        elif (stride, dilation, groups, options) == (1, 1, 1, {}):
+            spec = padding
+        else:
+            raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
         self._spatial_rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
         if self._spatial_rank not in range(1, MAX_SPATIAL_RANK + 1):
             raise ArgumentError(f"spatial_rank={spatial_rank!r}; allowed: 1 to {MAX_SPATIAL_RANK}")
@@ -250,6 +259,11 @@ class ConvolutionDescriptor(NativeObject):
 
         A 1-D convolution's is of rank 3 again.  For a spec's own answer, see `ConvolutionSpec.output_shape`.
         """
+        for argument, given, kind in (("x", x, TensorDescriptor), ("w", w, FilterDescriptor)):
+            if not isinstance(given, kind):
+                raise ArgumentError(
+                    f"{argument}={given!r} is not a {kind.__name__}; shapes go to ConvolutionSpec.output_shape"
+                )
         rank = len(x.spec.native()[0])
         dims = _ints([0] * rank)
         self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)

@@ -112,12 +112,13 @@ def get_device(device: Any = None) -> Device:
     NoDeviceError
         There is no such CUDA device; the message says how to choose the emulated one.
     """
+    argument = "device"
     if device is None:
-        device = os.environ.get(DEVICE_VARIABLE) or "cuda"
+        device, argument = default_device(), DEVICE_VARIABLE
     if hasattr(device, "copy_in"):
         found: Device = device
         return found
-    kind, index = _parse_device(device)
+    kind, index = _parse_device(device, argument)
     if kind == "auto":
         return _auto(index)
     with _lock:
@@ -126,7 +127,12 @@ def get_device(device: Any = None) -> Device:
         return _devices[kind, index]
 
 
-def _parse_device(device: Any) -> tuple[str, int]:
+def default_device() -> str:
+    """Return what a `Handle()` without arguments asks for."""
+    return os.environ.get(DEVICE_VARIABLE) or "cuda"
+
+
+def _parse_device(device: Any, argument: str) -> tuple[str, int]:
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return "cuda", device
     if isinstance(device, str):
@@ -135,7 +141,7 @@ def _parse_device(device: Any) -> tuple[str, int]:
             return kind, int(index or 0)
     elif hasattr(device, "device_id") and hasattr(device, "compute_capability"):
         return "cuda", int(device.device_id)
-    raise ArgumentError(f"device={device!r} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
+    raise ArgumentError(f"{argument}={device!r} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
 
 
 def _make(kind: str, index: int) -> Device:

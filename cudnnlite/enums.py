@@ -65,9 +65,9 @@ def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
     """
     if isinstance(value, kind):
         return value
-    names = kind.__members__
+    names = {name: member for name, member in kind.__members__.items() if name != "COUNT"}  # a C enum's end, no choice
     if isinstance(value, str):
-        wanted = value.upper()
+        wanted = value.upper().replace("-", "_")
         for name, member in names.items():
             if name.upper() == wanted:
                 return member

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, load_library
-from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.device import DEVICE_VARIABLE, default_device
 from cudnnlite.errors import CudnnliteError
 
 # Variables that change which library is loaded, which device is used, or what is computed.
@@ -49,6 +49,7 @@ def gather() -> dict[str, Any]:
         "cudnnlite": metadata.version("cudnnlite"),
         "python": f"{platform.python_version()} on {platform.platform()}",
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "default device": default_device(),
         "library": _library(),
         "cuda": _cuda(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -63,6 +64,8 @@ def _version(package: str) -> str | None:
 
 
 def _library() -> dict[str, Any]:
+    from cudnnlite.cuda_device import format_cuda_version
+
     try:
         library = load_library()
     except CudnnliteError as error:
@@ -76,11 +79,11 @@ def _library() -> dict[str, Any]:
     }
 
 
-def _by_folder(parts: dict[str, str]) -> dict[str, str]:
+def _by_folder(parts: list[str]) -> dict[str, str]:
     """Return folder -> file names: one folder is healthy, two are a mixture."""
     folders: dict[str, list[str]] = {}
-    for name, path in parts.items():
-        folders.setdefault(str(Path(path).parent), []).append(name)
+    for path in parts:
+        folders.setdefault(str(Path(path).parent), []).append(Path(path).name)
     return {folder: ", ".join(names) for folder, names in folders.items()}
 
 
@@ -91,8 +94,3 @@ def _cuda() -> dict[str, Any]:
         return describe_cuda()
     except CudnnliteError as error:
         return {"error": str(error)}
-
-
-def format_cuda_version(version: int) -> str:
-    """Format CUDA's version number: 12090 becomes '12.9'."""
-    return f"{version // 1000}.{version % 1000 // 10}"

@@ -14,7 +14,7 @@ from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
 from cudnnlite.device import Device, get_device
 from cudnnlite.errors import ClosedError, ThreadError
 from cudnnlite.native import NativeObject
-from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.tensor import tensor_spec_of
 from cudnnlite.workspace import Workspace
 
 
@@ -155,7 +155,7 @@ class Handle(NativeObject):
             values = arrays.view(self.device, self._stream, values, "values").numpy()
         return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout)
 
-    def empty(self, shape: Any, dtype: Any = "float32", layout: str | None = None) -> arrays.DeviceArray:
+    def empty(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
         """Allocate an array with undefined contents (all NaN on the emulated device).
 
         Parameters
@@ -163,15 +163,21 @@ class Handle(NativeObject):
         shape : tuple of int or TensorSpec
             ``(N, C, *spatial)``, whatever the layout; or a whole spec.
         dtype, layout
-            As in `TensorSpec`.
+            As in `TensorSpec`; float32 if not given.
 
         Returns
         -------
         DeviceArray
+
+        Raises
+        ------
+        ArgumentError
+            As in `TensorSpec`.
+        DeviceMemoryError
+            There is not enough device memory; the message says how much was free.
         """
         self.use()
-        spec = shape if isinstance(shape, TensorSpec) else TensorSpec(shape, dtype, layout)
-        return arrays.empty(self.device, self._stream, spec)
+        return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
 
     def view(self, array: Any) -> arrays.DeviceArray:
         """View an array on this device, without a copy, as one that belongs to this handle's stream.
@@ -200,6 +206,7 @@ class Handle(NativeObject):
         """
         if self._native is None:
             return
+        self.device.activate()
         # all of it happens, in this order from the last line up, whichever fails
         with ExitStack() as stack:
             stack.callback(self.workspace.close)

@@ -82,7 +82,8 @@ def cached_plan(handle: Handle, key: Hashable, make: Callable[[], PlanT]) -> Pla
     try:
         plan = plans.get(key)
     except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
-        return make()
+        make().close()
+        raise
     if plan is None:
         plan = plans[key] = make()
         while len(plans) > _MAX_CACHED:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.enums import MathType, Status, parse_math_type
-from cudnnlite.errors import NoAlgorithmError
+from cudnnlite.errors import ArgumentError, NoAlgorithmError
 from cudnnlite.sizes import format_size, parse_size
 
 
@@ -64,11 +64,22 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     title : str
         What was searched.
     timing : str
-        Where the times come from: 'cudnnFind', 'heuristic (not run)', with the device where that is the emulated one.
+        Where the times come from, with the device.
+    searched_with : int or None
+        The bytes of workspace that the search itself had; what needs more failed in it.
     """
 
-    def __init__(self, rows: Sequence[AlgorithmResult], *, title: str, timing: str, device_memory: int = 0) -> None:
+    def __init__(
+        self,
+        rows: Sequence[AlgorithmResult],
+        *,
+        title: str,
+        timing: str,
+        device_memory: int = 0,
+        searched_with: int | None = None,
+    ) -> None:
         self._rows = tuple(rows)
+        self.searched_with = searched_with
         self.title = title
         self.timing = timing
         self._device_memory = device_memory
@@ -112,16 +123,35 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if workspace_limit is not None:
             limit = parse_size(workspace_limit, "workspace_limit", total=self._device_memory or None)
         wanted = None if math_type is None else parse_math_type(math_type)
-        reasons = [(row, _why_not(row, limit, deterministic, wanted)) for row in self._rows]
+        if deterministic is not None and not isinstance(deterministic, bool):
+            raise ArgumentError(f"deterministic={deterministic!r}; allowed: True, False, None")
+        reasons = [(row, self._failure(row) or _why_not(row, limit, deterministic, wanted)) for row in self._rows]
         chosen = next((row for row, why in reasons if not why), None)
+        if chosen is None and not any(row.ok for row in self._rows) and self.searched_with is None:
+            raise NoAlgorithmError(f"cuDNN has no algorithm for {self.title}: it refuses this combination")
         if chosen is None:
             listed = "".join(f"\n  {row.algorithm} ({row.math_type}): {why}" for row, why in reasons)
             raise NoAlgorithmError(
                 f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
             )
         before = self._rows.index(chosen)
-        passed = tuple((row, why + _lost(row, chosen)) for row, why in reasons[:before])
-        return replace(chosen, passed_over=passed)
+        passed = [(row, why + _lost(row, chosen)) for row, why in reasons[:before]]
+        # what could not be tried for want of workspace might have been faster, wherever it stands
+        passed += [(row, why) for row, why in reasons[before + 1 :] if self._wanted_more(row)]
+        return replace(chosen, passed_over=tuple(passed))
+
+    def _wanted_more(self, row: AlgorithmResult) -> bool:
+        """Tell whether a candidate failed because the search had less workspace than it needs."""
+        return not row.ok and self.searched_with is not None and row.workspace > self.searched_with
+
+    def _failure(self, row: AlgorithmResult) -> str:
+        """Return why a candidate cannot be used at all; empty if it can."""
+        if row.ok:
+            return ""
+        if self._wanted_more(row):
+            assert self.searched_with is not None
+            return f"{row.status}: needs more than the search's {format_size(self.searched_with)}"
+        return str(row.status)
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells as text, the heading first."""
@@ -133,7 +163,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
                 "-" if row.time_ms is None else f"{row.time_ms:.4f}",
                 format_size(row.workspace) if row.ok or row.workspace else "-",
                 "yes" if row.deterministic else "no",
-                "ok" if row.ok else str(row.status),
+                self._failure(row) or "ok",
             )
             for row in self._rows
         ]
@@ -167,8 +197,6 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
 def _why_not(row: AlgorithmResult, limit: int | None, deterministic: bool | None, math_type: Any) -> str:
     """Return what excludes a candidate; empty if nothing does."""
-    if not row.ok:
-        return str(row.status)
     reasons = []
     if limit is not None and row.workspace > limit:
         reasons.append(f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}")

@@ -27,7 +27,8 @@ class Workspace:
 
     def __init__(self, device: Device, limit: int | str | None = None) -> None:
         self._device = device
-        self._buffers: dict[int, Any] = {}
+        # by the stream's address; the stream is kept, so that its address cannot come to mean another one
+        self._buffers: dict[int, tuple[Any, Any]] = {}
         self._leased: set[int] = set()
         self._peak = 0
         self._closed = False
@@ -39,7 +40,10 @@ class Workspace:
 
     @property
     def limit(self) -> int | None:
-        """The largest buffer in bytes, or None.  Settable, with the same values as the constructor takes."""
+        """The largest buffer in bytes, or None.  Settable, with the same values as the constructor takes.
+
+        A limit that is lowered holds for what is wanted from now on; `release` gives back what is held.
+        """
         return self._limit
 
     @limit.setter
@@ -56,17 +60,18 @@ class Workspace:
     @property
     def size(self) -> int:
         """The bytes held now, all streams together."""
-        return sum(buffer.size for buffer in self._buffers.values())
+        return sum(buffer.size for buffer, _ in self._buffers.values())
 
     @property
     def peak(self) -> int:
         """The most bytes ever held, all streams together."""
         return self._peak
 
-    def reserve(self, nbytes: int, stream: Any) -> int:
+    def reserve(self, nbytes: int, stream: Any, *, limit: int | None = None) -> int:
         """Return the address of at least `nbytes` on `stream`, growing its buffer if needed; 0 for no bytes.
 
-        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.
+        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.  A `limit` in bytes counts
+        instead of the workspace's own.
 
         Raises
         ------
@@ -82,9 +87,9 @@ class Workspace:
         key = int(stream.handle)
         if key in self._leased:
             raise WorkspaceLimitError(f"the workspace of stream {key:#x} is leased; bring a buffer of your own")
-        buffer = self._buffers.get(key)
+        buffer, _ = self._buffers.get(key, (None, None))
         if buffer is None or buffer.size < nbytes:
-            buffer = self._grow(nbytes, stream, key)
+            buffer = self._grow(nbytes, stream, key, self._limit if limit is None else limit)
         self._recent_stream, self._recent_size, self._recent_address = stream, buffer.size, int(buffer.handle)
         return self._recent_address
 
@@ -102,6 +107,9 @@ class Workspace:
             As in `reserve`.
         """
         address = self.reserve(nbytes, stream)
+        if not nbytes:
+            yield 0
+            return
         key = int(stream.handle)
         self._leased.add(key)
         self._forget_recent()
@@ -110,16 +118,16 @@ class Workspace:
         finally:
             self._leased.discard(key)
 
-    def _grow(self, nbytes: int, stream: Any, key: int) -> Any:
+    def _grow(self, nbytes: int, stream: Any, key: int, limit: int | None) -> Any:
         if self._closed:
             raise ClosedError("this workspace's handle was closed")
-        if self._limit is not None and nbytes > self._limit:
+        if limit is not None and nbytes > limit:
             raise WorkspaceLimitError(
-                f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(self._limit)}"
+                f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(limit)}"
             )
         buffer = self._device.allocate(nbytes, stream)
-        old = self._buffers.get(key)
-        self._buffers[key] = buffer
+        old, _ = self._buffers.get(key, (None, None))
+        self._buffers[key] = buffer, stream
         self._peak = max(self._peak, self.size + (old.size if old is not None else 0))
         if old is not None:
             old.close(stream)
@@ -131,7 +139,7 @@ class Workspace:
             raise WorkspaceLimitError("the workspace cannot be released while it is leased")
         self._forget_recent()
         buffers, self._buffers = self._buffers, {}
-        for buffer in buffers.values():
+        for buffer, _ in buffers.values():
             buffer.close()
 
     def close(self) -> None:

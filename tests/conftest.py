@@ -11,6 +11,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import warnings
 from collections import Counter
 from functools import lru_cache
 from typing import Any
@@ -58,9 +59,11 @@ def pytest_collection_finish() -> None:
     The optional libraries are imported before that, where they are installed: with PyTorch and JAX loaded later, the
     collections made the run on a GPU ten times as long.
     """
-    for name in OPTIONAL_LIBRARIES:
-        if importlib.util.find_spec(name.partition(".")[0]):
-            importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they warn of while they are imported is not ours
+        for name in OPTIONAL_LIBRARIES:
+            if importlib.util.find_spec(name.partition(".")[0]):
+                importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -77,9 +77,10 @@ def _types(headers: Headers) -> str:
         "from __future__ import annotations\n",
     ]
     texts = [text for struct in headers.structs for _, text in struct.fields] + [text for _, text in headers.callbacks]
-    parts.append(_import("ctypes", _sorted({"c_void_p", "Structure"} | _used(texts))) + "\n")
+    parts.append(_import("ctypes", _sorted({"Structure"} | _used(texts))) + "\n")
+    parts.append("from cudnnlite._raw.opaque import Opaque\n")
     for name in sorted(headers.handles):
-        parts.append(f'\nclass {name}(c_void_p):\n    """The C handle {name}."""\n')
+        parts.append(f'\nclass {name}(Opaque):\n    """The C handle {name}."""\n')
     for struct in headers.structs:
         fields = "\n".join(f'        ("{name}", {text}),' for name, text in struct.fields)
         parts.append(

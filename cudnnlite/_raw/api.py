@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -110,8 +109,3 @@ def library_api() -> CudnnApi:
     if _process_api is None:
         _process_api = CudnnApi(load_library())
     return _process_api
-
-
-def scalar_pointer(value: float, double: bool) -> Any:
-    """Make a host scalar of the C type that cuDNN wants, for arguments such as alpha and beta (`const void *`)."""
-    return ctypes.pointer((ctypes.c_double if double else ctypes.c_float)(value))

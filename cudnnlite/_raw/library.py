@@ -62,9 +62,9 @@ class Library:
         function.restype = ctypes.c_size_t
         return int(function())
 
-    def parts(self) -> dict[str, str]:
-        """Return the libcudnn files that this process has mapped: file name to path, the front included."""
-        return {Path(path).name: path for path in mapped_cudnn_files()}
+    def parts(self) -> list[str]:
+        """Return the paths of the libcudnn files that this process has mapped, the front included."""
+        return mapped_cudnn_files()
 
 
 def load_library() -> Library:
@@ -118,7 +118,7 @@ def _find() -> tuple[str, str]:
     except (pathfinder.DynamicLibNotFoundError, RuntimeError) as error:
         raise LibraryNotFoundError(
             "no libcudnn.so.9 was found (looked for: already loaded in this process, the nvidia-cudnn-cu12 or -cu13 wheel, "
-            "conda, the system's library folders, CUDNN_PATH). Install one with pip install 'cudnnlite[cu12]' (or cu13), "
+            "conda, the system's library folders, CUDNN_PATH). Install one with pip install nvidia-cudnn-cu12 (or -cu13), "
             f"or name a file in {LIBRARY_VARIABLE}"
         ) from error
     how = "already loaded" if found.was_already_loaded_from_elsewhere else str(found.found_via)

@@ -57,8 +57,5 @@ def is_pointer(function: Any) -> bool:
 def _convert(kind: Any, value: Any) -> Any:
     """Return what ctypes passes on without a further look, checked by the prototype's type."""
     checked = kind.from_param(value)
-    if not issubclass(kind, ctypes.c_void_p):
-        return kind(value)  # not `checked`, which a function pointer with types of its own (a callback) would refuse
-    if isinstance(checked, ctypes.c_void_p):  # a handle comes back as it is, to be converted at each call
-        return ctypes.c_void_p.from_param(checked.value)
-    return checked
+    # numbers stay instances: what from_param makes of them, a function pointer with types of its own (a callback) refuses
+    return checked if issubclass(kind, ctypes.c_void_p) else kind(value)

@@ -20,96 +20,98 @@ from ctypes import (
     c_void_p,
 )
 
+from cudnnlite._raw.opaque import Opaque
 
-class cudaGraph_t(c_void_p):
+
+class cudaGraph_t(Opaque):
     """The C handle cudaGraph_t."""
 
 
-class cudaStream_t(c_void_p):
+class cudaStream_t(Opaque):
     """The C handle cudaStream_t."""
 
 
-class cudnnActivationDescriptor_t(c_void_p):
+class cudnnActivationDescriptor_t(Opaque):
     """The C handle cudnnActivationDescriptor_t."""
 
 
-class cudnnAttnDescriptor_t(c_void_p):
+class cudnnAttnDescriptor_t(Opaque):
     """The C handle cudnnAttnDescriptor_t."""
 
 
-class cudnnBackendDescriptor_t(c_void_p):
+class cudnnBackendDescriptor_t(Opaque):
     """The C handle cudnnBackendDescriptor_t."""
 
 
-class cudnnCTCLossDescriptor_t(c_void_p):
+class cudnnCTCLossDescriptor_t(Opaque):
     """The C handle cudnnCTCLossDescriptor_t."""
 
 
-class cudnnConvolutionDescriptor_t(c_void_p):
+class cudnnConvolutionDescriptor_t(Opaque):
     """The C handle cudnnConvolutionDescriptor_t."""
 
 
-class cudnnDropoutDescriptor_t(c_void_p):
+class cudnnDropoutDescriptor_t(Opaque):
     """The C handle cudnnDropoutDescriptor_t."""
 
 
-class cudnnFilterDescriptor_t(c_void_p):
+class cudnnFilterDescriptor_t(Opaque):
     """The C handle cudnnFilterDescriptor_t."""
 
 
-class cudnnFusedOpsConstParamPack_t(c_void_p):
+class cudnnFusedOpsConstParamPack_t(Opaque):
     """The C handle cudnnFusedOpsConstParamPack_t."""
 
 
-class cudnnFusedOpsPlan_t(c_void_p):
+class cudnnFusedOpsPlan_t(Opaque):
     """The C handle cudnnFusedOpsPlan_t."""
 
 
-class cudnnFusedOpsVariantParamPack_t(c_void_p):
+class cudnnFusedOpsVariantParamPack_t(Opaque):
     """The C handle cudnnFusedOpsVariantParamPack_t."""
 
 
-class cudnnHandle_t(c_void_p):
+class cudnnHandle_t(Opaque):
     """The C handle cudnnHandle_t."""
 
 
-class cudnnLRNDescriptor_t(c_void_p):
+class cudnnLRNDescriptor_t(Opaque):
     """The C handle cudnnLRNDescriptor_t."""
 
 
-class cudnnOpTensorDescriptor_t(c_void_p):
+class cudnnOpTensorDescriptor_t(Opaque):
     """The C handle cudnnOpTensorDescriptor_t."""
 
 
-class cudnnPoolingDescriptor_t(c_void_p):
+class cudnnPoolingDescriptor_t(Opaque):
     """The C handle cudnnPoolingDescriptor_t."""
 
 
-class cudnnRNNDataDescriptor_t(c_void_p):
+class cudnnRNNDataDescriptor_t(Opaque):
     """The C handle cudnnRNNDataDescriptor_t."""
 
 
-class cudnnRNNDescriptor_t(c_void_p):
+class cudnnRNNDescriptor_t(Opaque):
     """The C handle cudnnRNNDescriptor_t."""
 
 
-class cudnnReduceTensorDescriptor_t(c_void_p):
+class cudnnReduceTensorDescriptor_t(Opaque):
     """The C handle cudnnReduceTensorDescriptor_t."""
 
 
-class cudnnSeqDataDescriptor_t(c_void_p):
+class cudnnSeqDataDescriptor_t(Opaque):
     """The C handle cudnnSeqDataDescriptor_t."""
 
 
-class cudnnSpatialTransformerDescriptor_t(c_void_p):
+class cudnnSpatialTransformerDescriptor_t(Opaque):
     """The C handle cudnnSpatialTransformerDescriptor_t."""
 
 
-class cudnnTensorDescriptor_t(c_void_p):
+class cudnnTensorDescriptor_t(Opaque):
     """The C handle cudnnTensorDescriptor_t."""
 
 
-class cudnnTensorTransformDescriptor_t(c_void_p):
+class cudnnTensorTransformDescriptor_t(Opaque):
     """The C handle cudnnTensorTransformDescriptor_t."""
 
 

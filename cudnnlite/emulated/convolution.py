@@ -20,6 +20,7 @@ from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Deter
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
+_WORKSPACE_ALIGNMENT = 16
 _BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
 # Which NumPy kernel answers for which algorithm.
 _KERNELS = {
@@ -122,6 +123,14 @@ def _run(
         raise RefusalError(
             Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {workspace_bytes} bytes; {needed} are needed"
         )
+    sizes = (numpy_dtype(spec.dtype).itemsize for spec in (call.x, call.w, call.y))
+    for name, address, size in zip(("x", "w", "y"), (x, w, y), sizes, strict=True):
+        if (address or 0) % size:
+            raise RefusalError(
+                Status.BAD_PARAM_MISALIGNED_POINTER, f"{name} at {address:#x} is not aligned to {size} bytes"
+            )
+    if needed and (workspace or 0) % _WORKSPACE_ALIGNMENT:
+        raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
     scratch = api.memory.view(workspace or 0, needed)
     images = api.memory.view(x or 0, call.x.nbytes)
     filters = read_values(api.memory.view(w or 0, call.w.nbytes), call.w).astype(call.compute, copy=False)

@@ -1,20 +1,17 @@
-"""Forward convolution: one line, a plan for many calls, and the two searches that cuDNN has."""
+"""Forward convolution: one line, and a plan for many calls."""
 
 from __future__ import annotations
 
-import ctypes
-from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
 
 from cudnnlite import arrays
 from cudnnlite._raw.prepared import PreparedCall
-from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
-from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, Status, parse_enum
+from cudnnlite.enums import ConvolutionFwdAlgo, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
 from cudnnlite.handle import Handle
+from cudnnlite.ops.convolution_problem import DEFAULT_CONV, ConvolutionProblem
 from cudnnlite.ops.operands import (
     HostScalars,
     check_overlap,
@@ -22,86 +19,15 @@ from cudnnlite.ops.operands import (
     check_workspace,
     check_writable,
     on_device,
-    tensor_spec,
+    real_number,
+    use,
     wait_for_streams,
 )
 from cudnnlite.plans import Plan, cached_plan
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.specs import ConvolutionSpec, TensorSpec
 from cudnnlite.warn import warn_user
-
-_DEFAULT_CONV = ConvolutionSpec()
-
-
-class _Problem:
-    """The specs of a forward convolution and, inside `with`, their descriptors."""
-
-    def __init__(self, handle: Handle, x: Any, w: Any, conv: ConvolutionSpec, y: Any = None) -> None:
-        if not isinstance(conv, ConvolutionSpec):
-            raise ArgumentError(f"conv={conv!r} is not a ConvolutionSpec")
-        self.handle = handle
-        self.x = tensor_spec(x, "x")
-        self.w = _filter_spec(w, self.x)
-        self.conv = conv.replace(compute_type=conv.compute_type_for(self.x))
-        expected = conv.output_spec(self.x, self.w)
-        self.y = expected if y is None else tensor_spec(y, "out")
-        check_shape(self.y, expected)
-        if self.y.overlaps_itself:
-            raise ArgumentError(f"out={self.y}: its values overlap each other in memory")
-
-    def describe(self, stack: ExitStack) -> None:
-        """Make the descriptors; `stack` owns them."""
-        for argument, spec in (("x", self.x), ("w", self.w), ("out", self.y)):
-            check_describable(spec, argument)
-        self.x_desc = stack.enter_context(TensorDescriptor(self.x))
-        self.w_desc = stack.enter_context(FilterDescriptor(self.w))
-        self.conv_desc = stack.enter_context(ConvolutionDescriptor(self.conv, spatial_rank=self.x.rank - 2))
-        self.y_desc = stack.enter_context(TensorDescriptor(self.y))
-
-    @property
-    def pointers(self) -> tuple[Any, Any, Any, Any, Any]:
-        """Handle and descriptors in the order of cuDNN's queries."""
-        return self.handle.ptr, self.x_desc.ptr, self.w_desc.ptr, self.conv_desc.ptr, self.y_desc.ptr
-
-    def workspace(self, algorithm: ConvolutionFwdAlgo) -> int:
-        """Return the bytes of workspace that the algorithm needs with the descriptor's present math type."""
-        size = ctypes.c_size_t()
-        self.handle.api.cudnnGetConvolutionForwardWorkspaceSize(*self.pointers, algorithm, size)
-        return size.value
-
-    def involve(self, error: CudnnError) -> None:
-        """Add the specs to an error's message."""
-        error.involving(x=self.x, w=self.w, conv=self.conv, y=self.y)
-
-    def table(self, results: Any, count: int, timing: str) -> AlgorithmTable:
-        """Turn cuDNN's result structs into a table."""
-        rows = [
-            AlgorithmResult(
-                ConvolutionFwdAlgo(result.algo),
-                MathType(result.mathType),
-                Status(result.status),
-                result.time if result.time >= 0 else None,
-                result.memory,
-                result.determinism == Determinism.DETERMINISTIC,
-            )
-            for result in results[:count]
-        ]
-        device = self.handle.device
-        title = f"convolution forward of {self.x} by {self.w}, {self.conv}"
-        return AlgorithmTable(rows, title=title, timing=timing, device_memory=device.memory_info()[1])
-
-    def result_array(self) -> tuple[Any, ctypes.c_int, int]:
-        """Return room for all results, for their number, and how many there may be."""
-        room = ctypes.c_int()
-        self.handle.api.cudnnGetConvolutionForwardAlgorithmMaxCount(self.handle.ptr, room)
-        return (cudnnConvolutionFwdAlgoPerf_t * room.value)(), ctypes.c_int(), room.value
-
-    def heuristic(self) -> AlgorithmTable:
-        """Ask the v7 heuristic."""
-        results, count, room = self.result_array()
-        self.handle.api.cudnnGetConvolutionForwardAlgorithm_v7(*self.pointers, room, count, results)
-        return self.table(results, count.value, f"none, ranked by cuDNN's heuristic on {self.handle.device}")
 
 
 class ConvolutionForwardPlan(Plan):
@@ -111,8 +37,8 @@ class ConvolutionForwardPlan(Plan):
     ----------
     x, w, conv, y : specs
         What it was made for.
-    choice : AlgorithmResult
-        Algorithm, math type and workspace that each call uses, with what was passed over.
+    choice : AlgorithmResult or None
+        Algorithm, math type and workspace that each call uses, with what was passed over; None for an empty batch.
     workspace : int
         Bytes that each call needs.
     """
@@ -120,7 +46,7 @@ class ConvolutionForwardPlan(Plan):
     def __init__(
         self,
         handle: Handle,
-        problem: _Problem,
+        problem: ConvolutionProblem,
         algorithm: AlgorithmResult | ConvolutionFwdAlgo | None,
         workspace_limit: int | None,
         alpha: float,
@@ -140,6 +66,7 @@ class ConvolutionForwardPlan(Plan):
         self._prepared: PreparedCall | None = None
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
+        self._limit = workspace_limit
         if problem.y.size == 0:  # an empty batch: nothing to describe, nothing to call
             return
         try:
@@ -154,12 +81,23 @@ class ConvolutionForwardPlan(Plan):
     def _choose(self, algorithm: AlgorithmResult | ConvolutionFwdAlgo | None, limit: int | None) -> None:
         problem = self._problem
         if algorithm is None:
-            choice = problem.heuristic().best(limit)
+            table = problem.heuristic()
+            if not any(row.ok for row in table):
+                raise NotSupportedError(
+                    "cudnnGetConvolutionForwardAlgorithm_v7",
+                    Status.NOT_SUPPORTED,
+                    "every algorithm refuses this combination",
+                )
+            choice = table.best(limit)
             self._tell_passed_over(choice, limit)
         elif isinstance(algorithm, AlgorithmResult):
             choice = algorithm
         else:
             choice = AlgorithmResult(algorithm, problem.conv.math_type)
+        if problem.conv.math_type == MathType.FMA != choice.math_type:
+            raise ArgumentError(
+                f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
+            )
         # a result is applied as one: its math type first, then the workspace is asked again
         problem.conv_desc.set_math_type(choice.math_type)
         kind = ConvolutionFwdAlgo(choice.algorithm)
@@ -239,7 +177,7 @@ class ConvolutionForwardPlan(Plan):
         if workspace is not None:
             scratch = self._own_workspace(workspace, x, w, y)
         elif needed:
-            scratch = self._handle.workspace.reserve(needed, stream)
+            scratch = self._handle.workspace.reserve(needed, stream, limit=self._limit)
         if moved or scratch != self._scratch:
             prepared.replace(x=x.ptr, w=w.ptr, y=y.ptr, workSpace=scratch)
             self._pointers, self._scratch = pointers, scratch
@@ -286,17 +224,11 @@ class ConvolutionForwardPlan(Plan):
         self._w_seen = w.spec
 
 
-def _filter_spec(w: Any, x: TensorSpec) -> FilterSpec:
-    if isinstance(w, FilterSpec):
-        return w
-    return FilterSpec.from_tensor(tensor_spec(w, "w"), channels_last=x.is_channels_last)
-
-
 def plan_convolution_forward(
     handle: Handle,
     x: Any,
     w: Any,
-    conv: ConvolutionSpec = _DEFAULT_CONV,
+    conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -349,21 +281,21 @@ def plan_convolution_forward(
     C functions: `cudnnGetConvolutionForwardAlgorithm_v7`, `cudnnGetConvolutionForwardWorkspaceSize`,
     `cudnnConvolutionForward` (all deprecated since cuDNN 9.0, still shipped and working).
     """
-    handle.use()
+    use(handle)
     limit = handle.workspace.limit
     if workspace_limit is not None:
         limit = handle.workspace.parse(workspace_limit, "workspace_limit")
-    if algorithm is not None and not isinstance(algorithm, AlgorithmResult):
-        algorithm = parse_enum(ConvolutionFwdAlgo, algorithm, "algorithm")
-    problem = _Problem(handle, x, w, conv, out)
-    return ConvolutionForwardPlan(handle, problem, algorithm, limit, alpha, beta)
+    problem = ConvolutionProblem(handle, x, w, conv, out)
+    return ConvolutionForwardPlan(
+        handle, problem, _parse_algorithm(algorithm), limit, real_number(alpha, "alpha"), real_number(beta, "beta")
+    )
 
 
 def convolution_forward(
     handle: Handle,
     x: Any,
     w: Any,
-    conv: ConvolutionSpec = _DEFAULT_CONV,
+    conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -413,11 +345,20 @@ def convolution_forward(
     C function: `cudnnConvolutionForward`.  float32 tensors are multiplied in TF32 on Ampere and later unless
     ``conv.math_type`` is `MathType.FMA`.
     """
-    handle.use()
+    use(handle)
     x = on_device(handle, x, "x")
     w = on_device(handle, w, "w")
     y = None if out is None else on_device(handle, out, "out")
-    limit = handle.workspace.limit if workspace_limit is None else workspace_limit
+    if workspace is not None and workspace_limit is None:
+        workspace = on_device(handle, workspace, "workspace")
+        limit: int | None = workspace.nbytes  # the caller's buffer is all there is
+    elif workspace_limit is None:
+        limit = handle.workspace.limit
+    else:
+        limit = handle.workspace.parse(workspace_limit, "workspace_limit")
+    # as plain values, so that what is equal finds the same plan
+    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    algorithm = _parse_algorithm(algorithm)
     key = ("convolution_forward", x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta, algorithm, limit)
     plan = cached_plan(
         handle,
@@ -429,133 +370,9 @@ def convolution_forward(
     return plan(x, w, out=y, workspace=workspace)
 
 
-def get_convolution_forward(
-    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = _DEFAULT_CONV, *, out: Any = None
-) -> AlgorithmTable:
-    """Ask cuDNN's v7 heuristic for its ranking; nothing is run.
-
-    Parameters
-    ----------
-    handle : Handle
-        The device that it ranks for.
-    x, w, conv, out
-        As in `plan_convolution_forward`.
-
-    Returns
-    -------
-    AlgorithmTable
-        All algorithms, the preferred first, those that cuDNN refuses with their status last.
-
-    Raises
-    ------
-    ArgumentError
-        As in `plan_convolution_forward`.
-
-    Notes
-    -----
-    C function: `cudnnGetConvolutionForwardAlgorithm_v7`.
-    """
-    handle.use()
-    problem = _Problem(handle, x, w, conv, out)
-    with ExitStack() as stack:
-        try:
-            problem.describe(stack)
-            return problem.heuristic()
-        except CudnnError as error:
-            problem.involve(error)
-            raise
-
-
-def find_convolution_forward(
-    handle: Handle,
-    x: Any,
-    w: Any,
-    conv: ConvolutionSpec = _DEFAULT_CONV,
-    *,
-    beta: float = 0.0,
-    out: Any = None,
-    workspace_limit: int | str | None = None,
-) -> AlgorithmTable:
-    """Let cuDNN run and time every algorithm on these arrays.
-
-    Parameters
-    ----------
-    handle : Handle
-        Waited for: the search synchronises.
-    x, w : device arrays
-        As in `convolution_forward`.
-    conv : ConvolutionSpec
-        As in `convolution_forward`.
-    beta : float
-        With beta = 0, `out` serves as the search's output and is overwritten.  Otherwise it is left alone, and scratch
-        memory is used in its place.
-    out : device array, optional
-        What the result should look like; scratch memory of the dtype and layout of `x` if not given.
-    workspace_limit : int or str, optional
-        The most workspace that the search itself may use; the handle's limit if not given.  To see what a limit costs,
-        search without one and give the limit to `AlgorithmTable.best`.
-
-    Returns
-    -------
-    AlgorithmTable
-        Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times
-        contain 50 to 100 us of host overhead, so small problems are often misranked.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, DeviceMemoryError
-        As in `convolution_forward`.
-
-    Notes
-    -----
-    C function: `cudnnFindConvolutionForwardAlgorithmEx`, with workspace of our own; plain `cudnnFind...`, which
-    allocates behind the caller's back, is never used.
-    """
-    handle.use()
-    x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
-    y = None if out is None else on_device(handle, out, "out")
-    problem = _Problem(handle, x, w, conv, y)
-    if y is not None:
-        check_writable(y, x, w)
-    if problem.y.size == 0:
-        raise ArgumentError(f"x={x.spec} is an empty batch; there is nothing to time")
-    limit = handle.workspace.limit
-    if workspace_limit is not None:
-        limit = handle.workspace.parse(workspace_limit, "workspace_limit")
-    stream = handle.stream
-    with ExitStack() as stack:
-        try:
-            problem.describe(stack)
-            results, count, room = problem.result_array()
-            if y is None or beta != 0:
-                y = arrays.empty(handle.device, stream, problem.y)
-            size = _search_workspace(problem, limit)
-            scratch = handle.device.allocate(size, stream)
-            stack.callback(scratch.close, stream)
-            api, (native, *descriptors) = handle.api, problem.pointers
-            x_desc, w_desc, conv_desc, y_desc = descriptors
-            crossed = wait_for_streams(stream, x, w, y)
-            api.cudnnFindConvolutionForwardAlgorithmEx(
-                native, x_desc, x.ptr, w_desc, w.ptr, conv_desc, y_desc, y.ptr, room, count, results,
-                int(scratch.handle), size,
-            )  # fmt: skip
-        except CudnnError as error:
-            problem.involve(error)
-            raise
-        for other in crossed:
-            other.wait(stream)
-        return problem.table(results, count.value, f"cudnnFind on {handle.device}")
-
-
-def _search_workspace(problem: _Problem, limit: int | None) -> int:
-    """Return the workspace that lets every algorithm run which fits the limit and, with a margin, the free memory."""
-    free = problem.handle.device.memory_info()[0] // 2
-    most = free if limit is None else min(limit, free)
-    sizes = [0]
-    for algorithm in ConvolutionFwdAlgo:
-        if algorithm != ConvolutionFwdAlgo.COUNT:
-            try:
-                sizes.append(problem.workspace(algorithm))
-            except NotSupportedError:  # the search will say so too
-                continue
-    return max(size for size in sizes if size <= most)
+def _parse_algorithm(algorithm: Any) -> AlgorithmResult | ConvolutionFwdAlgo | None:
+    if algorithm is None or isinstance(algorithm, AlgorithmResult):
+        return algorithm
+    if isinstance(algorithm, AlgorithmTable):
+        raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")
+    return parse_enum(ConvolutionFwdAlgo, algorithm, "algorithm")

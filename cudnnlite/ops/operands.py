@@ -7,11 +7,21 @@ from typing import Any
 
 from cudnnlite import arrays
 from cudnnlite.arrays import DeviceArray
+from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.handle import Handle
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
+
+
+def use(handle: Any) -> None:
+    """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
+    if not isinstance(handle, Handle):
+        raise ArgumentError(
+            f"handle={handle!r} is not a Handle; it comes first: convolution_forward(handle, x, w, ...)"
+        )
+    handle.use()
 
 
 def on_device(handle: Handle, array: Any, argument: str) -> DeviceArray:
@@ -25,7 +35,9 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
-        raise ArgumentError(f"{argument}={operand!r} is neither an array nor a TensorSpec")
+        raise ArgumentError(
+            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: handle.array({argument})"
+        )
     return spec
 
 
@@ -88,11 +100,23 @@ def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
     buffer = on_device(handle, workspace, "workspace")
     if buffer.readonly:
         raise ArrayTypeError("workspace is read-only: its owner forbids writing to it")
+    if buffer.spec.size * itemsize(buffer.spec.dtype) // buffer.spec.vector != buffer.nbytes:
+        raise ArgumentError(f"workspace={buffer.spec} has gaps, which would be overwritten; bring a packed buffer")
     if buffer.nbytes < needed:
         raise ArgumentError(
             f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes); this call needs {needed} bytes"
         )
     return buffer
+
+
+def real_number(value: Any, argument: str) -> float:
+    """Return a host scalar as a float; ArgumentError if it is none."""
+    if type(value) is float:
+        return value
+    try:
+        return float(value) if not isinstance(value, str) else float("")
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{argument}={value!r} must be a real number") from None
 
 
 class HostScalars:
@@ -108,9 +132,6 @@ class HostScalars:
 
     def __init__(self, alpha: float, beta: float, compute_type: DataType) -> None:
         kind = ctypes.c_double if compute_type == DataType.DOUBLE else ctypes.c_float
-        try:
-            self.alpha, self.beta = kind(alpha), kind(beta)
-        except TypeError:
-            raise ArgumentError(f"alpha={alpha!r} and beta={beta!r} must be real numbers") from None
+        self.alpha, self.beta = kind(alpha), kind(beta)
         self.alpha_pointer = ctypes.addressof(self.alpha)
         self.beta_pointer = ctypes.addressof(self.beta)

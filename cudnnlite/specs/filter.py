@@ -82,9 +82,10 @@ class FilterSpec(FrozenSpec):
         for name in (names[1], names[0], names[2]) if channels_last else names:
             if spec.fits(name):
                 return cls(spec.shape, spec.dtype, name)
+        layouts = ", ".join(name for name in names if name)
         raise ArgumentError(
-            f"{argument}={spec}: cuDNN's filters are packed, of rank 3 to 5, in one of the layouts {', '.join(names)}; "
-            "copy it with handle.array(...)"
+            f"{argument}={spec}: cuDNN's filters are packed, of rank 3 to 5 (layouts {layouts}); "
+            "copy it with handle.array(..., layout=...)"
         )
 
     def __repr__(self) -> str:

@@ -151,6 +151,24 @@ class TensorSpec(FrozenSpec):
         return dims, as_four(self.strides, missing=min(height, MAX_INT))
 
 
+def tensor_spec_of(
+    shape: Any, dtype: Any = None, layout: str | None = None, strides: Iterable[int] | None = None
+) -> TensorSpec:
+    """Return the spec that is given instead of a shape, or make one; float32 if no dtype is given.
+
+    Raises
+    ------
+    ArgumentError
+        As in `TensorSpec`; also where something is given beside a whole spec.
+    """
+    if not isinstance(shape, TensorSpec):
+        return TensorSpec(shape, "float32" if dtype is None else dtype, layout, strides=strides)
+    for argument, value in (("dtype", dtype), ("layout", layout), ("strides", strides)):
+        if value is not None:
+            raise ArgumentError(f"{argument}={value!r} is given beside a whole spec, {shape}, which has its own")
+    return shape
+
+
 def _in_vectors(shape: tuple[int, ...], dtype: DataType, vector: int, layout: str | None = None) -> tuple[int, ...]:
     """Return the shape counted in elements: with a vector type an element holds `vector` channels."""
     if vector == 1:

@@ -40,7 +40,11 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
 
     library = ctypes.CDLL(handle.api.library.path)  # a function pointer without our checks
     bare = library.cudnnConvolutionForward
-    bare.argtypes, bare.restype = FUNCTIONS["cudnnConvolutionForward"].argtypes, ctypes.c_int
+    bare.restype = ctypes.c_int
+    bare.argtypes = [  # as people write it: every descriptor a c_void_p
+        ctypes.c_void_p if issubclass(kind, ctypes.c_void_p) else kind
+        for kind in FUNCTIONS["cudnnConvolutionForward"].argtypes
+    ]
     scratch = handle.device.allocate(max(plan.workspace, 1), handle.stream)
     descriptors = (dnn.TensorDescriptor(x.spec), dnn.FilterDescriptor(w_shape, dtype, layout),
                    dnn.ConvolutionDescriptor(padding=1), dnn.TensorDescriptor(y.spec))  # fmt: skip

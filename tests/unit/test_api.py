@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite._raw.api import CudnnApi, library_api, scalar_pointer
+from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
@@ -102,10 +102,10 @@ def test_a_swapped_descriptor_never_reaches_cudnn(api):
         api.cudnnGetTensorSizeInBytes(w.ptr, ctypes.c_size_t())
 
 
-@pytest.mark.parametrize("arguments", [(), (None,) * 3])
+@pytest.mark.parametrize("arguments", [(), (None,)])
 def test_the_number_of_arguments_is_checked(api, arguments):
-    # ctypes lets too many through to C, so only too few are refused; a null descriptor is cuDNN's to refuse
-    with pytest.raises((TypeError, dnn.BadParamError)):
+    # ctypes lets too many through to C, so only too few are refused
+    with pytest.raises(TypeError):
         api.cudnnGetTensorSizeInBytes(*arguments)
 
 
@@ -128,13 +128,6 @@ def test_the_process_has_one_table():
 
 def test_repr_says_which_library(api):
     assert repr(api) == f"<CudnnApi cuDNN {api.library.version_text} at {api.library.path}>"
-
-
-@pytest.mark.parametrize(("double", "kind"), [(False, ctypes.c_float), (True, ctypes.c_double)])
-def test_scalar_pointer(double, kind):
-    pointer = scalar_pointer(0.1, double)
-    assert type(pointer.contents) is kind
-    assert pointer.contents.value == pytest.approx(0.1, rel=1e-6)
 
 
 # ---------------------------------------------------------------- a library that lacks something

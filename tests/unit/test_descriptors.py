@@ -222,9 +222,12 @@ def test_what_cudnn_refuses_is_destroyed_again(world):
 
 def test_one_descriptor_does_not_pass_for_another():
     with TensorDescriptor((1, 2, 3, 4)) as x, FilterDescriptor((1, 2, 3, 4)) as w, ConvolutionDescriptor() as conv:
-        for wrong in (w.ptr, conv.ptr, w, x, 1.5):
-            with pytest.raises(ctypes.ArgumentError):
+        for wrong in (w.ptr, conv.ptr, w, 1.5, 5, x.ptr.value, "x", b"x", object()):
+            with pytest.raises(ctypes.ArgumentError, match="cudnnTensorDescriptor_t is needed"):
                 x.api.cudnnGetTensorSizeInBytes(wrong, ctypes.c_size_t())
+        size = ctypes.c_size_t()
+        x.api.cudnnGetTensorSizeInBytes(x, size)  # the object stands for its pointer
+        assert size.value == 96
         with pytest.raises(ctypes.ArgumentError):
             x.api.cudnnSetFilterNdDescriptor(x.ptr, 0, TensorFormat.NCHW, 4, (ctypes.c_int * 4)(1, 1, 1, 1))
         with pytest.raises(ctypes.ArgumentError):

@@ -15,7 +15,7 @@ ROOT = Path(cudnnlite.__file__).parent
 LAYERS = (
     ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
     ("errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types", "_raw.record", "_raw.functions",
-     "_raw.signatures", "_raw.dlpack"),
+     "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
     ("native", "descriptors"),
@@ -26,7 +26,7 @@ LAYERS = (
     ("results",),
     ("ops",),
     ("autotune",),
-    ("__init__",),
+    ("raw", "__init__"),
     ("environment", "demo", "cli", "__main__"),
 )  # fmt: skip
 GENERATOR_LAYER = 0

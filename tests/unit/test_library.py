@@ -62,8 +62,8 @@ def test_the_override_as_a_file_through_a_link(here, tmp_path):
     link.symlink_to(here)
     found = report(CUDNNLITE_LIBCUDNN=link)
     assert (found["path"], found["how"]) == (str(here), "CUDNNLITE_LIBCUDNN")
-    assert {str(Path(path).parent) for path in found["parts"].values()} == {str(here.parent)}
-    assert {"libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_cnn.so.9"} <= set(found["parts"])
+    assert {str(Path(path).parent) for path in found["parts"]} == {str(here.parent)}
+    assert {"libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_cnn.so.9"} <= {Path(path).name for path in found["parts"]}
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_none_found(nothing_loaded, monkeypatch, kind):
     with pytest.raises(LibraryNotFoundError) as caught:
         load_library()
     text = str(caught.value)
-    for hint in ("nvidia-cudnn-cu12", "pip install", "cudnnlite[cu12]", "CUDNN_PATH", "CUDNNLITE_LIBCUDNN", "conda"):
+    for hint in ("nvidia-cudnn-cu12", "pip install", "CUDNN_PATH", "CUDNNLITE_LIBCUDNN", "conda"):
         assert hint in text
     assert caught.value.__cause__ is not None
 
@@ -304,7 +304,7 @@ def test_a_library_describes_itself(here):
     loaded = load_library()
     assert loaded.version_text == format_version(loaded.version)
     assert 11000 <= loaded.cudart_version < 20000
-    assert loaded.parts()["libcudnn.so.9"] == str(here)
+    assert str(here) in loaded.parts()
     assert "cdll" not in repr(loaded)
 
 
@@ -372,7 +372,7 @@ def test_the_package_runs_without_cuda_core(tmp_path):
     lines = run_python(code, PYTHONPATH=tmp_path).stdout.splitlines()
     assert lines[0] == "9.0"
     assert "is blocked" in lines[1]
-    assert "cudnnlite[cu12]" in lines[1]
+    assert "extra cu12 or cu13" in lines[1]
 
 
 def test_python_optimised_away_its_asserts():

@@ -37,7 +37,7 @@ class Run:
 
 def handle(run):
     with Handle(run.device) as h:
-        assert h.version > 90000
+        assert h.version >= 90000
         h.stream = run.device.create_stream()
 
 

@@ -27,6 +27,10 @@ PUBLIC_ENUMS = [
 def test_parse_enum_takes_members_names_and_values(kind):
     assert len(kind.__members__) > 1
     for name, member in kind.__members__.items():
+        if name == "COUNT":  # the end of a C enumeration, which nobody can mean
+            with pytest.raises(ArgumentError):
+                parse_enum(kind, name, "it")
+            continue
         assert parse_enum(kind, member, "it") is member
         assert parse_enum(kind, name, "it") is member
         assert parse_enum(kind, name.lower(), "it") is member
@@ -220,7 +224,7 @@ def test_sizes(text, expected):
 
 @pytest.mark.parametrize(
     "value",
-    [-1, 1.5, True, None, "", " ", "MiB", "-5 MiB", "1e3", "5 TB", "64 megabytes", "64 MiB!", "1,5 GiB", "0x10", "101%",
+    [-1, 1.5, True, None, "", " ", "MiB", "-5 MiB", "1e3", "5 XB", "64 megabytes", "64 MiB!", "1,5 GiB", "0x10", "101%",
      "-1%", "%", "nan", "inf", b"64", [64]],
     ids=repr,
 )  # fmt: skip

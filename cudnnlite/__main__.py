@@ -1,0 +1,5 @@
+"""`python -m cudnnlite`: the command line."""
+
+from cudnnlite.cli import main
+
+main()
