@@ -1,6 +1,6 @@
 """Host time of one asynchronous convolution call: bare ctypes, our plan, our one-line call, PyTorch.
 
-    python tests/benchmarks/call_overhead.py [--markdown]
+    python tests/benchmarks/call_overhead.py [--markdown] [--check]
 
 The problem is so small that the GPU is always done first: what is timed is the host. All contenders run in one process, in
 shuffled order, many rounds; medians. Needs a GPU and refuses the emulated device.
@@ -22,6 +22,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 41
+TARGETS = {"plan(x, w, out=y)": 2.0, "convolution_forward": 15.0}  # microseconds over bare ctypes
 PROBLEMS = {
     "float32, 1x8x8x8 by 8x8x3x3, NCHW": ((1, 8, 8, 8), (8, 8, 3, 3), "float32", "NCHW"),
     "float16, 1x32x8x8 by 32x32x3x3, NHWC": ((1, 32, 8, 8), (32, 32, 3, 3), "float16", "NHWC"),
@@ -104,6 +105,7 @@ def measure(handle: dnn.Handle, functions) -> dict[str, tuple[float, float, floa
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--markdown", action="store_true", help="print the table for the docs")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
     options = parser.parse_args()
     with dnn.Handle() as handle:
         if handle.device.kind != "cuda":
@@ -126,7 +128,15 @@ def main() -> int:
             print("| --- | ---: | ---: | ---: |")
         for name, (host, more, done) in rows.items():
             print(f"{edge} {name:24} {edge} {host:8.2f} {edge} {more:+7.2f} {edge} {done:11.2f} {edge}")
-    return 0
+    missed = [
+        f"{title}: {name} costs {rows[name][1]:.2f} us more than bare ctypes; the target is {target}"
+        for title, rows in results.items()
+        for name, target in TARGETS.items()
+        if rows[name][1] > target
+    ]
+    for line in missed:
+        print(line, file=sys.stderr)
+    return 1 if options.check and missed else 0
 
 
 if __name__ == "__main__":

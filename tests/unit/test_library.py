@@ -63,7 +63,9 @@ def test_the_override_as_a_file_through_a_link(here, tmp_path):
     found = report(CUDNNLITE_LIBCUDNN=link)
     assert (found["path"], found["how"]) == (str(here), "CUDNNLITE_LIBCUDNN")
     assert {str(Path(path).parent) for path in found["parts"]} == {str(here.parent)}
-    assert {"libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_cnn.so.9"} <= {Path(path).name for path in found["parts"]}
+    assert {"libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_cnn.so.9"} <= {
+        Path(path).name for path in found["parts"]
+    }
 
 
 @pytest.fixture

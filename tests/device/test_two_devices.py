@@ -1,0 +1,78 @@
+"""Two devices of one kind side by side: each handle stays on its own, whichever was used last.
+
+Always on two emulated devices; on two GPUs where there are two (there is no skip to see where there is one).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.device import get_device
+
+from .problems import Problem
+
+X, W = (8, 32, 28, 30), (40, 32, 3, 3)
+
+
+def second_devices() -> list[str]:
+    """Return the second device of each kind that has one."""
+    try:
+        get_device("cuda:1")
+    except dnn.NoDeviceError:
+        return ["emulated:1"]
+    return ["emulated:1", "cuda:1"]
+
+
+@pytest.fixture(params=second_devices())
+def pair(request: pytest.FixtureRequest) -> Any:
+    kind = request.param.partition(":")[0]
+    with dnn.Handle(f"{kind}:0") as first, dnn.Handle(request.param) as second:
+        yield first, second
+
+
+def test_each_computes_on_its_own(pair: Any) -> None:
+    problems = [Problem(handle, X, W, seed=seed, padding=1, math_type="fma") for seed, handle in enumerate(pair)]
+    for _ in range(5):
+        results = [problem.run() for problem in problems]
+        for problem, y in zip(problems, results, strict=True):
+            assert y.device is problem.handle.device
+            problem.assert_right(y, problem.choice())
+
+
+def test_a_copy_to_the_host_waits_for_its_own_device(pair: Any) -> None:
+    """The default streams of two GPUs have one name; which one it means depends on the current device."""
+    first, second = pair
+    big = np.random.default_rng(0).standard_normal((64, 64, 56, 56), dtype=np.float32)
+    weights = np.random.default_rng(1).standard_normal((64, 64, 3, 3), dtype=np.float32)
+    x, w = second.array(big), second.array(weights)
+    conv = dnn.ConvolutionSpec(padding=1, math_type="fma")
+    count = 40 if second.device.kind == "cuda" else 1
+    for _ in range(count):
+        y = dnn.convolution_forward(second, x, w, conv)
+    first.array(np.zeros((1, 1, 2, 2), np.float32))  # the first device is current again
+    early = y.numpy()
+    second.synchronize()
+    assert np.array_equal(early, y.numpy())
+
+
+def test_the_others_arrays_are_refused(pair: Any) -> None:
+    first, second = pair
+    problem = Problem(first, X, W)
+    stray = second.array(np.zeros(X, np.float32))
+    with pytest.raises(dnn.ArrayTypeError, match=rf"x is on .*{second.device.kind}:1"):
+        dnn.convolution_forward(first, stray, problem.w)
+
+
+def test_closing_one_leaves_the_other(pair: Any) -> None:
+    first, second = pair
+    problem = Problem(second, X, W, padding=1, math_type="fma")
+    problem.run()
+    first.array(np.zeros((1, 1, 2, 2), np.float32))
+    second.close()
+    assert second.workspace.size == 0
+    other = Problem(first, X, W, padding=1, math_type="fma")
+    other.assert_right(other.run(), other.choice())
