@@ -10,7 +10,7 @@ from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.device import Device
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
 from cudnnlite.errors import ArgumentError, ArrayTypeError, ClosedError
-from cudnnlite.foreign import ForeignArray
+from cudnnlite.foreign import ForeignArray, host_array_error
 from cudnnlite.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -187,25 +187,24 @@ def _pack(values: Array, spec: TensorSpec, vector: int) -> Array:
     return np.ascontiguousarray(values)
 
 
-def is_on_device(device: Device, stream: Any, array: Any) -> bool:
-    """Tell whether an array's memory is that device's, whoever made the array."""
-    if isinstance(array, (DeviceArray, *_HOST_TYPES)):
-        return isinstance(array, DeviceArray)
-    if not (hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")):
-        return False
+def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:
+    """Return a view of an array whose memory is that device's, whoever made it; None for anything else."""
+    readable = (
+        isinstance(array, DeviceArray) or hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+    )
+    if not readable or isinstance(array, _HOST_TYPES):
+        return None
     try:
-        device.adopt(array, "array", stream)
+        return view(device, stream, array, "values")
     except ArrayTypeError:
-        return False
-    return True
+        return None
 
 
-def from_device(device: Device, stream: Any, array: Any) -> DeviceArray:
-    """Copy an array that is already on the device, keeping its strides."""
-    source = view(device, stream, array, "array")
-    copy = empty(device, stream, source.spec)
-    if source.nbytes:
-        device.copy_within(copy.ptr, source.ptr, source.nbytes, stream)
+def copy_of(array: DeviceArray, stream: Any) -> DeviceArray:
+    """Copy an array on its device, keeping its strides."""
+    copy = empty(array.device, stream, array.spec)
+    if array.nbytes:
+        array.device.copy_within(copy.ptr, array.ptr, array.nbytes, stream)
     return copy
 
 
@@ -229,9 +228,7 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array
     if isinstance(array, _HOST_TYPES):
-        raise ArrayTypeError(
-            f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
-        )
+        raise host_array_error(array, argument)
     if not (hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")):
         raise ArrayTypeError(
             f"{argument} of type {type(array).__name__} is no array; allowed: a DeviceArray, or an object with __dlpack__ "

@@ -10,7 +10,7 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.errors import ArgumentError, ArrayTypeError, DeviceMemoryError, NoDeviceError
-from cudnnlite.foreign import ForeignArray
+from cudnnlite.foreign import ForeignArray, host_array_error
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
@@ -140,7 +140,7 @@ class CudaDevice:
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
         if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
-            raise _host_array(array, argument)
+            raise host_array_error(array, argument)
         self.activate()
         try:
             view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
@@ -148,7 +148,7 @@ class CudaDevice:
         except Exception as error:  # each producer raises its own kind
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         if not view.is_device_accessible:
-            raise _host_array(array, argument)
+            raise host_array_error(array, argument)
         if view.device_id != self.index:
             raise ArrayTypeError(f"{argument} is on cuda:{view.device_id}, the handle on cuda:{self.index}")
         if strides is None:
@@ -197,12 +197,6 @@ class _BorrowedStream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self._address
-
-
-def _host_array(array: Any, argument: str) -> ArrayTypeError:
-    return ArrayTypeError(
-        f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
-    )
 
 
 def format_cuda_version(version: int) -> str:

@@ -1,4 +1,4 @@
-"""`ForeignArray`: what is known of an array in device memory, whoever made it."""
+"""`ForeignArray`: what is known of an array in device memory, whoever made it; and the error for one that is not there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cudnnlite.errors import ArrayTypeError
 from cudnnlite.specs.layout import span
 
 
@@ -37,3 +38,10 @@ class ForeignArray(NamedTuple):
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included."""
         return span(self.shape, self.strides) * self.dtype.itemsize
+
+
+def host_array_error(array: object, argument: str) -> ArrayTypeError:
+    """Return the error for host memory where device memory is needed."""
+    return ArrayTypeError(
+        f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
+    )

@@ -148,11 +148,12 @@ class Handle(NativeObject):
             There is not enough device memory; the message says how much was free.
         """
         self.use()
-        on_device = arrays.is_on_device(self.device, self._stream, values)
-        if on_device and dtype is None and layout is None:
-            return arrays.from_device(self.device, self._stream, values)
-        if on_device:
-            values = arrays.view(self.device, self._stream, values, "values").numpy()
+        found = arrays.find_on_device(self.device, self._stream, values)
+        if found is not None:
+            found = arrays.on_stream(found, self._stream)
+            if dtype is None and layout is None:
+                return arrays.copy_of(found, self._stream)
+            values = found.numpy()
         return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout)
 
     def empty(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:

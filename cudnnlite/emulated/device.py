@@ -14,7 +14,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError
-from cudnnlite.foreign import ForeignArray
+from cudnnlite.foreign import ForeignArray, host_array_error
 from cudnnlite.sizes import parse_size
 
 _DLPACK_CPU = 1
@@ -123,9 +123,7 @@ class EmulatedDevice:
         strides = tuple(stride // view.itemsize for stride in view.strides)
         foreign = ForeignArray(view.ctypes.data, view.shape, strides, view.dtype, not view.flags.writeable, view)
         if isinstance(array, np.ndarray) or not self.memory.contains(foreign.ptr, foreign.nbytes):
-            raise ArrayTypeError(
-                f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
-            )
+            raise host_array_error(array, argument)
         return foreign
 
     def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:

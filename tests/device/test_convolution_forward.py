@@ -140,6 +140,9 @@ def test_forced_algorithm_is_right_or_refused(handle: dnn.Handle, case: str, var
     try:
         y = problem.run(algorithm=algorithm)
     except dnn.NotSupportedError:
+        assert (
+            algorithm.name != "IMPLICIT_PRECOMP_GEMM"
+        )  # which can do all of these, so that not everything may be refused
         return
     problem.assert_right(y, algorithm)
 
