@@ -188,15 +188,21 @@ def _pack(values: Array, spec: TensorSpec, vector: int) -> Array:
 
 
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:
-    """Return a view of an array whose memory is that device's, whoever made it; None for anything else."""
-    readable = (
-        isinstance(array, DeviceArray) or hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
-    )
+    """Return a view of an array whose memory is that device's, whoever made it; None for anything else.
+
+    Raises
+    ------
+    ArrayTypeError
+        A DeviceArray of another device.
+    """
+    if isinstance(array, DeviceArray):
+        return view(device, stream, array, "values")
+    readable = hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
     if not readable or isinstance(array, _HOST_TYPES):
         return None
     try:
         return view(device, stream, array, "values")
-    except ArrayTypeError:
+    except ArrayTypeError:  # host memory, or another device's: which, the copy from the host will say
         return None
 
 
