@@ -8,10 +8,12 @@ import numpy as np
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.device import Device
-from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
+from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError, ClosedError
 from cudnnlite.foreign import ForeignArray, host_array_error
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import memory_order
+from cudnnlite.storage import memory_axes, read_values, split_vectors
 
 Array = np.ndarray[Any, Any]
 _HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
@@ -92,14 +94,8 @@ class DeviceArray:
         ptr, memory = self.ptr, np.empty(self.nbytes, np.uint8)
         if self.nbytes:
             self.device.copy_out(memory, ptr, self.stream)
-        spec = self.spec
-        shape, strides = _memory_axes(spec)
-        dtype = self.dtype
-        steps = tuple(stride * dtype.itemsize for stride in strides)
-        values: Array = np.ndarray(shape, dtype, memory, strides=steps)
-        if spec.vector > 1:
-            return np.moveaxis(values, -1, 2).reshape(spec.shape)
-        return values if spec.layout != "strided" else values.copy(order="K")
+        values = read_values(memory, self.spec)
+        return values if self.spec.layout != "strided" else values.copy(order="K")
 
     def close(self) -> None:
         """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
@@ -108,7 +104,7 @@ class DeviceArray:
             del self.ptr
 
     def _exported(self) -> ForeignArray:
-        shape, strides = _memory_axes(self.spec)
+        shape, strides = memory_axes(self.spec)
         return ForeignArray(self.ptr, shape, strides, self.dtype, self.readonly, self._owner)
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
@@ -138,14 +134,6 @@ class DeviceArray:
         return f"<{state}DeviceArray {self.shape} {dtype_name(self.spec.dtype)} {self.layout} on {self.device}>"
 
 
-def _memory_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return shape and strides in single values: a vector type's channels become a last axis."""
-    if spec.vector == 1:
-        return spec.shape, spec.strides
-    shape = (spec.shape[0], spec.shape[1] // spec.vector, *spec.shape[2:], spec.vector)
-    return shape, (*(stride * spec.vector for stride in spec.strides), 1)
-
-
 def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
     """Allocate an array with undefined contents (NaN on the emulated device)."""
     buffer = device.allocate(spec.nbytes, stream)
@@ -167,24 +155,19 @@ def from_host(device: Device, stream: Any, values: Any, *, dtype: Any = None, la
     if source.dtype.kind == "O":
         raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
     kind = parse_dtype(source.dtype if dtype is None else dtype)
-    vector = vector_length(kind)
     shape = source.shape or (1,)
     spec = TensorSpec(shape, kind, layout)
     array = empty(device, stream, spec)
     if spec.size:
-        memory = _pack(source.reshape(shape).astype(numpy_dtype(kind), copy=False), spec, vector)
+        memory = _pack(source.reshape(shape).astype(numpy_dtype(kind), copy=False), spec)
         device.copy_in(array.ptr, memory, stream)
     return array
 
 
-def _pack(values: Array, spec: TensorSpec, vector: int) -> Array:
+def _pack(values: Array, spec: TensorSpec) -> Array:
     """Bring values of logical shape into the memory order of a packed spec."""
-    if vector > 1:
-        n, c, *spatial = values.shape
-        return np.ascontiguousarray(np.moveaxis(values.reshape(n, c // vector, vector, *spatial), 2, -1))
-    if spec.rank in (3, 4, 5) and spec.layout in ("NWC", "NHWC", "NDHWC"):
-        return np.ascontiguousarray(np.moveaxis(values, 1, -1))
-    return np.ascontiguousarray(values)
+    values = split_vectors(values, spec.vector)
+    return np.ascontiguousarray(values.transpose(memory_order(spec.rank, spec.layout)) if spec.vector == 1 else values)
 
 
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:

@@ -119,8 +119,17 @@ def get_device(device: Any = None) -> Device:
         found: Device = device
         return found
     kind, index = _parse_device(device, argument)
-    if kind == "auto":
-        return _auto(index)
+    try:
+        return _device("cuda" if kind == "auto" else kind, index)
+    except NoDeviceError as error:
+        if kind != "auto":
+            raise NoDeviceError(f"{error}. {_HOW_TO_EMULATE}") from error.__cause__
+        _tell_fallback(error)
+        return _device("emulated", 0)
+
+
+def _device(kind: str, index: int) -> Device:
+    """Return the one object for that device, made when it is first asked for."""
     with _lock:
         if (kind, index) not in _devices:
             _devices[kind, index] = _make(kind, index)
@@ -151,19 +160,11 @@ def _make(kind: str, index: int) -> Device:
         return EmulatedDevice(index)
     from cudnnlite.cuda_device import CudaDevice
 
-    try:
-        return CudaDevice(index)
-    except NoDeviceError as error:
-        raise NoDeviceError(f"{error}. {_HOW_TO_EMULATE}") from error.__cause__
+    return CudaDevice(index)
 
 
-def _auto(index: int) -> Device:
+def _tell_fallback(reason: NoDeviceError) -> None:
     global _told_fallback  # noqa: PLW0603  ("says so once" is once a process)
-    try:
-        return get_device(f"cuda:{index}")
-    except NoDeviceError as error:
-        if not _told_fallback:
-            _told_fallback = True
-            reason = str(error).split(". To run on", maxsplit=1)[0]
-            warn_user(f"running on the emulated device: {reason}", RuntimeWarning)
-        return get_device("emulated")
+    if not _told_fallback:
+        _told_fallback = True
+        warn_user(f"running on the emulated device: {reason}", RuntimeWarning)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import warnings
 import weakref
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite.errors import ClosedError
 
-NativeT = TypeVar("NativeT", bound="NativeObject")
+ClosableT = TypeVar("ClosableT", bound="Closable")
 
 
 def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
@@ -19,14 +21,40 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
     getattr(api, destroy)(native)
 
 
-def _release_leaked(api: CudnnApi, destroy: str, native: ctypes.c_void_p, description: str) -> None:
+class Closable:
+    """What is closed by `with`, by `close()`, or, with a `ResourceWarning`, when it is garbage collected."""
+
+    _finalizer: weakref.finalize[Any, Any]
+
+    def _release_when_leaked(self, release: Callable[[], object], complaint: str) -> None:
+        """Run `release` if this object goes without `close()`, whose part it is to detach `_finalizer`.
+
+        Not at interpreter exit: destroying native objects then can crash.
+        """
+        self._finalizer = weakref.finalize(self, _release_leaked, release, complaint)
+        self._finalizer.atexit = False
+
+    def close(self) -> None:
+        """Give back what this object owns; harmless when called again."""
+        raise NotImplementedError
+
+    def __enter__(self: ClosableT) -> ClosableT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _release_leaked(release: Callable[[], object], complaint: str) -> None:
     try:
-        warnings.warn(f"{description} was never closed; use `with`, or call close()", ResourceWarning, stacklevel=2)
+        warnings.warn(complaint, ResourceWarning, stacklevel=2)
     finally:  # also where warnings are errors
-        release(api, destroy, native)
+        release()
 
 
-class NativeObject:
+class NativeObject(Closable):
     """A context-managed owner of one native object.
 
     `close()` may be called twice; after it every use raises `ClosedError`.  An object that is garbage collected without it
@@ -46,9 +74,10 @@ class NativeObject:
         native = self._type()
         getattr(self.api, self._create)(ctypes.byref(native))
         self._native: ctypes.c_void_p | None = native
-        description = f"{type(self).__name__} {spec}"
-        self._finalizer = weakref.finalize(self, _release_leaked, self.api, self._destroy, native, description)
-        self._finalizer.atexit = False
+        self._release_when_leaked(
+            partial(release, self.api, self._destroy, native),
+            f"{type(self).__name__} {spec} was never closed; use `with`, or call close()",
+        )
         try:
             self._set(spec)
         except BaseException:
@@ -87,14 +116,6 @@ class NativeObject:
         if native is not None:
             self._finalizer.detach()
             release(self.api, self._destroy, native)
-
-    def __enter__(self: NativeT) -> NativeT:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled; pickle its spec and make another from it")

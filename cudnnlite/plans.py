@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, TypeVar
 
 from cudnnlite.errors import ClosedError
 from cudnnlite.handle import Handle
+from cudnnlite.native import Closable
 
 _MAX_CACHED = 128  # plans a handle keeps for one-line calls; the least recently used one goes first
 
 PlanT = TypeVar("PlanT", bound="Plan")
 
 
-def _close_leaked(resources: ExitStack, description: str) -> None:
-    try:
-        warnings.warn(f"{description} was never closed; use `with`, or close its handle", ResourceWarning, stacklevel=2)
-    finally:  # also where warnings are errors
-        resources.close()
-
-
-class Plan:
+class Plan(Closable):
     """Owns the descriptors of one operation on one handle; closed by `with`, by `close()`, or with the handle.
 
     Subclasses put what they own into `_resources` and define `__call__`.
@@ -39,8 +30,9 @@ class Plan:
         self._closed = False
         self._description = description
         self._resources = ExitStack()
-        self._finalizer = weakref.finalize(self, _close_leaked, self._resources, description)
-        self._finalizer.atexit = False
+        self._release_when_leaked(
+            self._resources.close, f"{description} was never closed; use `with`, or close its handle"
+        )
         handle._dependents.add(self)
 
     @property
@@ -60,14 +52,6 @@ class Plan:
         self._handle.use()
         if self._closed:
             raise ClosedError(f"{self._description} was closed")
-
-    def __enter__(self: PlanT) -> PlanT:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: it belongs to a handle")

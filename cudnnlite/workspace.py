@@ -57,6 +57,10 @@ class Workspace:
         percent = isinstance(value, str) and "%" in value
         return parse_size(value, argument, total=self._device.memory_info()[1] if percent else None)
 
+    def limit_for(self, workspace_limit: int | str | None) -> int | None:
+        """Return a call's limit in bytes: its own `workspace_limit`, or the workspace's where it has none."""
+        return self._limit if workspace_limit is None else self.parse(workspace_limit, "workspace_limit")
+
     @property
     def size(self) -> int:
         """The bytes held now, all streams together."""

@@ -282,9 +282,7 @@ def plan_convolution_forward(
     `cudnnConvolutionForward` (all deprecated since cuDNN 9.0, still shipped and working).
     """
     use(handle)
-    limit = handle.workspace.limit
-    if workspace_limit is not None:
-        limit = handle.workspace.parse(workspace_limit, "workspace_limit")
+    limit = handle.workspace.limit_for(workspace_limit)
     problem = ConvolutionProblem(handle, x, w, conv, out)
     return ConvolutionForwardPlan(
         handle, problem, _parse_algorithm(algorithm), limit, real_number(alpha, "alpha"), real_number(beta, "beta")
@@ -351,11 +349,8 @@ def convolution_forward(
     y = None if out is None else on_device(handle, out, "out")
     if workspace is not None and workspace_limit is None:
         workspace = on_device(handle, workspace, "workspace")
-        limit: int | None = workspace.nbytes  # the caller's buffer is all there is
-    elif workspace_limit is None:
-        limit = handle.workspace.limit
-    else:
-        limit = handle.workspace.parse(workspace_limit, "workspace_limit")
+        workspace_limit = workspace.nbytes  # the caller's buffer is all there is
+    limit = handle.workspace.limit_for(workspace_limit)
     # as plain values, so that what is equal finds the same plan
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     algorithm = _parse_algorithm(algorithm)

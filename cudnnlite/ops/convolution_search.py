@@ -105,9 +105,7 @@ def find_convolution_forward(
         check_writable(y, x, w)
     if problem.y.size == 0:
         raise ArgumentError(f"x={x.spec} is an empty batch; there is nothing to time")
-    limit = handle.workspace.limit
-    if workspace_limit is not None:
-        limit = handle.workspace.parse(workspace_limit, "workspace_limit")
+    limit = handle.workspace.limit_for(workspace_limit)
     stream = handle.stream
     with ExitStack() as stack:
         try:
@@ -120,7 +118,8 @@ def find_convolution_forward(
             stack.callback(scratch.close, stream)
             api, (native, *descriptors) = handle.api, problem.pointers
             x_desc, w_desc, conv_desc, y_desc = descriptors
-            crossed = wait_for_streams(stream, x, w, y)
+            for other in wait_for_streams(stream, x, w, y):
+                stack.callback(other.wait, stream)
             api.cudnnFindConvolutionForwardAlgorithmEx(
                 native, x_desc, x.ptr, w_desc, w.ptr, conv_desc, y_desc, y.ptr, room, count, results,
                 int(scratch.handle), size,
@@ -128,8 +127,6 @@ def find_convolution_forward(
         except CudnnError as error:
             problem.involve(error)
             raise
-        for other in crossed:
-            other.wait(stream)
         return problem.table(results, count.value, f"cudnnFind on {handle.device}", size)
 
 

@@ -19,7 +19,7 @@ LAYERS = (
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
     ("native", "descriptors"),
-    ("foreign", "device", "cuda_device", "emulated"),
+    ("foreign", "storage", "device", "cuda_device", "emulated"),
     ("arrays", "workspace"),
     ("handle",),
     ("plans",),

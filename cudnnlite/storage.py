@@ -1,0 +1,52 @@
+"""The memory of a tensor as an array of logical shape (N, C, *spatial), and back.
+
+What a device array's copies and the emulated device's operands have in common: gaps between strides, and the vector types,
+whose elements hold 4 or 32 channels each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.specs import FilterSpec, TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+
+def memory_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides in single values: a vector type's channels become a last axis."""
+    if spec.vector == 1:
+        return spec.shape, spec.strides
+    shape = (spec.shape[0], spec.shape[1] // spec.vector, *spec.shape[2:], spec.vector)
+    return shape, (*(stride * spec.vector for stride in spec.strides), 1)
+
+
+def memory_view(memory: Array, spec: TensorSpec) -> Array:
+    """View bytes by the tensor's memory axes."""
+    shape, strides = memory_axes(spec)
+    dtype = numpy_dtype(spec.dtype)
+    values: Array = np.ndarray(shape, dtype, memory, strides=tuple(stride * dtype.itemsize for stride in strides))
+    return values
+
+
+def read_values(memory: Array, spec: TensorSpec | FilterSpec) -> Array:
+    """Return the values in logical shape: a view, or a copy where a vector type splits the channels."""
+    tensor = spec if isinstance(spec, TensorSpec) else TensorSpec(spec.shape, spec.dtype, spec.layout)
+    values = memory_view(memory, tensor)
+    return values if tensor.vector == 1 else np.moveaxis(values, -1, 2).reshape(tensor.shape)
+
+
+def split_vectors(values: Array, vector: int) -> Array:
+    """Bring values of logical shape to the memory axes of a vector type; nothing to do for any other."""
+    if vector == 1:
+        return values
+    n, c, *spatial = values.shape
+    return np.moveaxis(values.reshape(n, c // vector, vector, *spatial), 2, -1)
+
+
+def write_values(memory: Array, spec: TensorSpec, batch: slice, values: Array) -> None:
+    """Write the images of `batch`, given in logical shape; gaps between strides stay untouched."""
+    memory_view(memory, spec)[batch][...] = split_vectors(values, spec.vector)
