@@ -12,7 +12,15 @@ Importing it loads no library; making the first descriptor or handle does.
 
 from cudnnlite import errors, raw
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnlite.descriptors import (
+    ConvolutionDescriptor,
+    DropoutDescriptor,
+    FilterDescriptor,
+    RNNDataDescriptor,
+    RNNDescriptor,
+    TensorDescriptor,
+)
+from cudnnlite.dropout import DropoutState
 from cudnnlite.enums import (
     TF32,
     TRUE_FLOAT32,
@@ -22,6 +30,11 @@ from cudnnlite.enums import (
     Determinism,
     MathType,
     ReorderType,
+    RNNAlgo,
+    RNNBiasMode,
+    RNNDataLayout,
+    RNNInputMode,
+    RNNMode,
     Status,
     TensorFormat,
 )
@@ -55,8 +68,13 @@ from cudnnlite.ops.convolution import (
     plan_convolution_forward,
 )
 from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.ops.rnn import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
+from cudnnlite.ops.rnn_outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.ops.rnn_plan import RNNPlan
+from cudnnlite.ops.rnn_search import find_rnn_forward
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.rnn_weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.workspace import Workspace
 
 __version__ = "0.1.0"
@@ -82,6 +100,8 @@ __all__ = [
     "Determinism",
     "DeviceArray",
     "DeviceMemoryError",
+    "DropoutDescriptor",
+    "DropoutState",
     "ExecutionError",
     "FilterDescriptor",
     "FilterSpec",
@@ -95,6 +115,21 @@ __all__ = [
     "NoDeviceError",
     "NotInitializedError",
     "NotSupportedError",
+    "RNNAlgo",
+    "RNNBiasMode",
+    "RNNDataDescriptor",
+    "RNNDataLayout",
+    "RNNDataSpec",
+    "RNNDescriptor",
+    "RNNGradients",
+    "RNNInputMode",
+    "RNNMode",
+    "RNNOutput",
+    "RNNPlan",
+    "RNNReserve",
+    "RNNSpec",
+    "RNNTrainingOutput",
+    "RNNWeights",
     "ReorderType",
     "Status",
     "SymbolNotFoundError",
@@ -102,13 +137,20 @@ __all__ = [
     "TensorFormat",
     "TensorSpec",
     "ThreadError",
+    "WeightLayout",
+    "WeightPlace",
     "Workspace",
     "WorkspaceLimitError",
     "WorkspaceLimitWarning",
     "convolution_forward",
     "errors",
     "find_convolution_forward",
+    "find_rnn_forward",
     "get_convolution_forward",
     "plan_convolution_forward",
+    "plan_rnn",
     "raw",
+    "rnn_backward_data",
+    "rnn_backward_weights",
+    "rnn_forward",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -136,6 +137,38 @@ class CudaDevice:
         self.activate()
         buffer = self._core.Buffer.from_handle
         buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=stream)
+
+    def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
+        """Set device memory to a repeated byte, in stream order."""
+        self.activate()
+        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=stream)
+
+    def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
+        """Do `work`, wait for it, and return the milliseconds between two events around it."""
+        self.activate()
+        timed = self._core.EventOptions(timing_enabled=True)
+        start = stream.record(options=timed)
+        work()
+        end = stream.record(options=timed)
+        end.sync()
+        return float(end - start)
+
+    def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
+        """Record what `work` enqueues into a CUDA graph; None where cuDNN, or CUDA on this stream, refuses."""
+        self.activate()
+        if int(stream.handle) in (0, _LEGACY_STREAM):
+            return None  # CUDA does not capture the legacy default stream
+        builder = stream.create_graph_builder()
+        try:
+            builder.begin_building()
+            try:
+                work()
+            finally:
+                builder.end_building()
+            graph = builder.complete()
+        except Exception:  # a refusal ends the capture, and each layer has an exception of its own for it
+            return None
+        return lambda: graph.launch(stream)
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +82,15 @@ class Device(Protocol):
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
+
+    def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
+        """Set device memory to a repeated byte, in stream order."""
+
+    def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
+        """Do `work`, wait for it, and return the milliseconds that passed on `stream`."""
+
+    def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
+        """Record what `work` enqueues on `stream`; return what enqueues all of it at once, or None where that is not done."""
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """Look at an array that another library made on this device, without a copy; ArrayTypeError if it is not there."""

@@ -69,9 +69,19 @@ def cached_plan(handle: Handle, key: Hashable, make: Callable[[], PlanT]) -> Pla
         make().close()
         raise
     if plan is None:
-        plan = plans[key] = make()
-        while len(plans) > _MAX_CACHED:
-            plans.popitem(last=False)[1].close()
+        plan = make()
+        keep_plan(handle, key, plan)
     else:
         plans.move_to_end(key)
     return plan
+
+
+def keep_plan(handle: Handle, key: Hashable, plan: Plan) -> None:
+    """Let `cached_plan` return this plan for `key` from now on; one that it returned before is closed."""
+    plans: OrderedDict[Hashable, Plan] = handle._plans
+    before = plans.pop(key, None)
+    plans[key] = plan
+    if before is not None:
+        before.close()
+    while len(plans) > _MAX_CACHED:
+        plans.popitem(last=False)[1].close()

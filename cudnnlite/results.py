@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.enums import MathType, Status, parse_math_type
@@ -28,8 +28,16 @@ class AlgorithmResult:
         Milliseconds; None where it was not run.
     workspace : int
         Bytes.
-    deterministic : bool
-        Whether two runs give the same bits.
+    deterministic : bool or None
+        Whether two runs give the same bits; None where cuDNN does not say.
+    reserve : int or None
+        Bytes of reserve space; None for what has none.
+    error : float or None
+        The relative L2 error against float64 sums; None where it was not measured.
+    why_not : str
+        Why it cannot be used, where the status does not say it.
+    remark : str
+        What else is to be known of the row.
     passed_over : tuple of (AlgorithmResult, str)
         On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
     """
@@ -39,13 +47,17 @@ class AlgorithmResult:
     status: Status = Status.SUCCESS
     time_ms: float | None = None
     workspace: int = 0
-    deterministic: bool = True
+    deterministic: bool | None = True
+    reserve: int | None = None
+    error: float | None = None
+    why_not: str = ""
+    remark: str = ""
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
         """Whether it can be used."""
-        return self.status == Status.SUCCESS
+        return self.status == Status.SUCCESS and not self.why_not
 
     def __str__(self) -> str:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
@@ -151,28 +163,23 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if self._wanted_more(row):
             assert self.searched_with is not None
             return f"{row.status}: needs more than the search's {format_size(self.searched_with)}"
-        return str(row.status)
+        if row.status == Status.SUCCESS:
+            return row.why_not
+        return f"{row.status}: {row.why_not}" if row.why_not else str(row.status)
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells as text, the heading first."""
-        heading: tuple[str, ...] = ("algorithm", "math", "ms", "workspace", "deterministic", "status")
-        rows = [
-            (
-                str(row.algorithm),
-                str(row.math_type),
-                "-" if row.time_ms is None else f"{row.time_ms:.4f}",
-                format_size(row.workspace) if row.ok or row.workspace else "-",
-                "yes" if row.deterministic else "no",
-                self._failure(row) or "ok",
-            )
-            for row in self._rows
-        ]
-        return [heading, *rows]
+        shown = [column for column in _COLUMNS if not column.optional or any(column.cell(row) for row in self._rows)]
+        rows = [(*(column.cell(row) or "-" for column in shown), self._status(row)) for row in self._rows]
+        return [(*(column.name for column in shown), "status"), *rows]
+
+    def _status(self, row: AlgorithmResult) -> str:
+        return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
 
     def __str__(self) -> str:
         cells = self.cells()
         widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-        numeric = (2, 3)
+        numeric = [index for index, name in enumerate(cells[0]) if name in _NUMERIC]
         lines = [f"{self.title}; times: {self.timing}"]
         for row in cells:
             padded = [
@@ -195,13 +202,35 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+class _Column(NamedTuple):
+    """A column of the table; an optional one is shown where some row has a value in it."""
+
+    name: str
+    optional: bool
+    cell: Callable[[AlgorithmResult], str]
+
+
+_COLUMNS = (
+    _Column("algorithm", False, lambda row: str(row.algorithm)),
+    _Column("math", False, lambda row: str(row.math_type)),
+    _Column("ms", False, lambda row: "" if row.time_ms is None else f"{row.time_ms:.4f}"),
+    _Column("workspace", False, lambda row: format_size(row.workspace) if row.ok or row.workspace else ""),
+    _Column("reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)),
+    _Column("error", True, lambda row: "" if row.error is None else f"{row.error:.1e}"),
+    _Column("deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]),
+)
+_NUMERIC = ("ms", "workspace", "reserve", "error")
+
+
 def _why_not(row: AlgorithmResult, limit: int | None, deterministic: bool | None, math_type: Any) -> str:
     """Return what excludes a candidate; empty if nothing does."""
     reasons = []
     if limit is not None and row.workspace > limit:
         reasons.append(f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}")
     if deterministic and not row.deterministic:
-        reasons.append("not deterministic")
+        reasons.append(
+            "not deterministic" if row.deterministic is False else "cuDNN does not say if it is deterministic"
+        )
     if math_type is not None and row.math_type != math_type:
         reasons.append(f"math type {row.math_type}, wanted {math_type}")
     return "; ".join(reasons)

@@ -58,4 +58,4 @@ def _convert(kind: Any, value: Any) -> Any:
     """Return what ctypes passes on without a further look, checked by the prototype's type."""
     checked = kind.from_param(value)
     # numbers stay instances: what from_param makes of them, a function pointer with types of its own (a callback) refuses
-    return checked if issubclass(kind, ctypes.c_void_p) else kind(value)
+    return checked if value is None or issubclass(kind, ctypes.c_void_p) else kind(value)

@@ -21,6 +21,7 @@ from cudnnlite.errors import CudnnError, DeviceMemoryError
 
 Implementation = Callable[..., None]
 _implementations: dict[str, Implementation] = {}
+_MAY_BE_NULL = frozenset({"devSeqLengths"})  # typed pointers that are not results
 
 
 class RefusalError(Exception):
@@ -87,7 +88,7 @@ class EmulatedApi(CudnnApi):
                         raise RefusalError(
                             Status.BAD_PARAM, f"{argument.value or 0:#x} is not a live handle of the emulated device"
                         )
-                    if isinstance(argument, ctypes._Pointer) and not argument:
+                    if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
                         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
                 implementation(self, *arguments)
             except RefusalError as refusal:
@@ -128,4 +129,4 @@ class EmulatedApi(CudnnApi):
 
 def _register_all() -> None:
     """Import the modules whose functions register themselves; inside a function because they import this one."""
-    from cudnnlite.emulated import convolution, handles  # noqa: F401
+    from cudnnlite.emulated import convolution, dropout, handles, rnn  # noqa: F401

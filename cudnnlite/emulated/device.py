@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,20 @@ class EmulatedDevice:
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory."""
         self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
+
+    def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
+        """Set device memory to a repeated byte."""
+        self.memory.view(ptr, nbytes)[:] = byte
+
+    def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
+        """Do `work` and return the milliseconds it took: NumPy's, which say nothing of a GPU."""
+        start = time.perf_counter()
+        work()
+        return (time.perf_counter() - start) * 1000
+
+    def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
+        """Return None: there are no graphs."""
+        return None
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).

@@ -168,7 +168,7 @@ class ConvolutionForwardPlan(Plan):
         pointers = (x.ptr, w.ptr, y.ptr)
         moved = pointers != self._pointers
         if moved or y.readonly:
-            check_writable(y, x, w)
+            check_writable(y, "out", x=x, w=w)
         prepared = self._prepared
         if prepared is None:  # an empty batch
             return y

@@ -102,7 +102,7 @@ def find_convolution_forward(
     y = None if out is None else on_device(handle, out, "out")
     problem = ConvolutionProblem(handle, x, w, conv, y)
     if y is not None:
-        check_writable(y, x, w)
+        check_writable(y, "out", x=x, w=w)
     if problem.y.size == 0:
         raise ArgumentError(f"x={x.spec} is an empty batch; there is nothing to time")
     limit = handle.workspace.limit_for(workspace_limit)

@@ -19,7 +19,7 @@ def use(handle: Any) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
     if not isinstance(handle, Handle):
         raise ArgumentError(
-            f"handle={handle!r} is not a Handle; it comes first: convolution_forward(handle, x, w, ...)"
+            f"handle={handle!r} is not a Handle; it comes first, as in convolution_forward(handle, x, w, ...)"
         )
     handle.use()
 
@@ -47,19 +47,19 @@ def check_shape(out: TensorSpec, expected: TensorSpec) -> None:
         raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
 
 
-def check_writable(out: DeviceArray, x: DeviceArray, w: DeviceArray) -> None:
-    """Check that `out` may be written and overlaps neither input, which would be read after it was overwritten.
+def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
+    """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
 
     Raises
     ------
     ArrayTypeError
         Its owner forbids writing.
     ArgumentError
-        It overlaps `x` or `w`.
+        It overlaps one of `others`.
     """
-    if out.readonly:
-        raise ArrayTypeError("out is read-only: its owner forbids writing to it")
-    check_overlap(out, "out", x=x, w=w)
+    if written.readonly:
+        raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
+    check_overlap(written, argument, **others)
 
 
 def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
@@ -95,8 +95,7 @@ def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
         It is smaller than what is needed, or may not be written.
     """
     buffer = on_device(handle, workspace, "workspace")
-    if buffer.readonly:
-        raise ArrayTypeError("workspace is read-only: its owner forbids writing to it")
+    check_writable(buffer, "workspace")
     if buffer.spec.size * itemsize(buffer.spec.dtype) // buffer.spec.vector != buffer.nbytes:
         raise ArgumentError(f"workspace={buffer.spec} has gaps, which would be overwritten; bring a packed buffer")
     if buffer.nbytes < needed:

@@ -18,10 +18,12 @@ LAYERS = (
      "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
+    ("rnn_equations", "rnn_formats"),
     ("native", "descriptors"),
     ("foreign", "storage", "device", "cuda_device", "emulated"),
     ("arrays", "workspace"),
-    ("handle",),
+    ("handle", "timing"),
+    ("dropout", "rnn_weights"),
     ("plans",),
     ("results",),
     ("ops",),
@@ -36,7 +38,9 @@ MAY = {
     ("device", "emulated.device"),  # the one place that chooses
     ("device", "cuda_device"),
     ("emulated.api", "emulated.convolution"),  # its functions register themselves, and import it
+    ("emulated.api", "emulated.dropout"),
     ("emulated.api", "emulated.handles"),
+    ("emulated.api", "emulated.rnn"),
 }
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {"byref", "addressof", "pointer", "POINTER", "Structure", "sizeof", "Array", "create_string_buffer"}

@@ -1,0 +1,128 @@
+"""`ConvolutionDescriptor`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
+from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.filter import FilterDescriptor
+from cudnnlite.descriptors.tensor import TensorDescriptor
+from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_math_type
+from cudnnlite.errors import ArgumentError
+from cudnnlite.native import NativeObject
+from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.specs.layout import MAX_SPATIAL_RANK
+
+
+class ConvolutionDescriptor(NativeObject):
+    """A `cudnnConvolutionDescriptor_t`.
+
+    Parameters
+    ----------
+    padding, stride, dilation, groups, mode, compute_type, math_type, reorder_type
+        As in `ConvolutionSpec`; `padding` may be a whole spec.  The compute type is float32 if not given.
+    spatial_rank : int, optional
+        The number of spatial axes, where padding, stride and dilation are plain numbers; 2 if not given.  A 1-D
+        convolution is told to cuDNN, which has none, as a 2-D one over images one pixel high.
+
+    Raises
+    ------
+    ArgumentError
+        As in `ConvolutionSpec`.
+    CudnnError
+        cuDNN refused the description.
+
+    Notes
+    -----
+    C functions: `cudnnCreateConvolutionDescriptor`, `cudnnSetConvolutionNdDescriptor`, `cudnnSetConvolutionGroupCount`,
+    `cudnnSetConvolutionMathType`, `cudnnSetConvolutionReorderType`, and the `Get` of each.
+    """
+
+    _type = cudnnConvolutionDescriptor_t
+    _create = "cudnnCreateConvolutionDescriptor"
+    _destroy = "cudnnDestroyConvolutionDescriptor"
+
+    def __init__(
+        self,
+        padding: int | Iterable[int] | ConvolutionSpec = 0,
+        stride: int | Iterable[int] = 1,
+        dilation: int | Iterable[int] = 1,
+        groups: int = 1,
+        *,
+        spatial_rank: int | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(padding, ConvolutionSpec):
+            spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
+        elif (stride, dilation, groups, options) == (1, 1, 1, {}):
+            spec = padding
+        else:
+            raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
+        self._spatial_rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
+        if self._spatial_rank not in range(1, MAX_SPATIAL_RANK + 1):
+            raise ArgumentError(f"spatial_rank={spatial_rank!r}; allowed: 1 to {MAX_SPATIAL_RANK}")
+        spec.steps(self._spatial_rank)
+        super().__init__(spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT))
+
+    def _set(self, spec: ConvolutionSpec) -> None:
+        padding, stride, dilation = spec.steps(self._spatial_rank)
+        if self._spatial_rank == 1:  # one pixel high
+            padding, stride, dilation = (0, *padding), (1, *stride), (1, *dilation)
+        assert spec.compute_type is not None
+        self.api.cudnnSetConvolutionNdDescriptor(
+            self.ptr, len(padding), c_ints(padding), c_ints(stride), c_ints(dilation), spec.mode, spec.compute_type
+        )
+        self.api.cudnnSetConvolutionGroupCount(self.ptr, spec.groups)
+        self.api.cudnnSetConvolutionMathType(self.ptr, spec.math_type)
+        self.api.cudnnSetConvolutionReorderType(self.ptr, spec.reorder_type)
+
+    def set_math_type(self, math_type: MathType | str) -> None:
+        """Change the math type of the native object in place (`cudnnSetConvolutionMathType`)."""
+        kind = parse_math_type(math_type)
+        self.api.cudnnSetConvolutionMathType(self.ptr, kind)
+        self._spec = self._spec.replace(math_type=kind)
+
+    def read_back(self) -> ConvolutionSpec:
+        """Return what cuDNN holds (`cudnnGetConvolutionNdDescriptor` and its companions)."""
+        return read_convolution_spec(self.api, self.ptr)
+
+    def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
+        """Return the output's shape as cuDNN computes it (`cudnnGetConvolutionNdForwardOutputDim`).
+
+        A 1-D convolution's is of rank 3 again.  For a spec's own answer, see `ConvolutionSpec.output_shape`.
+        """
+        for argument, given, kind in (("x", x, TensorDescriptor), ("w", w, FilterDescriptor)):
+            if not isinstance(given, kind):
+                raise ArgumentError(
+                    f"{argument}={given!r} is not a {kind.__name__}; shapes go to ConvolutionSpec.output_shape"
+                )
+        rank = len(x.spec.native()[0])
+        dims = c_ints([0] * rank)
+        self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)
+        shape = tuple(dims)
+        return (*shape[:2], shape[3]) if x.spec.rank == 3 else shape
+
+
+def read_convolution_spec(api: CudnnApi, native: Any) -> ConvolutionSpec:
+    """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
+    rank, mode, compute = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    groups, math, reorder = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    padding, stride, dilation = (c_ints([0] * MAX_SPATIAL_RANK) for _ in range(3))
+    api.cudnnGetConvolutionNdDescriptor(native, MAX_SPATIAL_RANK, rank, padding, stride, dilation, mode, compute)
+    api.cudnnGetConvolutionGroupCount(native, groups)
+    api.cudnnGetConvolutionMathType(native, math)
+    api.cudnnGetConvolutionReorderType(native, reorder)
+    return ConvolutionSpec(
+        padding[: rank.value],
+        stride[: rank.value],
+        dilation[: rank.value],
+        groups.value,
+        mode=ConvolutionMode(mode.value),
+        compute_type=DataType(compute.value),
+        math_type=MathType(math.value),
+        reorder_type=ReorderType(reorder.value),
+    )

@@ -1,0 +1,57 @@
+"""`DropoutDescriptor`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cudnnlite._raw.types import cudnnDropoutDescriptor_t
+from cudnnlite.native import NativeObject
+
+
+class DropoutDescriptor(NativeObject):
+    """A `cudnnDropoutDescriptor_t`: a probability, and the random number generator's states on a device.
+
+    Unlike the other descriptors it belongs to a handle.  The states are advanced by each training call that uses it.
+
+    Parameters
+    ----------
+    handle : Handle
+        Whose device the states are on.
+    probability : float
+        Of an output being set to zero.
+    states : device array
+        What `cudnnSetDropoutDescriptor` filled before; kept alive here.
+    seed : int
+        What they were filled from.
+    initialize : bool
+        Fill the states from the seed now.
+
+    Notes
+    -----
+    C functions: `cudnnCreateDropoutDescriptor`, `cudnnRestoreDropoutDescriptor` (`cudnnSetDropoutDescriptor` to
+    initialize), `cudnnGetDropoutDescriptor`, `cudnnDestroyDropoutDescriptor`.
+    """
+
+    _type = cudnnDropoutDescriptor_t
+    _create = "cudnnCreateDropoutDescriptor"
+    _destroy = "cudnnDestroyDropoutDescriptor"
+
+    def __init__(
+        self, handle: Any, probability: float, states: Any, seed: int = 0, *, initialize: bool = False
+    ) -> None:
+        self._handle = handle
+        self._states = states
+        self._set_function = "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
+        super().__init__((float(probability), int(seed)), api=handle.api)
+
+    def _set(self, spec: tuple[float, int]) -> None:
+        probability, seed = spec
+        function = getattr(self.api, self._set_function)
+        function(self.ptr, self._handle.ptr, probability, self._states.ptr, self._states.nbytes, seed)
+
+    def read_back(self) -> tuple[float, int]:
+        """Return (probability, seed) as cuDNN holds them (`cudnnGetDropoutDescriptor`)."""
+        probability, states, seed = ctypes.c_float(), ctypes.c_void_p(), ctypes.c_ulonglong()
+        self.api.cudnnGetDropoutDescriptor(self.ptr, self._handle.ptr, probability, states, seed)
+        return probability.value, seed.value

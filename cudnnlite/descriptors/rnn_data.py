@@ -1,0 +1,93 @@
+"""`RNNDataDescriptor`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.types import cudnnRNNDataDescriptor_t
+from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.enums import DataType, RNNDataLayout
+from cudnnlite.errors import ArgumentError
+from cudnnlite.native import NativeObject
+from cudnnlite.specs import RNNDataSpec
+
+
+class RNNDataDescriptor(NativeObject):
+    """A `cudnnRNNDataDescriptor_t`: sequences, their lengths, and what fills the padding of an output.
+
+    Parameters
+    ----------
+    shape : iterable of int or RNNDataSpec
+        The array's shape; or a whole spec.
+    lengths, options
+        As in `RNNDataSpec`.
+
+    Raises
+    ------
+    ArgumentError
+        As in `RNNDataSpec`.
+    CudnnError
+        cuDNN refused the description.
+
+    Notes
+    -----
+    C functions: `cudnnCreateRNNDataDescriptor`, `cudnnSetRNNDataDescriptor`, `cudnnGetRNNDataDescriptor`,
+    `cudnnDestroyRNNDataDescriptor`.
+    """
+
+    _type = cudnnRNNDataDescriptor_t
+    _create = "cudnnCreateRNNDataDescriptor"
+    _destroy = "cudnnDestroyRNNDataDescriptor"
+
+    def __init__(self, shape: Any, lengths: Any = None, **options: Any) -> None:
+        if not isinstance(shape, RNNDataSpec):
+            spec = RNNDataSpec(shape, lengths, **options)
+        elif lengths is None and not options:
+            spec = shape
+        else:
+            raise ArgumentError(f"lengths or options are given beside a whole spec, {shape}, which has its own")
+        super().__init__(spec)
+
+    def _set(self, spec: RNNDataSpec) -> None:
+        fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it
+        self.api.cudnnSetRNNDataDescriptor(
+            self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
+            fill.ctypes.data,
+        )  # fmt: skip
+
+    def set(self, spec: RNNDataSpec) -> None:
+        """Describe other sequences with the same native object (`cudnnSetRNNDataDescriptor`)."""
+        self._set(spec)
+        self._spec = spec
+
+    def read_back(self) -> RNNDataSpec:
+        """Return what cuDNN holds (`cudnnGetRNNDataDescriptor`)."""
+        return read_rnn_data_spec(self.api, self.ptr)
+
+
+def read_rnn_data_spec(api: CudnnApi, native: Any) -> RNNDataSpec:
+    """Read a `cudnnRNNDataDescriptor_t` back (`cudnnGetRNNDataDescriptor`)."""
+    dtype, layout, steps, batch, size = (ctypes.c_int() for _ in range(5))
+    fill = np.zeros(1, np.float64)  # room for any type
+    numbers = (dtype, layout, steps, batch, size)
+    api.cudnnGetRNNDataDescriptor(native, *numbers, 0, c_ints([0]), fill.ctypes.data)
+    lengths = c_ints([0] * batch.value)
+    api.cudnnGetRNNDataDescriptor(native, *numbers, batch.value, lengths, fill.ctypes.data)
+    kind = DataType(dtype.value)
+    values = {
+        "max_length": steps.value,
+        "batch": batch.value,
+        "vector_size": size.value,
+        "lengths": tuple(lengths),
+        "dtype": kind,
+        "layout": RNNDataLayout(layout.value),
+        "padding_fill": float(fill.view(numpy_dtype(kind))[0]),
+    }
+    spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
+    spec._freeze(**values)  # as it is: a packed descriptor may have a longer maximum than its longest sequence
+    return spec

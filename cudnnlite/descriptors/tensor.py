@@ -1,0 +1,103 @@
+"""`TensorDescriptor`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.dtypes import dtype_name, vector_length
+from cudnnlite.enums import DataType, TensorFormat
+from cudnnlite.errors import ArgumentError
+from cudnnlite.native import NativeObject
+from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layout import MAX_INT, MAX_RANK, VECT_C, span
+from cudnnlite.specs.tensor import tensor_spec_of
+
+
+class TensorDescriptor(NativeObject):
+    """A `cudnnTensorDescriptor_t`.
+
+    Parameters
+    ----------
+    shape : iterable of int or TensorSpec
+        ``(N, C, *spatial)``, whatever the layout; or a whole spec.
+    dtype, layout, strides
+        As in `TensorSpec`.
+
+    Raises
+    ------
+    ArgumentError
+        As in `TensorSpec`; also for an empty batch and for 2^31 values or more, which cuDNN's descriptors cannot express.
+    CudnnError
+        cuDNN refused the description.
+
+    Notes
+    -----
+    C functions: `cudnnCreateTensorDescriptor`, `cudnnSetTensorNdDescriptor` (`cudnnSetTensorNdDescriptorEx` for
+    NCHW_VECT_C), `cudnnGetTensorNdDescriptor`, `cudnnDestroyTensorDescriptor`.
+    """
+
+    _type = cudnnTensorDescriptor_t
+    _create = "cudnnCreateTensorDescriptor"
+    _destroy = "cudnnDestroyTensorDescriptor"
+
+    def __init__(
+        self,
+        shape: Iterable[int] | TensorSpec,
+        dtype: Any = None,
+        layout: str | None = None,
+        *,
+        strides: Iterable[int] | None = None,
+    ) -> None:
+        spec = tensor_spec_of(shape, dtype, layout, strides)
+        check_describable(spec, "shape")
+        super().__init__(spec)
+
+    def _set(self, spec: TensorSpec) -> None:
+        dims, strides = spec.native()
+        if spec.vector > 1:
+            self.api.cudnnSetTensorNdDescriptorEx(
+                self.ptr, TensorFormat.NCHW_VECT_C, spec.dtype, len(dims), c_ints(dims)
+            )
+        else:
+            self.api.cudnnSetTensorNdDescriptor(self.ptr, spec.dtype, len(dims), c_ints(dims), c_ints(strides))
+
+    def read_back(self) -> TensorSpec:
+        """Return what cuDNN holds, at the rank that cuDNN was told (`cudnnGetTensorNdDescriptor`)."""
+        return read_tensor_spec(self.api, self.ptr)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that a buffer must hold, by cuDNN's own reckoning (`cudnnGetTensorSizeInBytes`)."""
+        size = ctypes.c_size_t()
+        self.api.cudnnGetTensorSizeInBytes(self.ptr, size)
+        return size.value
+
+
+def read_tensor_spec(api: CudnnApi, native: Any) -> TensorSpec:
+    """Read a `cudnnTensorDescriptor_t` back (`cudnnGetTensorNdDescriptor`)."""
+    dtype, rank = ctypes.c_int(), ctypes.c_int()
+    dims, strides = c_ints([0] * MAX_RANK), c_ints([0] * MAX_RANK)
+    api.cudnnGetTensorNdDescriptor(native, MAX_RANK, dtype, rank, dims, strides)
+    kind, shape = DataType(dtype.value), tuple(dims[: rank.value])
+    if vector_length(kind) > 1:
+        return TensorSpec(shape, kind, VECT_C)
+    return TensorSpec(shape, kind, strides=strides[: rank.value])
+
+
+def check_describable(spec: TensorSpec | FilterSpec, argument: str) -> None:
+    """Raise ArgumentError for what a spec may be but no descriptor can: an empty batch, or 2^31 values or more.
+
+    cuDNN would refuse the latter too, with NOT_SUPPORTED and without a word.
+    """
+    if spec.size == 0:
+        raise ArgumentError(f"{argument}={spec} is empty; cuDNN has no descriptor for that")
+    values = max(spec.size, span(spec.shape, spec.strides) if isinstance(spec, TensorSpec) else 0)
+    if values > MAX_INT:
+        raise ArgumentError(
+            f"{argument}={spec} spans {values:,} values of {dtype_name(spec.dtype)}; cuDNN's descriptors end at {MAX_INT:,}"
+        )

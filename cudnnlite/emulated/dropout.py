@@ -1,0 +1,137 @@
+"""Emulated dropout descriptors, and the masks that recurrent networks draw from their states.
+
+The states are all there is: a seed and a count of draws, in emulated memory.  Copying the bytes saves and restores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
+from cudnnlite.enums import Status
+
+_STATES_BYTES = 4096
+_MAGIC = 0x53455441_5453_0D0D
+_HEADER = np.dtype([("magic", "u8"), ("seed", "u8"), ("draws", "u8")])
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """What a dropout descriptor was set to."""
+
+    probability: float
+    states: int
+    seed: int
+
+    def check(self, api: EmulatedApi) -> None:
+        """Refuse if masks cannot be drawn."""
+        if self.probability:
+            _header(api, self.states)
+
+    def draw(self, api: EmulatedApi, masks: Sequence[NDArray[Any]]) -> None:
+        """Fill masks with 0 and 1 / (1 - probability), and advance the states."""
+        if not self.probability:
+            for mask in masks:
+                mask[...] = 1
+            return
+        header = _header(api, self.states)
+        generator = np.random.default_rng([int(header["seed"][0]), int(header["draws"][0])])
+        for mask in masks:
+            np.multiply(generator.random(mask.shape) >= self.probability, 1 / (1 - self.probability), out=mask)
+        header["draws"] += 1
+
+
+# By the address of the native descriptor, which is libcudnn's and stays unset: to set it takes a real handle.
+_dropouts: WeakKeyDictionary[EmulatedApi, dict[int, Dropout]] = WeakKeyDictionary()
+
+
+def find_dropout(api: EmulatedApi, descriptor: int | None) -> Dropout | None:
+    """Return what the live descriptor at an address was set to; None for the null pointer.
+
+    Raises
+    ------
+    RefusalError
+        It was destroyed, or never set: hardware would read garbage.
+    """
+    if not descriptor:
+        return None
+    try:
+        return _dropouts[api][descriptor]
+    except KeyError:
+        raise RefusalError(
+            Status.BAD_PARAM, f"the dropout descriptor at {descriptor:#x} was destroyed, or never set on this device"
+        ) from None
+
+
+def _header(api: EmulatedApi, states: int) -> NDArray[Any]:
+    """Return the states' header (one record) in emulated memory."""
+    header = api.memory.view(states, _STATES_BYTES)[: _HEADER.itemsize].view(_HEADER)
+    if header["magic"][0] != _MAGIC:
+        raise RefusalError(
+            Status.EXECUTION_FAILED, f"the dropout states at {states:#x} were not filled by cudnnSetDropoutDescriptor"
+        )
+    return header
+
+
+@emulates("cudnnDropoutGetStatesSize")
+def states_size(api: EmulatedApi, handle: Any, size: Any) -> None:
+    """Tell how large the states are."""
+    size[0] = _STATES_BYTES
+
+
+@emulates("cudnnSetDropoutDescriptor")
+def set_dropout(
+    api: EmulatedApi, descriptor: Any, handle: Any, probability: float, states: int, nbytes: int, seed: int
+) -> None:
+    """Set the descriptor and start its states from the seed; without dropout it needs none."""
+    dropout = _checked(descriptor, probability, states, nbytes, seed)
+    if states:
+        memory = api.memory.view(states, _STATES_BYTES)
+        memory[:] = 0
+        memory[: _HEADER.itemsize].view(_HEADER)[0] = (_MAGIC, seed, 0)
+    _dropouts.setdefault(api, {})[descriptor.value] = dropout
+
+
+@emulates("cudnnRestoreDropoutDescriptor")
+def restore_dropout(
+    api: EmulatedApi, descriptor: Any, handle: Any, probability: float, states: int, nbytes: int, seed: int
+) -> None:
+    """Set the descriptor, and leave the states as they are."""
+    dropout = _checked(descriptor, probability, states, nbytes, seed)
+    if states:
+        api.memory.view(states, _STATES_BYTES)
+    _dropouts.setdefault(api, {})[descriptor.value] = dropout
+
+
+@emulates("cudnnGetDropoutDescriptor")
+def get_dropout(api: EmulatedApi, descriptor: Any, handle: Any, probability: Any, states: Any, seed: Any) -> None:
+    """Tell what the descriptor was set to."""
+    dropout = find_dropout(api, descriptor.value)
+    if dropout is None:
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
+    probability[0], states[0], seed[0] = dropout.probability, dropout.states or None, dropout.seed
+
+
+@emulates("cudnnDestroyDropoutDescriptor")
+def destroy_dropout(api: EmulatedApi, descriptor: Any) -> None:
+    """Forget the descriptor, and destroy libcudnn's."""
+    _dropouts.get(api, {}).pop(descriptor.value, None)
+    api.real.cudnnDestroyDropoutDescriptor(descriptor)
+
+
+def _checked(descriptor: Any, probability: float, states: int | None, nbytes: int, seed: int) -> Dropout:
+    if not descriptor.value:
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
+    if not 0 <= probability < 1:
+        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to below 1")
+    if states and nbytes < _STATES_BYTES:
+        raise RefusalError(Status.BAD_PARAM, f"states of {nbytes} bytes; {_STATES_BYTES} are needed")
+    if not states and (probability or nbytes):
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "states is a null pointer")
+    return Dropout(probability, states or 0, seed)

@@ -1,0 +1,309 @@
+"""Recurrent networks: RNN, GRU and LSTM, forward and backward, in one line each; and a plan for many calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cudnnlite.dropout import DropoutState
+from cudnnlite.enums import RNNAlgo, RNNDataLayout
+from cudnnlite.errors import ArgumentError, NotSupportedError
+from cudnnlite.handle import Handle
+from cudnnlite.ops.operands import on_device, tensor_spec, use
+from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
+from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
+from cudnnlite.ops.rnn_plan import RNNPlan
+from cudnnlite.ops.rnn_problem import RNNRequest, data_spec, needs_padding
+from cudnnlite.plans import cached_plan, keep_plan
+from cudnnlite.results import AlgorithmResult
+from cudnnlite.rnn_weights import RNNWeights
+from cudnnlite.specs import RNNDataSpec, RNNSpec
+from cudnnlite.specs.rnn_data import parse_data_layout
+
+_STANDARD = RNNAlgo.STANDARD
+
+
+def plan_rnn(
+    handle: Handle,
+    spec: RNNSpec,
+    x: Any,
+    *,
+    lengths: Sequence[int] | None = None,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    training: bool = False,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
+    padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    workspace_limit: int | str | None = None,
+) -> RNNPlan:
+    """Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
+
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    spec : RNNSpec
+        The network.
+    x : TensorSpec or device array
+        An input, as in `rnn_forward`.
+    lengths : sequence of int, optional
+        As in `rnn_forward`.  Calls may have other lengths; a plan that was made without any takes full sequences only, as
+        some algorithms do.
+    layout, training, algorithm, padding_fill, dropout_state, workspace_limit
+        As in `rnn_forward`.
+
+    Returns
+    -------
+    RNNPlan
+        To be called as `plan(weights, x, hx, cx)`.
+
+    Raises
+    ------
+    ArgumentError
+        As in `rnn_forward`.
+    NotSupportedError
+        The algorithm does not do this network; some refusals come with the first call only.
+
+    Notes
+    -----
+    C functions: `cudnnSetRNNDescriptor_v8`, `cudnnSetRNNDataDescriptor`, `cudnnBuildRNNDynamic` for PERSIST_DYNAMIC,
+    `cudnnGetRNNTempSpaceSizes`, `cudnnRNNForward`.
+    """
+    use(handle)
+    check_spec(spec)
+    data = data_spec(spec, tensor_spec(x, "x"), lengths, parse_data_layout(layout))
+    request = make_request(
+        handle, spec, data, training, algorithm, padding_fill, dropout_state, workspace_limit, lengths is not None
+    )
+    return RNNPlan(handle, request)
+
+
+def rnn_forward(
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: Any,
+    hx: Any = None,
+    cx: Any = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    training: bool = False,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    out: Sequence[Any] | None = None,
+    reserve: RNNReserve | None = None,
+    workspace_limit: int | str | None = None,
+    workspace: Any = None,
+) -> Any:
+    """Run a recurrent network over a batch of sequences, asynchronously.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of the same kind.
+    spec : RNNSpec
+        The network.
+    weights : RNNWeights
+        Its weights.
+    x : device array
+        The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size) with
+        ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, all first steps, then all second
+        steps of the sequences that have one, and so on.
+    hx, cx : device array, optional
+        The first hidden state of every layer and direction, (num_layers * directions, N, state_size), and, for an LSTM, the
+        first cell state, (num_layers * directions, N, hidden_size).  Zeros if not given.
+    lengths : sequence of int, optional
+        On the host.  Of each sequence, 1 to T; all are T if not given.  What lies beyond a sequence's end is not read.  For
+        packed data they are needed, and may not increase.
+    training : bool
+        Whether the backward passes will follow; the reserve space is then returned too, and dropout applied.
+    algorithm : AlgorithmResult, RNNAlgo or str, optional
+        A search's result (applied with its math type), or an algorithm.  If not given: PERSIST_STATIC where it is known to
+        do the network, STANDARD otherwise; for float16 and bfloat16 with TENSOR_OP math where the spec says DEFAULT.  Where
+        cuDNN refuses that, STANDARD.
+    layout : RNNDataLayout or str
+        "sequence_major", "batch_major" or "packed".
+    padding_fill : float
+        What y holds beyond a sequence's end.
+    dropout_state : DropoutState, optional
+        Needed in training where the spec has dropout and more than one layer; advanced by the call.
+    out : tuple of device arrays, optional
+        (y, hy, cy), (y, hy) if not an LSTM: written in place instead of new arrays.
+    reserve : RNNReserve, optional
+        Of an earlier training call, to be used again.
+    workspace_limit : int or str, optional
+        Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    workspace : device array, optional
+        The caller's own scratch memory, instead of the handle's.
+
+    Returns
+    -------
+    RNNOutput
+        y, laid out as x with vectors of ``spec.output_size``; hy; cy, None if not an LSTM.
+    RNNTrainingOutput
+        In training: these, and the reserve space.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument, what was given and what is allowed.
+    NotSupportedError
+        The algorithm does not do this network; the message says why.
+    WorkspaceLimitError
+        More workspace is needed than the limit allows.
+    CudnnError
+        cuDNN failed.
+
+    Notes
+    -----
+    C function: `cudnnRNNForward`.  float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is
+    `MathType.FMA`.
+    """
+    use(handle)
+    check_spec(spec)
+    x = on_device(handle, x, "x")
+    data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
+    if workspace is not None and workspace_limit is None:
+        workspace = on_device(handle, workspace, "workspace")
+        workspace_limit = workspace.nbytes  # the caller's buffer is all there is
+    request = make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, workspace_limit)
+    try:
+        plan = cached_plan(handle, request, lambda: RNNPlan(handle, request))
+        return plan(weights, x, hx, cx, lengths=lengths, out=out, reserve=reserve, workspace=workspace)
+    except NotSupportedError:
+        if algorithm is not None or request.choice.algorithm == _STANDARD:
+            raise
+    # what the heuristic took for possible is not: from now on the request means STANDARD
+    choice = AlgorithmResult(_STANDARD, request.choice.math_type, deterministic=None)
+    plan = RNNPlan(handle, request._replace(choice=choice))
+    keep_plan(handle, request, plan)
+    return plan(weights, x, hx, cx, lengths=lengths, out=out, reserve=reserve, workspace=workspace)
+
+
+def rnn_backward_data(
+    handle: Handle,
+    reserve: RNNReserve,
+    dy: Any,
+    dhy: Any = None,
+    dcy: Any = None,
+    *,
+    out: Sequence[Any] | None = None,
+) -> RNNGradients:
+    """Compute the gradients of input and first states from those of output and last states, asynchronously.
+
+    Parameters
+    ----------
+    handle : Handle
+        As in `rnn_forward`.
+    reserve : RNNReserve
+        What the training call returned.  It holds that call's operands, which must be unchanged; it is written to.
+    dy : device array
+        Shaped as y.  What lies beyond a sequence's end is not read.
+    dhy, dcy : device array, optional
+        Shaped as hy and cy; zeros if not given.
+    out : tuple of device arrays, optional
+        (dx, dhx, dcx), (dx, dhx) if not an LSTM: written in place instead of new arrays.
+
+    Returns
+    -------
+    RNNGradients
+        dx, 0 beyond a sequence's end; dhx; dcx, None if not an LSTM.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written.
+    CudnnError
+        cuDNN refused or failed.
+
+    Notes
+    -----
+    C function: `cudnnRNNBackwardData_v8`.
+    """
+    return _plan_of(handle, reserve).backward_data(reserve, dy, dhy, dcy, out=out)
+
+
+def rnn_backward_weights(
+    handle: Handle, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
+) -> RNNWeights:
+    """Compute the gradients of the weights, asynchronously; after `rnn_backward_data`.
+
+    Parameters
+    ----------
+    handle : Handle
+        As in `rnn_forward`.
+    reserve : RNNReserve
+        What the training call returned, and `rnn_backward_data` was called with.
+    out : RNNWeights, optional
+        Where to write the gradients; new weights if not given.
+    accumulate : bool
+        Add to `out` instead of replacing what it holds.
+
+    Returns
+    -------
+    RNNWeights
+        The gradient of each matrix and bias under its name.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; also where `rnn_backward_data` was not called before.
+    CudnnError
+        cuDNN refused or failed.
+
+    Notes
+    -----
+    C function: `cudnnRNNBackwardWeights_v8`.
+    """
+    return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
+
+
+def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
+    use(handle)
+    if not isinstance(reserve, RNNReserve):
+        raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
+    request = reserve.call.plan
+    return cached_plan(handle, request, lambda: RNNPlan(handle, request))
+
+
+def check_spec(spec: Any) -> None:
+    """Raise ArgumentError unless `spec` is an RNNSpec."""
+    if not isinstance(spec, RNNSpec):
+        raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
+
+
+def make_request(
+    handle: Handle,
+    spec: RNNSpec,
+    data: RNNDataSpec,
+    training: Any,
+    algorithm: Any,
+    padding_fill: float,
+    dropout_state: Any,
+    workspace_limit: int | str | None,
+    padded: bool = False,
+) -> RNNRequest:
+    """Return what a plan is made for, from arguments as the user gives them."""
+    if not isinstance(training, bool):
+        raise ArgumentError(f"training={training!r}; allowed: True, False")
+    drops = training and spec.dropout > 0 and spec.num_layers > 1
+    if drops and not isinstance(dropout_state, DropoutState):
+        raise ArgumentError(
+            f"dropout_state={dropout_state!r}; {spec} drops {spec.dropout:g} in training: make a DropoutState(handle, seed)"
+        )
+    if drops and dropout_state.array.device is not handle.device:
+        raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
+    found = parse_algorithm(algorithm, spec) or heuristic(spec, data)
+    return RNNRequest(
+        spec,
+        AlgorithmResult(found.algorithm, found.math_type, deterministic=None),
+        data.batch,
+        data.layout,
+        needs_padding(data) or (padded and not data.is_packed),
+        training,
+        float(padding_fill),
+        dropout_state if drops else None,
+        handle.workspace.limit_for(workspace_limit),
+    )

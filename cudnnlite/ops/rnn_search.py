@@ -1,0 +1,188 @@
+"""The search that cuDNN lacks: every algorithm and math type of an RNN, timed on the device and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cudnnlite import arrays
+from cudnnlite.arrays import DeviceArray
+from cudnnlite.enums import RNNAlgo, RNNDataLayout, Status
+from cudnnlite.errors import CudnnError, WorkspaceLimitError
+from cudnnlite.handle import Handle
+from cudnnlite.ops.operands import on_device, use
+from cudnnlite.ops.rnn import check_spec, make_request
+from cudnnlite.ops.rnn_accuracy import PrefixCheck
+from cudnnlite.ops.rnn_choice import ALGORITHMS, allowed_math_types
+from cudnnlite.ops.rnn_plan import RNNPlan
+from cudnnlite.ops.rnn_problem import RNNRequest, data_spec
+from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.rnn_weights import RNNWeights
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.rnn_data import parse_data_layout
+from cudnnlite.specs.rnn_rules import why_not
+from cudnnlite.timing import GIVE_UP, Stopwatch
+
+
+def find_rnn_forward(
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: Any,
+    hx: Any = None,
+    cx: Any = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    training: bool = False,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    workspace_limit: int | str | None = None,
+) -> AlgorithmTable:
+    """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
+
+    Each candidate first runs over the first steps of the sequences; what it computes for some of them is compared with a
+    reference in float64, so that an algorithm which computes garbage is not chosen.  Then it runs once in full; if that takes
+    three times the best so far, it is not repeated.  The others are recorded into CUDA graphs and replayed in shuffled
+    rounds; the median counts.  So the times are the device's; a call outside a graph also costs the host's share, which is
+    large for STANDARD (it launches kernels for each step) and small for the PERSIST algorithms.
+
+    Parameters
+    ----------
+    handle : Handle
+        Waited for: the search synchronises.
+    spec, weights, x, hx, cx, lengths, training, layout
+        As in `rnn_forward`.  Dropout is left out, so that no random numbers are used up.
+    workspace_limit : int or str, optional
+        What needs more is not tried; the handle's limit if not given.
+
+    Returns
+    -------
+    AlgorithmTable
+        The fastest first, with workspace, reserve space (in training) and relative L2 error; those that cannot be used
+        last, with the reason.  Pass a row, such as ``found.best()``, to `rnn_forward` as `algorithm`.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, DeviceMemoryError
+        As in `rnn_forward`.
+
+    Notes
+    -----
+    Which math types a spec allows: FMA (true float32) only itself; others any but TENSOR_OP_ALLOW_CONVERSION, which rounds
+    float32 to float16, unless that is the spec's own.
+    """
+    use(handle)
+    check_spec(spec)
+    x = on_device(handle, x, "x")
+    data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
+    spec = spec.replace(dropout=0.0)
+    choices = [
+        AlgorithmResult(algorithm, math_type, deterministic=None)
+        for algorithm in ALGORITHMS
+        for math_type in allowed_math_types(spec)
+    ]
+    requests = [make_request(handle, spec, data, training, choice, 0.0, None, workspace_limit) for choice in choices]
+    with _own_stream(handle) as stream:
+        with RNNPlan(handle, requests[0]) as plan:
+            hx, cx = plan.check_operands(weights, x, hx, cx, lengths)
+        states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
+        known = None if lengths is None else data.lengths
+        arguments = _Arguments(
+            handle, weights.view(handle), arrays.on_stream(x, stream), states[0], states[1], known, data
+        )
+        rows, replayed = _measure(requests, arguments)
+    how = "median of CUDA graph replays" if replayed else "median of calls"
+    title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
+    return AlgorithmTable(
+        rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
+    )
+
+
+@contextmanager
+def _own_stream(handle: Handle) -> Iterator[Any]:
+    """Put the handle on a stream of its own, which can be recorded, for the time of the search."""
+    before = handle.stream
+    own = handle.device.create_stream()
+    own.wait(before)
+    handle.stream = own
+    try:
+        yield own
+    finally:
+        own.sync()
+        handle.stream = before
+
+
+class _Candidate:
+    """One algorithm and math type, ready to run on the handle's present stream; called, it makes the call once."""
+
+    def __init__(self, plan: RNNPlan, arguments: _Arguments) -> None:
+        self.plan, self._arguments = plan, arguments
+        handle = arguments.handle
+        plan.describe(arguments.x.spec, arguments.lengths)
+        # memory of its own: nothing may be allocated while a graph is recorded
+        self._out = plan.new_outputs()
+        self._scratch = arrays.empty(handle.device, handle.stream, TensorSpec((max(plan.workspace, 1),), "uint8"))
+        self._reserve = plan.new_reserve()
+        self.first = 0.0
+
+    def __call__(self) -> None:
+        given = self._arguments
+        self.plan(
+            given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=self._out, reserve=self._reserve,
+            workspace=self._scratch,
+        )  # fmt: skip
+
+
+class _Arguments(NamedTuple):
+    """What every candidate is called with, on the handle's present stream."""
+
+    handle: Handle
+    weights: RNNWeights
+    x: DeviceArray
+    hx: DeviceArray | None
+    cx: DeviceArray | None
+    lengths: tuple[int, ...] | None
+    data: RNNDataSpec
+
+
+def _measure(requests: list[RNNRequest], arguments: _Arguments) -> tuple[list[AlgorithmResult], bool]:
+    """Return a row for each request, best first, and whether the times are of replayed graphs."""
+    handle = arguments.handle
+    stopwatch = Stopwatch(handle.device, handle.stream)
+    check = PrefixCheck(arguments.weights, arguments.x, arguments.hx, arguments.cx, arguments.data)
+    rows: dict[RNNRequest, AlgorithmResult] = {}
+    running: dict[RNNRequest, _Candidate] = {}
+    with ExitStack() as stack:
+        for request in requests:
+            row = AlgorithmResult(request.choice.algorithm, request.choice.math_type, deterministic=None)
+            try:
+                plan = stack.enter_context(RNNPlan(handle, request))
+                error = check.error_of(plan)
+                candidate = _Candidate(plan, arguments)
+                reserve = plan.reserve if request.training else None
+                row = replace(row, error=error, workspace=plan.workspace, reserve=reserve)
+                wrong = check.why_wrong(error, request.choice.math_type)
+                if wrong:
+                    row = replace(row, why_not=wrong)
+                else:
+                    candidate.first = stopwatch.first(candidate)
+                    running[request] = candidate
+            except CudnnError as refused:
+                reason = why_not(request.spec, RNNAlgo(request.choice.algorithm), full=arguments.data.is_full)
+                row = replace(row, status=Status(refused.status), why_not=reason or refused.detail)
+            except WorkspaceLimitError as refused:
+                row = replace(row, why_not=str(refused))
+            rows[request] = row
+        worth = [request for request in running if stopwatch.is_worth(running[request].first)]
+        for request in running.keys() - worth:
+            remark = f"run once: more than {GIVE_UP:g} times the best"
+            rows[request] = replace(rows[request], time_ms=running.pop(request).first, remark=remark)
+        timings = stopwatch.repeat(
+            [running[request] for request in worth], [running[request].first for request in worth]
+        )
+        for request, timing in zip(worth, timings, strict=True):
+            rows[request] = replace(rows[request], time_ms=timing.ms)
+        running.clear()
+    ordered = sorted(rows.values(), key=lambda row: (not row.ok, row.time_ms is None, row.time_ms))
+    return ordered, all(timing.replayed for timing in timings)

@@ -1,0 +1,416 @@
+"""The equations of stacked RNN, LSTM and GRU layers as cuDNN defines them, forward and backward, in plain NumPy.
+
+They are the numerics of the emulated device, and in float64 what results of a GPU are compared with. Throughout,
+
+- sequences are ``(T, N, features)``; states are ``(layers * directions, N, features)``, at ``layer * directions +
+  direction``; all have the dtype of the weights, float32 or float64;
+- ``active[t, n]`` is ``t < lengths[n]``. What lies at other positions, be it NaN, influences nothing; results are 0 there;
+- gates are stacked in cuDNN's order: LSTM i, f, g (the new memory), o; GRU r, z, n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnlite._raw.enums import RNNMode
+
+Array = NDArray[Any]
+States = Sequence[Array]  # of one layer and direction: h, and of an LSTM c
+Clip = tuple[float, float]
+Activation = Callable[[Array], Array]
+TapeKey = tuple[int, int, str]  # layer, direction, name
+Tape = Mapping[TapeKey, Array]
+
+
+def _split(a: Array, count: int) -> list[Array]:
+    return list(np.split(a, count, axis=-1))  # views
+
+
+def _flat(a: Array) -> Array:
+    return a.reshape(-1, a.shape[-1])
+
+
+def _sigmoid(a: Array) -> None:
+    """In place. Where ``exp(-a)`` overflows, 1 / infinity is the right answer all the same."""
+    np.exp(np.negative(a, out=a), out=a)
+    np.reciprocal(np.add(a, 1, out=a), out=a)
+
+
+def _sigmoid_slope(s: Array) -> Array:
+    return np.asarray(s * (1 - s))
+
+
+def _tanh_slope(t: Array) -> Array:
+    return np.asarray(1 - t * t)
+
+
+class _Now(NamedTuple):
+    """What a backward step of a cell reads."""
+
+    kept: Array
+    before: States
+    after: States
+    gradients: States  # of the states after the step
+    clip: Clip | None
+
+
+class _Cell:
+    """One step of a kind of cell, without its matrix products. This one has the single gate act(W x + R h + biases)."""
+
+    gates = 1
+    kept = 1  # features on the tape in multiples of the hidden size: the gates, and what else backward needs
+    states: tuple[str, ...] = ("hidden",)
+
+    def __init__(self, activate: Activation = np.tanh, slope: Activation = _tanh_slope) -> None:
+        self._activate, self._slope = activate, slope
+
+    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        """Return the next states. `kept` arrives with ``W x + b_W`` in its gates, `recurrent` is ``R h + b_R``."""
+        kept[...] = self._activate(kept + recurrent)
+        return [kept]
+
+    def backward(self, now: _Now, out: Array) -> list[Array]:
+        """Write the gradients of the gates' input terms; return those of the states before, h but for its product."""
+        np.multiply(now.gradients[0], self._slope(now.kept), out=out)
+        return [np.zeros_like(out)]
+
+    def recurrent(self, kept: Array, dgates: Array) -> Array:
+        """Gradients of the gates' recurrent terms from those of their input terms."""
+        return dgates
+
+
+class _Lstm(_Cell):
+    gates = kept = 4
+    states = ("hidden", "cell")
+
+    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        kept += recurrent
+        i, f, g, o = _split(kept, 4)
+        np.tanh(g, out=g)
+        for gate in (i, f, o):
+            _sigmoid(gate)
+        c = f * states[1] + i * g
+        if clip is not None:
+            c = np.clip(c, *clip)
+        return [o * np.tanh(c), c]
+
+    def backward(self, now: _Now, out: Array) -> list[Array]:
+        (i, f, g, o), (di, df, dg, do) = _split(now.kept, 4), _split(out, 4)
+        c, (dh, dc) = now.after[1], now.gradients
+        t = np.tanh(c)
+        dc = dc + dh * o * _tanh_slope(t)
+        if now.clip is not None:
+            dc[(c <= now.clip[0]) | (c >= now.clip[1])] = 0
+        np.multiply(dc * g, _sigmoid_slope(i), out=di)
+        np.multiply(dc * now.before[1], _sigmoid_slope(f), out=df)
+        np.multiply(dc * i, _tanh_slope(g), out=dg)
+        np.multiply(dh * t, _sigmoid_slope(o), out=do)
+        return [np.zeros_like(now.before[0]), dc * f]
+
+
+class _Gru(_Cell):
+    gates = 3
+    kept = 4  # r, z, n, and the recurrent term of n, which r multiplies
+
+    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        r, z, n, term = _split(kept, 4)
+        to_r, to_z, term[...] = _split(recurrent, 3)
+        _sigmoid(np.add(r, to_r, out=r))
+        _sigmoid(np.add(z, to_z, out=z))
+        n[...] = np.tanh(n + r * term)
+        return [(1 - z) * n + z * states[0]]
+
+    def backward(self, now: _Now, out: Array) -> list[Array]:
+        (r, z, n, term), (dr, dz, dn) = _split(now.kept, 4), _split(out, 3)
+        (h,), (dh,) = now.before, now.gradients
+        np.multiply(dh * (1 - z), _tanh_slope(n), out=dn)
+        np.multiply(dh * (h - n), _sigmoid_slope(z), out=dz)
+        np.multiply(dn * term, _sigmoid_slope(r), out=dr)
+        return [dh * z]
+
+    def recurrent(self, kept: Array, dgates: Array) -> Array:
+        dr, dz, dn = _split(dgates, 3)
+        return np.concatenate((dr, dz, dn * _split(kept, 4)[0]), axis=-1)
+
+
+_CELLS: Mapping[RNNMode, _Cell] = {
+    RNNMode.RELU: _Cell(lambda a: np.maximum(a, 0), lambda h: h > 0),
+    RNNMode.TANH: _Cell(),
+    RNNMode.LSTM: _Lstm(),
+    RNNMode.GRU: _Gru(),
+}
+
+
+class CellWeights(NamedTuple):
+    """Weights of one layer and direction, or their gradients; None is a part that does not exist."""
+
+    input: Array | None  # (gates * hidden size, input size); None: skip input
+    recurrent: Array  # (gates * hidden size, output size)
+    input_bias: Array | None  # (gates * hidden size,)
+    recurrent_bias: Array | None  # (gates * hidden size,)
+    projection: Array | None  # (output size, hidden size)
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """What is known of a network without its weights."""
+
+    cell: RNNMode
+    input_size: int
+    hidden_size: int
+    output_size: int  # projection size, or hidden size
+    num_layers: int
+    directions: int
+    projected: bool = False  # LSTM only
+    skip_input: bool = False  # layer 0 adds x to every gate as it is: its weights have no input
+
+    @property
+    def gates(self) -> int:
+        """Gates of a cell: 1, 4 (LSTM) or 3 (GRU)."""
+        return _CELLS[self.cell].gates
+
+    def layer_input_size(self, layer: int) -> int:
+        """Features of what `layer` reads."""
+        return self.directions * self.output_size if layer else self.input_size
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, and the arithmetic it is computed in."""
+
+    shape: NetworkShape
+    weights: Sequence[Sequence[CellWeights]]  # [layer][direction]
+    clip: Clip | None = None  # of an LSTM's c; no gradient passes where it was clipped
+    product: Callable[[Array, Array], Array] = np.matmul  # of two matrices; may round its operands
+    store: Callable[[Array], Array] = np.asarray  # rounds every h as a device does that keeps it in half precision
+
+
+def tape_shapes(shape: NetworkShape, steps: int, batch: int) -> dict[TapeKey, tuple[int, ...]]:
+    """Arrays that backward needs besides the weights, hx and cx, by layer, direction and name.
+
+    The directions of a layer share its input, at direction 0. :func:`forward` writes all arrays but the gradients;
+    :func:`backward_data` writes these for :func:`backward_weights`.
+    """
+    cell, hidden = _CELLS[shape.cell], shape.hidden_size
+    features = {"kept": cell.kept * hidden, "gate_gradients": cell.gates * hidden}
+    features.update(zip(cell.states, (shape.output_size, hidden), strict=False))
+    if shape.projected:
+        features["hidden_gradients"] = shape.output_size
+    shapes: dict[TapeKey, tuple[int, ...]] = {}
+    for layer in range(shape.num_layers):
+        shapes[layer, 0, "input"] = (steps, batch, shape.layer_input_size(layer))
+        for direction in range(shape.directions):
+            shapes |= {(layer, direction, name): (steps, batch, size) for name, size in features.items()}
+    return shapes
+
+
+@np.errstate(all="ignore")
+def forward(
+    network: Network,
+    x: Array,
+    active: Array,
+    hx: Array | None = None,
+    cx: Array | None = None,
+    *,
+    masks: Sequence[Array] | None = None,
+    tape: Tape | None = None,
+) -> tuple[Array, Array, Array | None]:
+    """Run all layers over a batch of sequences.
+
+    Parameters
+    ----------
+    network : Network
+    x : ndarray
+        ``(T, N, input size)``.
+    active : ndarray of bool
+        ``(T, N)``.
+    hx, cx : ndarray, optional
+        What every direction starts from, at its own end of the sequence; zeros without them.
+    masks : sequence of ndarray, optional
+        Of dropout: ``masks[k - 1]``, ``(T, N, directions * output size)``, multiplies the input of layer k.
+    tape : mapping of ndarray, optional
+        For a backward pass: arrays of :func:`tape_shapes`, overwritten.
+
+    Returns
+    -------
+    tuple of (ndarray, ndarray, ndarray or None)
+        y, ``(T, N, directions * output size)``; hy; cy, None if the cell has no such state.
+    """
+    shape, off, y = network.shape, _inactive(active), x
+    initial = _states(shape, x, hx, cx)
+    final = [np.empty_like(s) for s in initial]
+    shapes = tape_shapes(shape, *x.shape[:2])
+    for layer in range(shape.num_layers):
+        # without a tape the memory of a layer is free again after the next one
+        part = tape or {key: np.empty(size, x.dtype) for key, size in shapes.items() if key[0] == layer}
+        part[layer, 0, "input"][...] = y if masks is None or layer == 0 else y * masks[layer - 1]
+        _clear(part[layer, 0, "input"], off)
+        directions = [_Direction(network, layer, direction, off, part) for direction in range(shape.directions)]
+        for one in directions:
+            one.set(final, one.forward(one.at(initial)))
+        y = np.concatenate([one.histories[0] for one in directions], axis=-1)
+    return y, final[0], final[1] if len(final) > 1 else None
+
+
+@np.errstate(all="ignore")
+def backward_data(
+    network: Network,
+    active: Array,
+    dy: Array,
+    dhy: Array | None = None,
+    dcy: Array | None = None,
+    *,
+    hx: Array | None = None,
+    cx: Array | None = None,
+    masks: Sequence[Array] | None = None,
+    tape: Tape,
+) -> tuple[Array, Array, Array | None]:
+    """Gradients of x, hx and cx (None if there is no c) from those of y, hy and cy, which are zeros where left out.
+
+    The rest is what :func:`forward` was given; the gradients in `tape` are overwritten.
+    """
+    shape, off = network.shape, _inactive(active)
+    initial = _states(shape, dy, hx, cx)
+    gradients = [s.copy() for s in _states(shape, dy, dhy, dcy)]
+    for layer in reversed(range(shape.num_layers)):
+        dx = np.zeros_like(tape[layer, 0, "input"])
+        for direction, part in enumerate(_split(dy, shape.directions)):
+            one = _Direction(network, layer, direction, off, tape)
+            one.set(gradients, one.backward(one.at(initial), part, one.at(gradients)))
+            if one.weights.input is None:
+                dx += sum(_split(one.dgates, shape.gates))
+            else:
+                dx += network.product(_flat(one.dgates), one.weights.input).reshape(dx.shape)
+        if masks is not None and layer > 0:
+            dx *= masks[layer - 1]
+        dy = dx
+    _clear(dx, off)  # weights may be infinite
+    return dx, gradients[0], gradients[1] if len(gradients) > 1 else None
+
+
+@np.errstate(all="ignore")
+def backward_weights(
+    network: Network, active: Array, *, hx: Array | None = None, tape: Tape
+) -> list[list[CellWeights]]:
+    """Gradients of the weights, structured as these are; `tape` has been through :func:`backward_data`."""
+    shape, off = network.shape, _inactive(active)
+    initial = _states(shape, tape[0, 0, "input"], hx)
+    layers, directions = range(shape.num_layers), range(shape.directions)
+    each = [[_Direction(network, layer, direction, off, tape) for direction in directions] for layer in layers]
+    return [[one.weight_gradients(one.at(initial)[0]) for one in layer] for layer in each]
+
+
+class _Direction:
+    """One direction of one layer at work; states are those of this one, but for :meth:`at` and :meth:`set`."""
+
+    def __init__(self, network: Network, layer: int, direction: int, off: Array | None, tape: Tape) -> None:
+        self.network, self.weights, self.off = network, network.weights[layer][direction], off
+        self.cell = _CELLS[network.shape.cell]
+        self.tape = {name: array for (*key, name), array in tape.items() if key == [layer, direction]}
+        self.x, self.kept, self.dgates = tape[layer, 0, "input"], self.tape["kept"], self.tape["gate_gradients"]
+        self.histories = [self.tape[name] for name in self.cell.states]
+        self.order = slice(None, None, -1 if direction else 1)
+        self.index = layer * network.shape.directions + direction
+
+    def at(self, states: States) -> States:
+        """Of states of the whole network the views that belong here."""
+        return [s[self.index] for s in states]
+
+    def set(self, states: States, values: States) -> None:
+        for target, value in zip(self.at(states), values, strict=True):
+            target[...] = value
+
+    def forward(self, states: States) -> States:
+        """Return the states at the end."""
+        network, weights, cell, kept, x = self.network, self.weights, self.cell, self.kept, self.x
+        gates = kept[..., : cell.gates * network.shape.hidden_size]
+        if weights.input is None:
+            gates[...] = np.tile(x, cell.gates)
+        else:
+            gates[...] = network.product(_flat(x), weights.input.T).reshape(gates.shape)
+        if weights.input_bias is not None:
+            gates += weights.input_bias
+        for t in range(len(x))[self.order]:
+            recurrent = network.product(states[0], weights.recurrent.T)
+            if weights.recurrent_bias is not None:
+                recurrent += weights.recurrent_bias
+            h, *rest = cell.forward(kept[t], recurrent, states, network.clip)
+            if weights.projection is not None:
+                h = network.product(h, weights.projection.T)
+            states = self._choose(t, states, [network.store(h), *rest])
+            for history, state in zip(self.histories, states, strict=True):
+                history[t] = state
+        for written in (kept, *self.histories):
+            _clear(written, self.off)  # an infinity there, times a gradient of zero, would be NaN
+        return states
+
+    def backward(self, initial: States, dy: Array, gradients: States) -> States:
+        """Return the gradients of the initial states."""
+        network, weights, cell, kept, dgates = self.network, self.weights, self.cell, self.kept, self.dgates
+        before = [self._before(*pair) for pair in zip(self.histories, initial, strict=True)]
+        for t in reversed(range(len(dy))[self.order]):
+            dh, *rest = gradients
+            dh = dh + dy[t]
+            if weights.projection is not None:
+                self.tape["hidden_gradients"][t] = dh
+                dh = network.product(dh, weights.projection)
+            now = _Now(kept[t], [a[t] for a in before], [a[t] for a in self.histories], [dh, *rest], network.clip)
+            direct, *rest = cell.backward(now, out=dgates[t])
+            through = network.product(cell.recurrent(kept[t], dgates[t]), weights.recurrent)
+            gradients = self._choose(t, gradients, [direct + through, *rest])
+        _clear(dgates, self.off)
+        if weights.projection is not None:
+            _clear(self.tape["hidden_gradients"], self.off)
+        return gradients
+
+    def weight_gradients(self, initial: Array) -> CellWeights:
+        weights, product, dinput = self.weights, self.network.product, _flat(self.dgates)
+        drecurrent = _flat(self.cell.recurrent(self.kept, self.dgates))
+        projection = None
+        if weights.projection is not None:
+            unprojected = _split(self.kept, 4)[3] * np.tanh(self.histories[1])
+            projection = product(_flat(self.tape["hidden_gradients"]).T, _flat(unprojected))
+        return CellWeights(
+            None if weights.input is None else product(dinput.T, _flat(self.x)),
+            product(drecurrent.T, _flat(self._before(self.histories[0], initial))),
+            None if weights.input_bias is None else dinput.sum(axis=0),
+            None if weights.recurrent_bias is None else drecurrent.sum(axis=0),
+            projection,
+        )
+
+    def _choose(self, t: int, old: States, new: States) -> States:
+        """Keep the `old` states of sequences that step `t` is not part of."""
+        if self.off is None:
+            return new
+        return [np.where(self.off[t, :, None], a, b) for a, b in zip(old, new, strict=True)]
+
+    def _before(self, history: Array, initial: Array) -> Array:
+        """States before each step from those after it; zeros where there is no step."""
+        before = np.empty_like(history)
+        previous = history[self.order][:-1]
+        if self.off is not None:  # the backward direction of a short sequence starts late
+            previous = np.where(self.off[self.order][:-1, :, None], initial, previous)
+        before[self.order][0], before[self.order][1:] = initial, previous
+        _clear(before, self.off)
+        return before
+
+
+def _inactive(active: Array) -> Array | None:
+    return None if active.all() else ~active
+
+
+def _clear(a: Array, off: Array | None) -> None:
+    if off is not None:
+        a[off] = 0
+
+
+def _states(shape: NetworkShape, like: Array, *given: Array | None) -> States:
+    """Return the `given` states that the cell has, zeros for None, for sequences `like` these."""
+    sizes = (shape.output_size, shape.hidden_size)[: len(_CELLS[shape.cell].states)]
+    leading = (shape.num_layers * shape.directions, like.shape[1])
+    return [np.zeros((*leading, n), like.dtype) if s is None else s for s, n in zip(given, sizes, strict=False)]

@@ -1,0 +1,185 @@
+"""How PyTorch, ONNX and Keras write an RNN's weights: to and from the names of `specs.rnn_weights`, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.enums import RNNBiasMode, RNNMode
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs import RNNSpec
+from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
+
+Array = np.ndarray[Any, Any]
+
+# The gates as others stack them, by cuDNN's names.
+_ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
+_KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
+
+
+def host_array(value: Any) -> Array:
+    """Return a NumPy array, also of a PyTorch tensor, wherever that is."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype):  # NumPy has no such type; float32 holds each of its values
+            value = value.float()
+    return np.asarray(value)
+
+
+def torch_name(part: WeightPart) -> str:
+    """Return the name that PyTorch's state_dict has for the tensor which holds this part."""
+    kind = "hr" if not part.gate else "hh" if part.recurrent else "ih"
+    return f"{'bias' if part.bias else 'weight'}_{kind}_l{part.layer}{'_reverse' if part.direction else ''}"
+
+
+def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
+    """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
+    double = spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec
+    parts = {part.name: part for part in weight_parts(double)}
+    rows: dict[str, tuple[int, ...]] = {}
+    for part in parts.values():
+        stacked = len(spec.gates) if part.gate else 1
+        rows[prefix + torch_name(part)] = (stacked * part.shape[0], *part.shape[1:])
+    given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+    check_names("state_dict", given, rows)
+    tensors = {name: checked(f"state_dict[{name!r}]", host_array(given[name]), shape) for name, shape in rows.items()}
+    values = {}
+    for name, part in parts.items():
+        number = spec.gates.index(part.gate) if part.gate else 0
+        values[name] = tensors[prefix + torch_name(part)][number * part.shape[0] : (number + 1) * part.shape[0]]
+    return _without_missing_bias(spec, values, "state_dict")
+
+
+def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Stack the gates into the tensors of a PyTorch state_dict; a bias that the spec has not got becomes zeros."""
+    double = spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec
+    stacks: dict[str, list[Array]] = {}
+    dtype = next(iter(values.values())).dtype
+    for part in weight_parts(double):
+        value = values.get(part.name, np.zeros(part.shape, dtype))
+        stacks.setdefault(torch_name(part), []).append(value)
+    return {name: np.concatenate(stack) for name, stack in sorted(stacks.items())}
+
+
+def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
+    """Split the inputs W, R and B of ONNX nodes LSTM, GRU or RNN: arrays, or a list with one for each layer."""
+    if spec.projects:
+        raise ArgumentError(f"{spec} has a projection, which ONNX has no input for")
+    layers = spec.num_layers
+    given = {"W": _per_layer(W, "W", layers), "R": _per_layer(R, "R", layers)}
+    has_bias = spec.bias != RNNBiasMode.NO
+    if B is not None:
+        given["B"] = _per_layer(B, "B", layers)
+        if not has_bias and any(np.any(bias) for bias in given["B"]):
+            raise ArgumentError(f"B is given, and not zero; {spec} has no bias")
+    gates, hidden = _ONNX_GATES[spec.cell], spec.hidden_size
+    stacked = len(gates) * hidden
+    values = {}
+    for layer in range(layers):
+        shapes: dict[str, tuple[int, ...]] = {
+            "W": (spec.directions, stacked, spec.layer_input_size(layer)),
+            "R": (spec.directions, stacked, hidden),
+        }
+        shapes["B"] = (spec.directions, 2 * stacked)
+        tensors = {
+            name: checked(f"{name} of layer {layer}", list_[layer], shapes[name]) for name, list_ in given.items()
+        }
+        bias = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
+        for direction in range(spec.directions):
+            for number, gate in enumerate(gates):
+                at = slice(number * hidden, (number + 1) * hidden)
+                behind = slice(stacked + at.start, stacked + at.stop)
+                where = f"layer{layer}.{DIRECTIONS[direction]}"
+                values[f"{where}.input.{gate}"] = tensors["W"][direction, at]
+                values[f"{where}.recurrent.{gate}"] = tensors["R"][direction, at]
+                if has_bias:
+                    values[f"{where}.input.{gate}.bias"] = bias[direction, at]
+                    values[f"{where}.recurrent.{gate}.bias"] = bias[direction, behind]
+    return _without_missing_bias(spec, values, "B")
+
+
+def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
+    """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias, which Keras stores transposed."""
+    if spec.projects:
+        raise ArgumentError(f"{spec} has a projection, which Keras's layers have not")
+    flat = [host_array(value) for value in _flatten(weights)]
+    has_bias = spec.bias != RNNBiasMode.NO
+    each = 3 if has_bias else 2
+    if len(flat) != each * spec.num_layers * spec.directions:
+        raise ArgumentError(
+            f"weights has {len(flat)} arrays; {spec} needs {each} (kernel, recurrent kernel{', bias' * has_bias}) for each of "
+            f"{spec.num_layers} layers and {spec.directions} directions"
+        )
+    gates, hidden = _KERAS_GATES[spec.cell], spec.hidden_size
+    stacked = len(gates) * hidden
+    gru = spec.cell == RNNMode.GRU
+    values = {}
+    for pseudo_layer in range(spec.num_layers * spec.directions):
+        layer, direction = divmod(pseudo_layer, spec.directions)
+        where = f"layer{layer}.{DIRECTIONS[direction]}"
+        kernel, recurrent, *bias = flat[pseudo_layer * each : (pseudo_layer + 1) * each]
+        checked(f"kernel of {where}", kernel, (spec.layer_input_size(layer), stacked))
+        checked(f"recurrent kernel of {where}", recurrent, (hidden, stacked))
+        if bias and gru and bias[0].ndim == 1:
+            raise ArgumentError(f"the bias of {where} is of a GRU with reset_after=False, which cuDNN has not")
+        if bias:
+            checked(f"bias of {where}", bias[0], (2, stacked) if gru else (stacked,))
+        for number, gate in enumerate(gates):
+            at = slice(number * hidden, (number + 1) * hidden)
+            values[f"{where}.input.{gate}"] = kernel[:, at].T
+            values[f"{where}.recurrent.{gate}"] = recurrent[:, at].T
+            if bias:
+                first, second = bias[0] if gru else (bias[0], np.zeros_like(bias[0]))
+                if spec.bias == RNNBiasMode.SINGLE_REC and not gru:
+                    first, second = second, first  # Keras has one bias here; either place gives the same sums
+                values[f"{where}.input.{gate}.bias"] = first[at]
+                values[f"{where}.recurrent.{gate}.bias"] = second[at]
+    return _without_missing_bias(spec, values, "weights")
+
+
+def _without_missing_bias(spec: RNNSpec, values: dict[str, Array], argument: str) -> dict[str, Array]:
+    """Drop the biases that a spec with a single one has not got; they must be zero."""
+    wanted = {part.name for part in weight_parts(spec)}
+    for name in set(values) - wanted:
+        if np.any(values[name]):
+            what = "input matrix (input_mode='skip')" if not name.endswith(".bias") else f"bias {spec.bias.name}"
+            raise ArgumentError(f"{argument} has a {name} that is not zero; the spec says: {what}")
+        del values[name]
+    return values
+
+
+def check_names(argument: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ArgumentError unless all names that are wanted are given, and no others."""
+    missing = sorted(set(wanted) - set(given))
+    extra = sorted(set(given) - set(wanted))
+    if missing or extra:
+        raise ArgumentError(
+            f"{argument}: "
+            + "; ".join(
+                f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names
+            )
+        )
+
+
+def checked(what: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """Return the array; ArgumentError if it has another shape."""
+    if value.shape != shape:
+        raise ArgumentError(f"{what} has shape {value.shape}; needed: {shape}")
+    return value
+
+
+def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
+    given = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(given) != layers:
+        raise ArgumentError(f"{argument} has {len(given)} arrays; the spec has {layers} layers, one ONNX node for each")
+    return [host_array(item) for item in given]
+
+
+def _flatten(weights: Any) -> Iterable[Any]:
+    for item in weights:
+        if isinstance(item, Sequence) and len(item) and hasattr(item[0], "shape"):
+            yield from item
+        else:
+            yield item

@@ -1,0 +1,240 @@
+"""`RNNSpec`: which recurrent network, in which arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
+from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layout import MAX_INT
+
+# The gates in cuDNN's order, which is the order of its linear layer numbers.
+GATES = {
+    RNNMode.RELU: ("h",),
+    RNNMode.TANH: ("h",),
+    RNNMode.LSTM: ("i", "f", "g", "o"),
+    RNNMode.GRU: ("r", "z", "n"),
+}
+_BIAS_NAMES: dict[Any, RNNBiasMode] = {
+    "none": RNNBiasMode.NO,
+    "single_input": RNNBiasMode.SINGLE_INP,
+    "single_recurrent": RNNBiasMode.SINGLE_REC,
+}
+_FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class RNNSpec(FrozenSpec):
+    """A recurrent network: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    cell : RNNMode or str
+        "lstm", "gru", "relu" or "tanh".
+    input_size, hidden_size : int
+        The length of an input vector, and of a hidden state.
+    num_layers : int
+        The number of layers, each fed with the output of the one below.
+    bidirectional : bool
+        Whether a second network reads each sequence from its end; the two outputs are concatenated.
+    projection_size : int, optional
+        LSTM only: the hidden state is multiplied by a matrix to this length, at most `hidden_size`, before it is put out
+        and fed back.
+    bias : RNNBiasMode, str or bool
+        "double" (one beside the input's matrix, one beside the recurrent one; the default, and what PyTorch has),
+        "single_input", "single_recurrent", or "none".  True and False mean "double" and "none".
+    input_mode : RNNInputMode or str
+        "linear", or "skip": the first layer's input is not multiplied; `input_size` is then `hidden_size`.
+    dropout : float
+        The probability with which an output of a layer, but not of the last one, is set to zero in training.
+    clip : tuple of (float, float), optional
+        LSTM only: the smallest and the largest value of a cell state; infinities are allowed.
+    dtype : DataType or str
+        Of data and weights: "float32", "float64", "float16" or "bfloat16".
+    compute_type : DataType or str, optional
+        What cuDNN computes in.  If not given: float64 for float64, float32 for the others.
+    math_type : MathType or str
+        `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.  `MathType.FMA`
+        ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be rounded to float16 on the way.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed.
+
+    Notes
+    -----
+    C functions: `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` (`cudnnRNNSetClip_v8` where the library is older).
+
+    A GRU applies the reset gate after the recurrent product, as in PyTorch: n = tanh(W x + b + r * (R h + b')).
+    """
+
+    cell: RNNMode
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bidirectional: bool
+    projection_size: int | None
+    bias: RNNBiasMode
+    input_mode: RNNInputMode
+    dropout: float
+    clip: tuple[float, float] | None
+    dtype: DataType
+    compute_type: DataType
+    math_type: MathType
+
+    __hash__ = FrozenSpec.__hash__
+
+    def __init__(
+        self,
+        cell: RNNMode | str,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        projection_size: int | None = None,
+        bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
+        input_mode: RNNInputMode | str = RNNInputMode.LINEAR,
+        dropout: float = 0.0,
+        clip: Iterable[float] | None = None,
+        dtype: Any = "float32",
+        compute_type: Any = None,
+        math_type: MathType | str = MathType.DEFAULT,
+    ) -> None:
+        kind = parse_dtype(dtype)
+        if kind not in _FLOATS:
+            raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}")
+        if not isinstance(bidirectional, bool):
+            raise ArgumentError(f"bidirectional={bidirectional!r}; allowed: True, False")
+        self._freeze(
+            cell=parse_enum(RNNMode, cell, "cell"),
+            input_size=_parse_size(input_size, "input_size"),
+            hidden_size=_parse_size(hidden_size, "hidden_size"),
+            num_layers=_parse_size(num_layers, "num_layers"),
+            bidirectional=bidirectional,
+            projection_size=None if projection_size is None else _parse_size(projection_size, "projection_size"),
+            bias=_parse_bias(bias),
+            input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),
+            dropout=_parse_probability(dropout),
+            clip=_parse_clip(clip),
+            dtype=kind,
+            compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
+            math_type=parse_math_type(math_type),
+        )
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        if self.projection_size is not None:
+            if self.cell != RNNMode.LSTM:
+                raise ArgumentError(f"projection_size={self.projection_size} with cell={self.cell.name}; allowed: LSTM")
+            if self.projection_size > self.hidden_size:
+                raise ArgumentError(
+                    f"projection_size={self.projection_size}; allowed: 1 to hidden_size={self.hidden_size}"
+                )
+        if self.clip is not None and self.cell != RNNMode.LSTM:
+            raise ArgumentError(
+                f"clip={self.clip} with cell={self.cell.name}; allowed: LSTM, whose cell state it clips"
+            )
+        if self.input_mode == RNNInputMode.SKIP and self.input_size != self.hidden_size:
+            raise ArgumentError(
+                f"input_size={self.input_size} with input_mode='skip'; allowed: hidden_size={self.hidden_size}"
+            )
+
+    def __repr__(self) -> str:
+        parts = [repr(self.cell.name.lower()), f"input_size={self.input_size}", f"hidden_size={self.hidden_size}"]
+        plain = type(self)(self.cell, self.input_size, self.hidden_size, dtype=self.dtype)
+        for name, value in self.values().items():
+            if name == "dtype" and value != DataType.FLOAT:
+                parts.append(f"dtype={dtype_name(value)!r}")
+            elif value != getattr(plain, name):
+                shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
+                parts.append(f"{name}={shown!r}")
+        return f"RNNSpec({', '.join(parts)})"
+
+    def replace(self, **changes: Any) -> RNNSpec:
+        """Return a copy with some fields changed."""
+        return RNNSpec(**self.values() | changes)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The gates' names in cuDNN's order: i, f, g, o of an LSTM; r, z, n of a GRU; h of a plain network."""
+        return GATES[self.cell]
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 if bidirectional."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def state_size(self) -> int:
+        """The length of the hidden state that is put out and fed back: `projection_size`, or else `hidden_size`."""
+        return self.hidden_size if self.projection_size is None else self.projection_size
+
+    @property
+    def output_size(self) -> int:
+        """The length of an output vector: `state_size`, twice that if bidirectional."""
+        return self.directions * self.state_size
+
+    @property
+    def projects(self) -> bool:
+        """Whether cuDNN multiplies by a projection matrix; one of `hidden_size` is no projection to it."""
+        return self.state_size != self.hidden_size
+
+    def layer_input_size(self, layer: int) -> int:
+        """Return the length of the vectors that a layer is fed with."""
+        return self.input_size if layer == 0 else self.output_size
+
+    def hidden_shape(self, batch: int) -> tuple[int, int, int]:
+        """Return the shape of hx and hy: (num_layers * directions, batch, state_size)."""
+        return self.num_layers * self.directions, batch, self.state_size
+
+    def cell_shape(self, batch: int) -> tuple[int, int, int]:
+        """Return the shape of cx and cy: (num_layers * directions, batch, hidden_size)."""
+        return self.num_layers * self.directions, batch, self.hidden_size
+
+    def weights_of(self) -> RNNSpec:
+        """Return what the weights depend on: this spec without math type, compute type, clipping and dropout."""
+        return self.replace(math_type=MathType.DEFAULT, compute_type=None, clip=None, dropout=0.0)
+
+
+def _parse_size(value: Any, argument: str) -> int:
+    try:
+        size = index(value)
+    except TypeError:
+        raise ArgumentError(f"{argument}={value!r} is not an integer") from None
+    if isinstance(value, bool) or not 1 <= size <= MAX_INT:
+        raise ArgumentError(f"{argument}={value!r}; allowed: 1 to {MAX_INT}")
+    return size
+
+
+def _parse_bias(value: Any) -> RNNBiasMode:
+    if isinstance(value, bool):
+        return RNNBiasMode.DOUBLE if value else RNNBiasMode.NO
+    if isinstance(value, str) and value.lower() in _BIAS_NAMES:
+        return _BIAS_NAMES[value.lower()]
+    return parse_enum(RNNBiasMode, value, "bias")
+
+
+def _parse_probability(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
+        return float(value)
+    raise ArgumentError(f"dropout={value!r}; allowed: a probability from 0 to below 1")
+
+
+def _parse_clip(value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"clip={value!r} is not a pair of numbers") from None
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise ArgumentError(f"clip={value!r}; allowed: the smaller number first, and no NaN")
+    return low, high

@@ -1,0 +1,174 @@
+"""`RNNDataSpec`: sequences in memory: their layout, their lengths, and what stands in the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import index
+from typing import Any
+
+from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.enums import DataType, RNNDataLayout, parse_enum
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layout import parse_shape
+from cudnnlite.specs.tensor import TensorSpec
+
+_LAYOUT_NAMES = {
+    "sequence_major": RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    "batch_major": RNNDataLayout.BATCH_MAJOR_UNPACKED,
+    "packed": RNNDataLayout.SEQ_MAJOR_PACKED,
+}
+_FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class RNNDataSpec(FrozenSpec):
+    """A batch of sequences of vectors: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    shape : iterable of int
+        "sequence_major": (T, N, vector); "batch_major": (N, T, vector), where T is the longest sequence there is room for;
+        "packed": (sum of lengths, vector), all first steps, then all second steps of the sequences that have one, ...
+    lengths : iterable of int, optional
+        Of each sequence, 1 to T.  For packed data they are needed, and may not increase; T is then the first of them.  If
+        not given, all are T.
+    dtype : DataType or str
+        Of the values.
+    layout : RNNDataLayout or str
+        "sequence_major", "batch_major" or "packed", or cuDNN's own names.
+    padding_fill : float
+        What an output holds beyond a sequence's end.
+
+    Attributes
+    ----------
+    max_length, batch, vector_size : int
+        T, N, and the length of a vector.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed.
+
+    Notes
+    -----
+    C function: `cudnnSetRNNDataDescriptor`.
+    """
+
+    max_length: int
+    batch: int
+    vector_size: int
+    lengths: tuple[int, ...]
+    dtype: DataType
+    layout: RNNDataLayout
+    padding_fill: float
+
+    __hash__ = FrozenSpec.__hash__
+
+    def __init__(
+        self,
+        shape: Iterable[int],
+        lengths: Iterable[int] | None = None,
+        dtype: Any = "float32",
+        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+        *,
+        padding_fill: float = 0.0,
+    ) -> None:
+        order = parse_data_layout(layout)
+        sizes = parse_shape(shape, batch_may_be_empty=False)
+        packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
+        if len(sizes) != (2 if packed else 3):
+            axes = {"packed": "(sum of lengths, vector)", "batch_major": "(N, T, vector)"}.get(_FRIENDLY[order])
+            raise ArgumentError(f"shape={sizes} in layout {_FRIENDLY[order]!r}; allowed: {axes or '(T, N, vector)'}")
+        if packed:
+            known = parse_lengths(lengths)
+            check_packed(known, sizes[0])
+            steps, batch = known[0], len(known)
+        else:
+            steps, batch = sizes[:2] if order == RNNDataLayout.SEQ_MAJOR_UNPACKED else (sizes[1], sizes[0])
+            known = (steps,) * batch if lengths is None else parse_lengths(lengths)
+            if len(known) != batch:
+                raise ArgumentError(f"lengths has {len(known)} entries for a batch of {batch}")
+            if max(known) > steps:
+                raise ArgumentError(f"lengths={known}: {max(known)} is longer than the data, which has {steps} steps")
+        self._freeze(
+            max_length=steps,
+            batch=batch,
+            vector_size=sizes[-1],
+            lengths=known,
+            dtype=parse_dtype(dtype),
+            layout=order,
+            padding_fill=float(padding_fill),
+        )
+
+    def __repr__(self) -> str:
+        lengths = "" if self.is_full else f", lengths={self.lengths}"
+        return f"RNNDataSpec({self.shape}{lengths}, {dtype_name(self.dtype)!r}, {_FRIENDLY[self.layout]!r})"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the sequences lie without padding."""
+        return self.layout == RNNDataLayout.SEQ_MAJOR_PACKED
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every sequence is as long as there is room for."""
+        return min(self.lengths) == self.max_length
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        if self.is_packed:
+            return sum(self.lengths), self.vector_size
+        if self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
+            return self.batch, self.max_length, self.vector_size
+        return self.max_length, self.batch, self.vector_size
+
+    def tensor(self) -> TensorSpec:
+        """Return the spec of the array."""
+        return TensorSpec(self.shape, self.dtype)
+
+    def with_vectors(self, size: int, padding_fill: float = 0.0) -> RNNDataSpec:
+        """Return the same sequences of vectors of another length: an output for an input."""
+        values = self.values() | {"vector_size": size, "padding_fill": float(padding_fill)}
+        other: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
+        other._freeze(**values)
+        return other
+
+
+def parse_data_layout(layout: object) -> RNNDataLayout:
+    """Turn "sequence_major", "batch_major", "packed", or cuDNN's name for one, into the enum's member."""
+    if isinstance(layout, str) and layout.lower() in _LAYOUT_NAMES:
+        return _LAYOUT_NAMES[layout.lower()]
+    try:
+        return parse_enum(RNNDataLayout, layout, "layout")
+    except ArgumentError:
+        raise ArgumentError(f"layout={layout!r}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}") from None
+
+
+def parse_lengths(lengths: Any) -> tuple[int, ...]:
+    """Check lengths by themselves: host integers, at least one of them, none below 1."""
+    if lengths is None:
+        raise ArgumentError("lengths are not given; packed data cannot be read without them")
+    if hasattr(lengths, "spec") or hasattr(lengths, "__cuda_array_interface__"):
+        raise ArgumentError("lengths are on the device; cuDNN needs them on the host, before the call")
+    try:
+        known = tuple(index(length) for length in lengths)
+    except TypeError:
+        raise ArgumentError(f"lengths={lengths!r} is not a sequence of integers") from None
+    if not known or min(known) < 1:
+        raise ArgumentError(f"lengths={known}; allowed: at least one, each 1 or more (leave empty sequences out)")
+    return known
+
+
+def check_packed(lengths: tuple[int, ...], rows: int) -> None:
+    """Raise ArgumentError unless packed data of so many rows can have these lengths."""
+    for position, (before, after) in enumerate(pairwise(lengths)):
+        if after > before:
+            raise ArgumentError(
+                f"lengths={lengths} increase at position {position + 1}; packed sequences are sorted by decreasing length"
+            )
+    if sum(lengths) != rows:
+        raise ArgumentError(f"lengths={lengths} add up to {sum(lengths)}; the packed data has {rows} rows")

@@ -1,0 +1,68 @@
+"""The parts of an RNN's weights: their names, what cuDNN calls them, and their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cudnnlite.enums import RNNBiasMode, RNNInputMode
+from cudnnlite.specs.rnn import RNNSpec
+
+DIRECTIONS = ("forward", "backward")
+_PROJECTION = 8  # its linear layer number, behind the eight of the gates
+
+
+class WeightPart(NamedTuple):
+    """One matrix or bias.
+
+    Attributes
+    ----------
+    name : str
+        Such as "layer0.forward.input.i", "layer0.forward.input.i.bias", "layer1.backward.projection".
+    layer, direction : int
+        Of the stack; 0 forward, 1 backward.
+    gate : str
+        "i", ...; empty for the projection.
+    recurrent : bool
+        Whether it belongs to the hidden state, not to the input.
+    pseudo_layer, linear_layer : int
+        cuDNN's numbers for the pair of matrix and bias.
+    bias : bool
+        Which of the two it is.
+    shape : tuple of int
+        (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size) of a projection.
+    """
+
+    name: str
+    layer: int
+    direction: int
+    gate: str
+    recurrent: bool
+    pseudo_layer: int
+    linear_layer: int
+    bias: bool
+    shape: tuple[int, ...]
+
+
+def weight_parts(spec: RNNSpec) -> Iterator[WeightPart]:
+    """Yield every matrix and bias that the network has: layer by layer, direction by direction, input before recurrent."""
+    has_bias = (
+        spec.bias in (RNNBiasMode.DOUBLE, RNNBiasMode.SINGLE_INP),
+        spec.bias in (RNNBiasMode.DOUBLE, RNNBiasMode.SINGLE_REC),
+    )
+    for pseudo_layer in range(spec.num_layers * spec.directions):
+        layer, direction = divmod(pseudo_layer, spec.directions)
+        where = f"layer{layer}.{DIRECTIONS[direction]}"
+        for recurrent in (False, True):
+            columns = spec.state_size if recurrent else spec.layer_input_size(layer)
+            skipped = not recurrent and layer == 0 and spec.input_mode == RNNInputMode.SKIP
+            for number, gate in enumerate(spec.gates):
+                name = f"{where}.{'recurrent' if recurrent else 'input'}.{gate}"
+                place = (layer, direction, gate, recurrent, pseudo_layer, number + recurrent * len(spec.gates))
+                if not skipped:
+                    yield WeightPart(name, *place, False, (spec.hidden_size, columns))
+                if has_bias[recurrent]:
+                    yield WeightPart(f"{name}.bias", *place, True, (spec.hidden_size,))
+        if spec.projects:
+            place = (layer, direction, "", True, pseudo_layer, _PROJECTION)
+            yield WeightPart(f"{where}.projection", *place, False, (spec.state_size, spec.hidden_size))

@@ -1,0 +1,241 @@
+"""Forward passes of recurrent networks beside PyTorch's: what the search finds, what the heuristic picks, and torch.nn.
+
+    python tests/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--check]
+
+The problems are DeepBench's RNN training set and five LSTMs, in float32 and float16, with the same weights; PyTorch uses
+cuDNN.  Each is timed twice.  'eager': calls as a program makes them, one after the other, wall time per call.  'graph': CUDA
+graphs of such calls, replayed, time between two events.  Both in shuffled rounds with the peer among them; medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import cudnnlite as dnn
+from cudnnlite.ops.rnn_choice import heuristic
+
+DEEPBENCH = Path(__file__).parents[1] / "data" / "deepbench_rnn.json"
+CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
+# (T, N, I, H, layers, directions)
+LSTMS = (
+    (100, 64, 256, 256, 2, 1),
+    (50, 64, 512, 512, 1, 1),
+    (25, 16, 1024, 1024, 1, 1),
+    (50, 4, 64, 64, 1, 1),
+    (20, 8, 32, 64, 2, 2),
+)
+ROUNDS = 7
+AGREE = {"float32": 5e-3, "float16": 2e-2}  # relative L2; two algorithms, TF32 or float16, up to 1500 steps
+TARGETS = {"eager": 0.78, "graph": 0.93}
+
+
+def problems():
+    """Yield (cell, T, N, I, H, layers, directions)."""
+    for cell, steps, batch, hidden in json.loads(DEEPBENCH.read_text())["rnn"]:
+        yield CELLS[cell], steps, batch, hidden, hidden, 1, 1
+    for row in LSTMS:
+        yield ("lstm", *row)
+
+
+class Peer:
+    """torch.nn's module with random weights, on our stream."""
+
+    def __init__(self, problem, dtype, stream):
+        import torch
+
+        cell, steps, batch, inputs, hidden, layers, directions = problem
+        torch.manual_seed(0)
+        kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
+        options = {"nonlinearity": cell} if kind is torch.nn.RNN else {}
+        self.torch = torch
+        self.module = kind(inputs, hidden, layers, bidirectional=directions == 2, **options).eval()
+        self.module = self.module.to("cuda", getattr(torch, dtype))
+        self.x = torch.randn(steps, batch, inputs, device="cuda", dtype=getattr(torch, dtype))
+        self.stream = torch.cuda.ExternalStream(int(stream.handle))
+        torch.cuda.synchronize()
+
+    def __call__(self):
+        with self.torch.no_grad(), self.torch.cuda.stream(self.stream):
+            self.y = self.module(self.x)[0]
+
+    def graph(self, repeats):
+        """Return what replays a graph of `repeats` calls."""
+        torch = self.torch
+        graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.graph(graph, stream=side):
+            for _ in range(repeats):
+                self.captured = self.module(self.x)[0]
+        torch.cuda.synchronize()
+
+        def replay():
+            with torch.cuda.stream(self.stream):
+                graph.replay()
+
+        return replay
+
+
+def shuffled(measure, names, seed=0):
+    """Return {name: median of measure(name)} over shuffled rounds."""
+    order, taken, shuffle = list(names), {name: [] for name in names}, random.Random(seed)
+    for _ in range(ROUNDS):
+        shuffle.shuffle(order)
+        for name in order:
+            taken[name].append(measure(name))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def run(handle, problem, dtype):
+    """Measure one row."""
+    cell, _, _, inputs, hidden, layers, directions = problem
+    device, stream = handle.device, handle.stream
+    peer = Peer(problem, dtype, stream)
+    spec = dnn.RNNSpec(cell, inputs, hidden, layers, directions == 2, dtype=dtype)
+    weights = dnn.RNNWeights.from_torch(handle, spec, peer.module.state_dict())
+    x = handle.view(peer.x)
+    start = time.perf_counter()
+    found = dnn.find_rnn_forward(handle, spec, weights, x)
+    search_s = time.perf_counter() - start
+    guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
+    best_ms = found[0].time_ms
+    wanted = [row for row in found if row.ok and (row.time_ms <= 2 * best_ms or same(row, guess))]
+    peer()
+    stream.sync()
+    works, plans = {"torch": peer}, []
+    for row in wanted:
+        plan = dnn.plan_rnn(handle, spec, x, algorithm=row)
+        plans.append(plan)
+        out = plan(weights, x)
+        works[name_of(row)] = lambda plan=plan, out=out: plan(weights, x, out=out[:2] if out.cy is None else out)
+    y = plans[0](weights, x).y.numpy().astype(np.float64)
+    expected = peer.y.double().cpu().numpy()
+    error = float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
+
+    calls = max(1, min(20, round(4 / best_ms)))
+
+    def eager(name):
+        stream.sync()
+        start = time.perf_counter()
+        for _ in range(calls):
+            works[name]()
+        stream.sync()
+        return (time.perf_counter() - start) / calls * 1e6
+
+    eager_us = shuffled(eager, works)
+    repeats = max(1, min(16, round(0.5 / best_ms)))
+    graphs = {}
+    for name, work in works.items():
+        if name != "torch":
+            graphs[name] = device.capture(lambda work=work: [work() for _ in range(repeats)], stream)
+    graphs["torch"] = peer.graph(repeats)
+    for replay in graphs.values():
+        replay()
+    graph_us = shuffled(lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3, graphs)
+    for plan in plans:
+        plan.close()
+    handle.workspace.release()
+    table = [[str(r.algorithm), str(r.math_type), r.time_ms, r.error, str(r.status), r.why_not, r.remark] for r in found]
+    return {
+        "problem": problem, "dtype": dtype, "error": error, "search_s": search_s, "heuristic": name_of(guess),
+        "eager": eager_us, "graph": graph_us, "table": table,
+    }  # fmt: skip
+
+
+def same(row, other):
+    """Tell whether two results are of one candidate."""
+    return (row.algorithm, row.math_type) == (other.algorithm, other.math_type)
+
+
+def name_of(row):
+    """Return 'PERSIST_STATIC/TENSOR_OP'."""
+    return f"{row.algorithm}/{row.math_type}"
+
+
+def summary(row, mode):
+    """Return best name, best, heuristic, torch in microseconds."""
+    times = dict(row[mode])
+    torch_us = times.pop("torch")
+    best = min(times, key=times.get)
+    return best, times[best], times.get(row["heuristic"], float("nan")), torch_us
+
+
+def geometric_mean(values):
+    """Return the geometric mean."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def report(rows, markdown):
+    """Print the tables."""
+    bar = "| " if markdown else ""
+    print(f"{bar}{'problem':<38}{bar}{'mode':<6}{bar}{'best algorithm':<34}{bar}{'best us':>10} {bar}{'heuristic':>10} {bar}{'torch':>10} {bar}"
+          f"{'best/torch':>10} {bar}{'heur./best':>10} {bar}")  # fmt: skip
+    if markdown:
+        print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for row in rows:
+        cell, steps, batch, inputs, hidden, layers, directions = row["problem"]
+        text = f"{row['dtype'][0]}{row['dtype'][-2:]} {cell} T{steps} N{batch} I{inputs} H{hidden} L{layers}{' bi' * (directions - 1)}"
+        for mode in TARGETS:
+            best, us, guess, torch_us = summary(row, mode)
+            print(f"{bar}{text:<38}{bar}{mode:<6}{bar}{best:<34}{bar}{us:>10.1f} {bar}{guess:>10.1f} {bar}{torch_us:>10.1f} {bar}"
+                  f"{us / torch_us:>10.3f} {bar}{guess / us:>10.3f} {bar}")  # fmt: skip
+
+
+def judge(rows):
+    """Print the means beside the targets; return whether all are met."""
+    good = True
+    for dtype in sorted({row["dtype"] for row in rows}) + ["all"]:
+        for mode, target in TARGETS.items():
+            mine = [summary(row, mode) for row in rows if dtype in (row["dtype"], "all")]
+            ratios = [us / torch_us for _, us, _, torch_us in mine]
+            near = sum(guess <= 1.1 * us for _, us, guess, _ in mine) / len(mine)
+            mean = geometric_mean(ratios)
+            good &= mean <= target and max(ratios) <= 1 and near >= 0.8
+            print(f"{dtype:<8} {mode}: best/torch geometric mean {mean:.3f} (target {target}), worst {max(ratios):.3f} (1.0), "
+                  f"above 1.0 in {sum(r > 1 for r in ratios)} of {len(ratios)}; heuristic within 1.1 of the best in {near:.0%} (80%)")  # fmt: skip
+    print(f"searches: {sum(row['search_s'] for row in rows):.1f} s in all, the longest {max(row['search_s'] for row in rows):.1f} s")
+    return good
+
+
+def main():
+    """Run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", default="", help="only problems whose cell has this name")
+    parser.add_argument("--dtypes", default="float32,float16")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--seconds", type=float, default=1e9, help="leave out what would begin later")
+    arguments = parser.parse_args()
+    import torch
+
+    rows, start = [], time.perf_counter()
+    with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
+        print(f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}")
+        for dtype in arguments.dtypes.split(","):
+            for problem in problems():
+                if arguments.rows and problem[0] != arguments.rows:
+                    continue
+                if time.perf_counter() - start > arguments.seconds:
+                    print("left out for want of time:", dtype, problem)
+                    continue
+                rows.append(run(handle, problem, dtype))
+                if rows[-1]["error"] > AGREE[dtype]:
+                    print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
+                torch.cuda.empty_cache()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows))
+    report(rows, arguments.markdown)
+    good = judge(rows)
+    return 0 if good or not arguments.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
