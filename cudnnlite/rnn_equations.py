@@ -94,23 +94,28 @@ class _Lstm(_Cell):
         np.tanh(g, out=g)
         for gate in (i, f, o):
             _sigmoid(gate)
-        c = f * states[1] + i * g
-        if clip is not None:
-            c = np.clip(c, *clip)
-        return [o * np.tanh(c), c]
+        c = f * _clipped(states[1], clip) + i * g
+        return [o * np.tanh(_clipped(c, clip)), c]
 
     def backward(self, now: _Now, out: Array) -> list[Array]:
         (i, f, g, o), (di, df, dg, do) = _split(now.kept, 4), _split(out, 4)
         c, (dh, dc) = now.after[1], now.gradients
-        t = np.tanh(c)
-        dc = dc + dh * o * _tanh_slope(t)
-        if now.clip is not None:
-            dc[(c <= now.clip[0]) | (c >= now.clip[1])] = 0
+        before, t = _clipped(now.before[1], now.clip), np.tanh(_clipped(c, now.clip))
+        dc = dc + _passed(dh * o * _tanh_slope(t), c, now.clip)
         np.multiply(dc * g, _sigmoid_slope(i), out=di)
-        np.multiply(dc * now.before[1], _sigmoid_slope(f), out=df)
+        np.multiply(dc * before, _sigmoid_slope(f), out=df)
         np.multiply(dc * i, _tanh_slope(g), out=dg)
         np.multiply(dh * t, _sigmoid_slope(o), out=do)
-        return [np.zeros_like(now.before[0]), dc * f]
+        return [np.zeros_like(now.before[0]), _passed(dc * f, now.before[1], now.clip)]
+
+
+def _clipped(c: Array, clip: Clip | None) -> Array:
+    return c if clip is None else np.clip(c, *clip)
+
+
+def _passed(gradient: Array, c: Array, clip: Clip | None) -> Array:
+    """Return the gradient that passes through `_clipped`: none where it clipped."""
+    return gradient if clip is None else np.where((c <= clip[0]) | (c >= clip[1]), 0, gradient)
 
 
 class _Gru(_Cell):
@@ -185,7 +190,7 @@ class Network:
 
     shape: NetworkShape
     weights: Sequence[Sequence[CellWeights]]  # [layer][direction]
-    clip: Clip | None = None  # of an LSTM's c; no gradient passes where it was clipped
+    clip: Clip | None = None  # of an LSTM's c where it is read; cy is not clipped (as an H200 does it)
     product: Callable[[Array, Array], Array] = np.matmul  # of two matrices; may round its operands
     store: Callable[[Array], Array] = np.asarray  # rounds every h as a device does that keeps it in half precision
 

@@ -12,8 +12,15 @@ import numpy as np
 
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layout import MAX_INT
 
 Array = np.ndarray[Any, Any]
+
+
+def bytes_spec(nbytes: int) -> TensorSpec:
+    """Return the spec of a buffer of at least so many bytes, and of at least one; of rank 2 where an axis is too short."""
+    rows = -(-nbytes // MAX_INT)
+    return TensorSpec((max(nbytes, 1),), "uint8") if rows <= 1 else TensorSpec((rows, -(-nbytes // rows)), "uint8")
 
 
 def memory_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -40,7 +40,7 @@ from cudnnlite.emulated.rnn_layout import (
     write_steps,
 )
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.rnn_equations import Network
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
@@ -83,7 +83,9 @@ def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vect
 class _Call:
     """What a forward or backward call is given, read back and checked.  Nothing is written before all is read."""
 
-    def __init__(self, api: EmulatedApi, rnn: Any, lengths: Any, x: Any, y: Any, h: Any, c: Any = None) -> None:
+    def __init__(
+        self, api: EmulatedApi, rnn: Any, lengths: Any, x: Any, y: Any, h: Any, c: Any = None, *, backward: bool
+    ) -> None:
         self.api = api
         self.spec, self.algorithm, self.padded_io, self.dropout_pointer = read_rnn(api.real, rnn)
         self.dropout = find_dropout(api, self.dropout_pointer.value)
@@ -97,7 +99,7 @@ class _Call:
         if c is not None and self.has_cell_state:
             self._check_state(c, "cDesc", self.c_shape)
         self._check_lengths(lengths)
-        why = why_not(self.spec, self.algorithm, full=self.x.is_full)
+        why = why_not(self.spec, self.algorithm, full=self.x.is_full, backward=backward)
         if why:
             raise RefusalError(Status.NOT_SUPPORTED, why)
         if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
@@ -142,9 +144,8 @@ class _Call:
         if built is None:
             raise _bad("PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc was set")
         if built != (self.x.batch, self.spec):
-            raise _bad(
-                f"cudnnBuildRNNDynamic was for a batch of {built[0]} and {built[1]}; this is {self.x.batch}, {self.spec}"
-            )
+            given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
+            raise _bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
     def memory(self, address: int | None, nbytes: int, name: str) -> Bytes:
         if not address:
@@ -226,7 +227,10 @@ class _Call:
 def set_rnn(api: EmulatedApi, rnn: Any, *arguments: Any) -> None:
     """Set the descriptor, and forget that it was built."""
     _builds.get(api, {}).pop(rnn.value, None)
-    api.real.cudnnSetRNNDescriptor_v8(rnn, *arguments)
+    try:
+        api.real.cudnnSetRNNDescriptor_v8(rnn, *arguments)
+    except CudnnError as error:  # in cuDNN's words, which are often none
+        raise RefusalError(Status(error.status), error.detail) from error
 
 
 @emulates("cudnnDestroyRNNDescriptor")
@@ -275,7 +279,7 @@ def forward(
     workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
 ) -> None:  # fmt: skip
     """Compute y, hy and cy; for training also what the backward passes need."""
-    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc)
+    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc, backward=False)
     training = _is_training(mode)
     steps = read_steps(call.sequences(x, call.x, "x"), call.x)
     hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
@@ -313,7 +317,7 @@ def backward_data(
     weights: int, workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
 ) -> None:  # fmt: skip
     """Compute dx, dhx and dcx, and what the gradients of the weights need."""
-    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc)
+    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc, backward=True)
     y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
     dy_steps = read_steps(call.sequences(dy, call.y, "dy"), call.y).astype(call.compute, copy=False)
     hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
@@ -349,7 +353,7 @@ def backward_weights(
         raise RefusalError(Status.NOT_SUPPORTED, "addGrad=SET; allowed: ADD")
     if mode != WgradMode.ADD:
         raise _bad(f"addGrad={mode}; allowed: ADD ({WgradMode.ADD.value})")
-    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc)
+    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, backward=True)
     x_steps = read_steps(call.sequences(x, call.x, "x"), call.x)
     y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
     hidden, _ = call.read_states(hx, None, ("hx", ""))

@@ -19,6 +19,7 @@ from cudnnlite.plans import Plan
 from cudnnlite.rnn_weights import RNNWeights
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNSpec, TensorSpec
+from cudnnlite.storage import bytes_spec
 
 
 class RNNPlan(Plan):
@@ -324,8 +325,7 @@ class RNNPlan(Plan):
             return None
         needed = self._problem.reserve
         if reserve is None:
-            spec = TensorSpec((max(needed, 1),), "uint8")
-            return RNNReserve(arrays.empty(self._device, self._handle._stream, spec))
+            return RNNReserve(arrays.empty(self._device, self._handle._stream, bytes_spec(needed)))
         if not isinstance(reserve, RNNReserve):
             raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
         on_device(self._handle, reserve.array, "reserve")

@@ -114,8 +114,9 @@ def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) ->
     if data is not None:
         error.involving(x=data)
     if isinstance(error, NotSupportedError):
-        full = data.is_full if data is not None else not request.padded
-        reason = why_not(request.spec, RNNAlgo(request.choice.algorithm), full=full)
+        full = data is None or data.is_full
+        backward = "Backward" in error.function
+        reason = why_not(request.spec, RNNAlgo(request.choice.algorithm), full=full, backward=backward)
         error.notes += (reason,) if reason else ()
 
 
@@ -145,5 +146,5 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
 
 
 def needs_padding(data: RNNDataSpec) -> bool:
-    """Tell whether cuDNN must be told that sequences end early in unpacked data."""
-    return not data.is_packed and not data.is_full
+    """Tell whether cuDNN must be told of padding: sequences end early, or the data is batch-major."""
+    return not data.is_packed and (not data.is_full or data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cudnnlite import arrays
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.enums import RNNAlgo, RNNDataLayout, Status
+from cudnnlite.enums import RNNAlgo, RNNDataLayout, Status, parse_enum
 from cudnnlite.errors import CudnnError, WorkspaceLimitError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import on_device, use
@@ -20,9 +20,10 @@ from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_problem import RNNRequest, data_spec
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.rnn_weights import RNNWeights
-from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_rules import why_not
+from cudnnlite.storage import bytes_spec
 from cudnnlite.timing import GIVE_UP, Stopwatch
 
 
@@ -37,6 +38,7 @@ def find_rnn_forward(
     lengths: Sequence[int] | None = None,
     training: bool = False,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    algorithms: Iterable[RNNAlgo | str] = ALGORITHMS,
     workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
@@ -53,6 +55,8 @@ def find_rnn_forward(
         Waited for: the search synchronises.
     spec, weights, x, hx, cx, lengths, training, layout
         As in `rnn_forward`.  Dropout is left out, so that no random numbers are used up.
+    algorithms : iterable of RNNAlgo or str
+        What to try; all if not given.  PERSIST_DYNAMIC, for which cuDNN compiles a kernel, takes most of the search.
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
 
@@ -79,7 +83,7 @@ def find_rnn_forward(
     spec = spec.replace(dropout=0.0)
     choices = [
         AlgorithmResult(algorithm, math_type, deterministic=None)
-        for algorithm in ALGORITHMS
+        for algorithm in [parse_enum(RNNAlgo, name, "algorithms") for name in algorithms]
         for math_type in allowed_math_types(spec)
     ]
     requests = [make_request(handle, spec, data, training, choice, 0.0, None, workspace_limit) for choice in choices]
@@ -122,7 +126,7 @@ class _Candidate:
         plan.describe(arguments.x.spec, arguments.lengths)
         # memory of its own: nothing may be allocated while a graph is recorded
         self._out = plan.new_outputs()
-        self._scratch = arrays.empty(handle.device, handle.stream, TensorSpec((max(plan.workspace, 1),), "uint8"))
+        self._scratch = arrays.empty(handle.device, handle.stream, bytes_spec(plan.workspace))
         self._reserve = plan.new_reserve()
         self.first = 0.0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import cudnnlite as dnn
-from cudnnlite.ops.rnn_choice import heuristic
+from cudnnlite.ops.rnn_choice import ALGORITHMS, heuristic
 
 DEEPBENCH = Path(__file__).parents[1] / "data" / "deepbench_rnn.json"
 CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
@@ -93,7 +93,7 @@ def shuffled(measure, names, seed=0):
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def run(handle, problem, dtype):
+def run(handle, problem, dtype, algorithms):
     """Measure one row."""
     cell, _, _, inputs, hidden, layers, directions = problem
     device, stream = handle.device, handle.stream
@@ -102,7 +102,7 @@ def run(handle, problem, dtype):
     weights = dnn.RNNWeights.from_torch(handle, spec, peer.module.state_dict())
     x = handle.view(peer.x)
     start = time.perf_counter()
-    found = dnn.find_rnn_forward(handle, spec, weights, x)
+    found = dnn.find_rnn_forward(handle, spec, weights, x, algorithms=algorithms)
     search_s = time.perf_counter() - start
     guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
     best_ms = found[0].time_ms
@@ -142,7 +142,9 @@ def run(handle, problem, dtype):
     for plan in plans:
         plan.close()
     handle.workspace.release()
-    table = [[str(r.algorithm), str(r.math_type), r.time_ms, r.error, str(r.status), r.why_not, r.remark] for r in found]
+    table = [
+        [str(r.algorithm), str(r.math_type), r.time_ms, r.error, str(r.status), r.why_not, r.remark] for r in found
+    ]
     return {
         "problem": problem, "dtype": dtype, "error": error, "search_s": search_s, "heuristic": name_of(guess),
         "eager": eager_us, "graph": graph_us, "table": table,
@@ -200,7 +202,9 @@ def judge(rows):
             good &= mean <= target and max(ratios) <= 1 and near >= 0.8
             print(f"{dtype:<8} {mode}: best/torch geometric mean {mean:.3f} (target {target}), worst {max(ratios):.3f} (1.0), "
                   f"above 1.0 in {sum(r > 1 for r in ratios)} of {len(ratios)}; heuristic within 1.1 of the best in {near:.0%} (80%)")  # fmt: skip
-    print(f"searches: {sum(row['search_s'] for row in rows):.1f} s in all, the longest {max(row['search_s'] for row in rows):.1f} s")
+    print(
+        f"searches: {sum(row['search_s'] for row in rows):.1f} s in all, the longest {max(row['search_s'] for row in rows):.1f} s"
+    )
     return good
 
 
@@ -211,6 +215,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", default="", help="only problems whose cell has this name")
     parser.add_argument("--dtypes", default="float32,float16")
+    parser.add_argument("--algorithms", default=",".join(a.name for a in ALGORITHMS))
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
     parser.add_argument("--seconds", type=float, default=1e9, help="leave out what would begin later")
     arguments = parser.parse_args()
@@ -218,7 +223,9 @@ def main():
 
     rows, start = [], time.perf_counter()
     with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
-        print(f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}")
+        print(
+            f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
+        )
         for dtype in arguments.dtypes.split(","):
             for problem in problems():
                 if arguments.rows and problem[0] != arguments.rows:
@@ -226,7 +233,7 @@ def main():
                 if time.perf_counter() - start > arguments.seconds:
                     print("left out for want of time:", dtype, problem)
                     continue
-                rows.append(run(handle, problem, dtype))
+                rows.append(run(handle, problem, dtype, arguments.algorithms.split(",")))
                 if rows[-1]["error"] > AGREE[dtype]:
                     print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
                 torch.cuda.empty_cache()
