@@ -62,16 +62,26 @@ class Stopwatch:
         self._best_first = float("inf")
 
     def first(self, work: Work) -> float:
-        """Run a piece of work once, as it is, and return its milliseconds; twice if it may have waited for kernels to load."""
+        """Run a piece of work once, as it is, and return its milliseconds."""
         ms = self._device.elapsed_ms(work, self._stream)
-        if not self.is_worth(ms) and ms < _LOADING_MS:
-            ms = min(ms, self._device.elapsed_ms(work, self._stream))
         self._best_first = min(self._best_first, ms)
         return ms
 
-    def is_worth(self, first_ms: float) -> bool:
-        """Tell whether work that took so long at first may still turn out to be the best."""
-        return first_ms <= GIVE_UP * self._best_first
+    def worth_repeating(self, works: Sequence[Work], firsts: Sequence[float]) -> list[int]:
+        """Return the positions of those that may still turn out to be the best.
+
+        A first run may have waited for kernels to be loaded, so one that was short of `_LOADING_MS` is looked at again.
+        """
+        worth = []
+        for position, (work, ms) in enumerate(zip(works, firsts, strict=True)):
+            again = ms > self._limit and ms < _LOADING_MS
+            if (self.first(work) if again else ms) <= self._limit:
+                worth.append(position)
+        return worth
+
+    @property
+    def _limit(self) -> float:
+        return GIVE_UP * self._best_first
 
     def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds.

@@ -137,13 +137,13 @@ class Workspace:
             old.close(stream)
         return buffer
 
-    def release(self) -> None:
-        """Free all buffers, in the order of their streams; the next call allocates again."""
-        if self._leased:
+    def release(self, stream: Any = None) -> None:
+        """Free the buffer of one stream, or all buffers, in the order of their streams; the next call allocates again."""
+        keys = list(self._buffers) if stream is None else [int(stream.handle)]
+        if self._leased.intersection(keys):
             raise WorkspaceLimitError("the workspace cannot be released while it is leased")
         self._forget_recent()
-        buffers, self._buffers = self._buffers, {}
-        for buffer, _ in buffers.values():
+        for buffer, _ in [self._buffers.pop(key) for key in keys if key in self._buffers]:
             buffer.close()
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from cudnnlite.emulated.rnn_layout import (
     checksum,
     compute_dtype,
     empty_cells,
+    flattened,
     network_shape,
     read_steps,
     weight_layout,
@@ -134,7 +135,7 @@ class _Call:
 
     def _check_lengths(self, pointer: Any) -> None:
         if pointer:
-            memory = self.api.memory.view(ctypes.cast(pointer, ctypes.c_void_p).value or 0, 4 * self.x.batch)
+            memory = self.api.memory.view(ctypes.addressof(pointer.contents), 4 * self.x.batch)
             lengths = tuple(memory.view(np.int32).tolist())
             if lengths != self.x.lengths:
                 raise _bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
@@ -224,11 +225,18 @@ class _Call:
 
 
 @emulates("cudnnSetRNNDescriptor_v8")
-def set_rnn(api: EmulatedApi, rnn: Any, *arguments: Any) -> None:
+def set_rnn(
+    api: EmulatedApi, rnn: Any, algorithm: int, cell: int, bias: int, direction: int, input_mode: int, dtype: int,
+    compute: int, math_type: int, input_size: int, hidden_size: int, projection_size: int, layers: int,
+    dropout: Any, flags: int,
+) -> None:  # fmt: skip
     """Set the descriptor, and forget that it was built."""
     _builds.get(api, {}).pop(rnn.value, None)
     try:
-        api.real.cudnnSetRNNDescriptor_v8(rnn, *arguments)
+        api.real.cudnnSetRNNDescriptor_v8(
+            rnn, algorithm, cell, bias, direction, input_mode, dtype, compute, math_type, input_size, hidden_size,
+            projection_size, layers, dropout, flags,
+        )  # fmt: skip
     except CudnnError as error:  # in cuDNN's words, which are often none
         raise RefusalError(Status(error.status), error.detail) from error
 
@@ -306,8 +314,8 @@ def forward(
     for target, values in zip(targets, final, strict=True):
         call.write(target, values)
     if kept is not None:
-        sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": _checksum_of(cell), "y": checksum(result)}
-        kept.finish(Reserve.FORWARD, weightSpace=_checksum_of_cells(cells), **sums)
+        sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": checksum(cell), "y": checksum(result)}
+        kept.finish(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
 
 
 @emulates("cudnnRNNBackwardData_v8")
@@ -327,8 +335,8 @@ def backward_data(
     targets = call.states(dhx, dcx, ("dhx", "dcx"))
     scratch = call.workspace(workspace, workspace_bytes)
     kept = call.reserve(reserve, reserve_bytes)
-    sums = {"y": checksum(y_steps), "hx": checksum(hidden), "cx": _checksum_of(cell)}
-    kept.expect(Reserve.FORWARD, weightSpace=_checksum_of_cells(cells), **sums)
+    sums = {"y": checksum(y_steps), "hx": checksum(hidden), "cx": checksum(cell)}
+    kept.expect(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
 
     scratch[:] = POISON_FREED
     kept.begin()
@@ -367,11 +375,3 @@ def backward_weights(
     gradients = rnn_equations.backward_weights(network, call.active, hx=hidden, tape=kept.tape)
     for target, values in weight_views(call.spec, space, gradients):
         call.write(target, target.astype(call.compute) + values)
-
-
-def _checksum_of(cell: Array | None) -> int:
-    return 0 if cell is None else checksum(cell)
-
-
-def _checksum_of_cells(cells: Cells) -> int:
-    return checksum(*(part for layer in cells for cell in layer for part in cell if part is not None))

@@ -82,6 +82,11 @@ def empty_cells(spec: RNNSpec, dtype: np.dtype[Any]) -> tuple[Cells, Array]:
     return [cells[i : i + spec.directions] for i in range(0, len(cells), spec.directions)], matrices
 
 
+def flattened(cells: Cells) -> list[Array | None]:
+    """Return all arrays of the weights."""
+    return [part for layer in cells for cell in layer for part in cell]
+
+
 def _cell_shapes(spec: RNNSpec, layer: int) -> tuple[tuple[int, ...] | None, ...]:
     rows = len(spec.gates) * spec.hidden_size
     there = {(part.recurrent, part.bias) for part in weight_parts(spec) if part.layer == layer and part.gate}
@@ -230,11 +235,12 @@ class Reserve:
                 raise RefusalError(Status.BAD_PARAM, f"{name} is not what it was when reserveSpace was written")
 
 
-def checksum(*arrays: Array) -> int:
-    """Return a checksum over the values of arrays."""
+def checksum(*arrays: Array | None) -> int:
+    """Return a checksum over the values of arrays, as far as they are there."""
     value = 0
     for a in arrays:
-        value = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, value)
+        if a is not None:
+            value = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, value)
     return value
 
 

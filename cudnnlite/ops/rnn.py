@@ -120,9 +120,11 @@ def rnn_forward(
     training : bool
         Whether the backward passes will follow; the reserve space is then returned too, and dropout applied.
     algorithm : AlgorithmResult, RNNAlgo or str, optional
-        A search's result (applied with its math type), or an algorithm.  If not given: PERSIST_STATIC where it is known to
-        do the network, STANDARD otherwise; for float16 and bfloat16 with TENSOR_OP math where the spec says DEFAULT.  Where
-        cuDNN refuses that, STANDARD.
+        A search's result (applied with its math type), or an algorithm.  If not given, for more than one step:
+        PERSIST_STATIC_SMALL_H where it does the network; in float16 and bfloat16 PERSIST_STATIC, for an LSTM and a batch of
+        up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to
+        hidden size 2048); otherwise STANDARD, and also where cuDNN refuses.  In float16 and bfloat16 DEFAULT math then means
+        TENSOR_OP, but for PERSIST_STATIC_SMALL_H.
     layout : RNNDataLayout or str
         "sequence_major", "batch_major" or "packed".
     padding_fill : float

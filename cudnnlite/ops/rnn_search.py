@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from cudnnlite import arrays
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, Status, parse_enum
-from cudnnlite.errors import CudnnError, WorkspaceLimitError
+from cudnnlite.errors import CudnnError, DeviceMemoryError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import on_device, use
 from cudnnlite.ops.rnn import check_spec, make_request
 from cudnnlite.ops.rnn_accuracy import PrefixCheck
 from cudnnlite.ops.rnn_choice import ALGORITHMS, allowed_math_types
+from cudnnlite.ops.rnn_outputs import RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_problem import RNNRequest, data_spec
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
@@ -23,7 +24,6 @@ from cudnnlite.rnn_weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_rules import why_not
-from cudnnlite.storage import bytes_spec
 from cudnnlite.timing import GIVE_UP, Stopwatch
 
 
@@ -114,28 +114,8 @@ def _own_stream(handle: Handle) -> Iterator[Any]:
         yield own
     finally:
         own.sync()
+        handle.workspace.release(own)
         handle.stream = before
-
-
-class _Candidate:
-    """One algorithm and math type, ready to run on the handle's present stream; called, it makes the call once."""
-
-    def __init__(self, plan: RNNPlan, arguments: _Arguments) -> None:
-        self.plan, self._arguments = plan, arguments
-        handle = arguments.handle
-        plan.describe(arguments.x.spec, arguments.lengths)
-        # memory of its own: nothing may be allocated while a graph is recorded
-        self._out = plan.new_outputs()
-        self._scratch = arrays.empty(handle.device, handle.stream, bytes_spec(plan.workspace))
-        self._reserve = plan.new_reserve()
-        self.first = 0.0
-
-    def __call__(self) -> None:
-        given = self._arguments
-        self.plan(
-            given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=self._out, reserve=self._reserve,
-            workspace=self._scratch,
-        )  # fmt: skip
 
 
 class _Arguments(NamedTuple):
@@ -150,6 +130,35 @@ class _Arguments(NamedTuple):
     data: RNNDataSpec
 
 
+class _Outputs:
+    """What all candidates write to, one after the other."""
+
+    def __init__(self) -> None:
+        self.out: Sequence[DeviceArray] | None = None
+        self.reserve: RNNReserve | None = None
+
+    def make_room(self, plan: RNNPlan) -> None:
+        """Allocate what a plan writes to, where it is not there yet, or too small."""
+        if self.out is None:
+            self.out = [array for array in plan.new_outputs() if array is not None]
+        if self.reserve is None or self.reserve.nbytes < plan.reserve:
+            self.reserve = plan.new_reserve()
+
+
+class _Candidate:
+    """One algorithm and math type; called, it makes the call once, without an allocation."""
+
+    def __init__(self, plan: RNNPlan, arguments: _Arguments, outputs: _Outputs) -> None:
+        self._plan, self._arguments, self._outputs = plan, arguments, outputs
+        plan.describe(arguments.x.spec, arguments.lengths)
+        outputs.make_room(plan)
+        self.first = 0.0
+
+    def __call__(self) -> None:
+        given, to = self._arguments, self._outputs
+        self._plan(given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve)
+
+
 def _measure(requests: list[RNNRequest], arguments: _Arguments) -> tuple[list[AlgorithmResult], bool]:
     """Return a row for each request, best first, and whether the times are of replayed graphs."""
     handle = arguments.handle
@@ -157,13 +166,14 @@ def _measure(requests: list[RNNRequest], arguments: _Arguments) -> tuple[list[Al
     check = PrefixCheck(arguments.weights, arguments.x, arguments.hx, arguments.cx, arguments.data)
     rows: dict[RNNRequest, AlgorithmResult] = {}
     running: dict[RNNRequest, _Candidate] = {}
+    outputs = _Outputs()
     with ExitStack() as stack:
         for request in requests:
             row = AlgorithmResult(request.choice.algorithm, request.choice.math_type, deterministic=None)
             try:
                 plan = stack.enter_context(RNNPlan(handle, request))
                 error = check.error_of(plan)
-                candidate = _Candidate(plan, arguments)
+                candidate = _Candidate(plan, arguments, outputs)
                 reserve = plan.reserve if request.training else None
                 row = replace(row, error=error, workspace=plan.workspace, reserve=reserve)
                 wrong = check.why_wrong(error, request.choice.math_type)
@@ -175,18 +185,18 @@ def _measure(requests: list[RNNRequest], arguments: _Arguments) -> tuple[list[Al
             except CudnnError as refused:
                 reason = why_not(request.spec, RNNAlgo(request.choice.algorithm), full=arguments.data.is_full)
                 row = replace(row, status=Status(refused.status), why_not=reason or refused.detail)
-            except WorkspaceLimitError as refused:
+            except DeviceMemoryError as refused:
                 row = replace(row, why_not=str(refused))
             rows[request] = row
-        worth = [request for request in running if stopwatch.is_worth(running[request].first)]
-        for request in running.keys() - worth:
-            remark = f"run once: more than {GIVE_UP:g} times the best"
-            rows[request] = replace(rows[request], time_ms=running.pop(request).first, remark=remark)
-        timings = stopwatch.repeat(
-            [running[request] for request in worth], [running[request].first for request in worth]
-        )
-        for request, timing in zip(worth, timings, strict=True):
-            rows[request] = replace(rows[request], time_ms=timing.ms)
-        running.clear()
+        candidates = list(running.items())
+        works, firsts = [c for _, c in candidates], [c.first for _, c in candidates]
+        worth = stopwatch.worth_repeating(works, firsts)
+        timings = stopwatch.repeat([works[position] for position in worth], [firsts[position] for position in worth])
+        remark = f"run once: more than {GIVE_UP:g} times the best"
+        for request, candidate in candidates:
+            rows[request] = replace(rows[request], time_ms=candidate.first, remark=remark)
+        for position, timing in zip(worth, timings, strict=True):
+            request = candidates[position][0]
+            rows[request] = replace(rows[request], time_ms=timing.ms, remark="")
     ordered = sorted(rows.values(), key=lambda row: (not row.ok, row.time_ms is None, row.time_ms))
     return ordered, all(timing.replayed for timing in timings)

@@ -237,8 +237,8 @@ def main():
                 if rows[-1]["error"] > AGREE[dtype]:
                     print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
                 torch.cuda.empty_cache()
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows))
+                if arguments.json:
+                    arguments.json.write_text(json.dumps(rows))  # after each row: a run may be cut short
     report(rows, arguments.markdown)
     good = judge(rows)
     return 0 if good or not arguments.check else 1
