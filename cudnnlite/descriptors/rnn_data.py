@@ -24,7 +24,7 @@ class RNNDataDescriptor(NativeObject):
     ----------
     shape : iterable of int or RNNDataSpec
         The array's shape; or a whole spec.
-    lengths, options
+    lengths, dtype, layout, padding_fill
         As in `RNNDataSpec`.
 
     Raises

@@ -115,11 +115,8 @@ class _Call:
             of_x, of_y = getattr(self.x, name), getattr(self.y, name)
             if of_x != of_y:
                 raise _bad(f"{name} is {of_x} in xDesc, {of_y} in yDesc")
-        if not (self.x.is_packed or self.x.is_full or self.padded_io):
-            raise _bad(
-                f"(1U << 0) != rnnDesc->paddingMode(): unpacked sequences of lengths {self.x.lengths} with room for "
-                f"{self.x.max_length} steps want CUDNN_RNN_PADDED_IO_ENABLED"
-            )
+        if self.x.needs_padded_io and not self.padded_io:
+            raise _bad(f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED")
 
     def _check_state(self, descriptor: Any, name: str, shape: tuple[int, ...]) -> None:
         try:
@@ -270,6 +267,9 @@ def temp_space_sizes(
     reading = read_rnn(api.real, rnn)
     x = _read_data(api, reading.spec, x_desc, "xDesc", reading.spec.input_size)
     training = _is_training(mode)
+    why = why_not(reading.spec, reading.algorithm)
+    if why:
+        raise RefusalError(Status.NOT_SUPPORTED, why)
     workspace_size[0] = _workspace_bytes(reading.spec, x)
     reserve_size[0] = ReserveLayout(reading.spec, x, masked=bool(reading.dropout.value)).nbytes if training else 0
 

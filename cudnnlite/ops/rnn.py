@@ -13,7 +13,7 @@ from cudnnlite.ops.operands import on_device, tensor_spec, use
 from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
-from cudnnlite.ops.rnn_problem import RNNRequest, data_spec, needs_padding
+from cudnnlite.ops.rnn_problem import RNNRequest, data_spec
 from cudnnlite.plans import cached_plan, keep_plan
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.rnn_weights import RNNWeights
@@ -200,7 +200,8 @@ def rnn_backward_data(
     handle : Handle
         As in `rnn_forward`.
     reserve : RNNReserve
-        What the training call returned.  It holds that call's operands, which must be unchanged; it is written to.
+        What the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
+        that this can be done once for each training call.
     dy : device array
         Shaped as y.  What lies beyond a sequence's end is not read.
     dhy, dcy : device array, optional
@@ -303,7 +304,7 @@ def make_request(
         AlgorithmResult(found.algorithm, found.math_type, deterministic=None),
         data.batch,
         data.layout,
-        needs_padding(data) or (padded and not data.is_packed),
+        data.needs_padded_io or (padded and not data.is_packed),
         training,
         float(padding_fill),
         dropout_state if drops else None,

@@ -136,6 +136,8 @@ class RNNPlan(Plan):
         self.use()
         call, problem = self._recall(reserve), self._problem
         dy = self._operand(dy, "dy", problem.y)
+        if reserve._data_gradients_done:
+            raise ArgumentError("reserve was overwritten by a backward pass over the data; run the forward pass again")
         dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), (call.data.tensor(), problem.hidden, problem.cell))
         inputs = {
@@ -156,8 +158,9 @@ class RNNPlan(Plan):
             problem.c_desc, _address(call.cx), _address(dcy), _address(dcx), problem.weight_bytes, call.weights.array.ptr,
             problem.workspace, scratch, problem.reserve, reserve.array.ptr,
         )  # fmt: skip
+        reserve._call = None  # a call that fails leaves nothing to go on from
         self._call(prepared, [*inputs.values(), *outputs.values()], reserve)
-        reserve._data_gradients_done = True
+        reserve._call, reserve._data_gradients_done = call, True
         return RNNGradients(dx, dhx, dcx)
 
     def backward_weights(

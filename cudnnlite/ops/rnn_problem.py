@@ -143,8 +143,3 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
             f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"
         )
     return RNNDataSpec(x.shape, lengths, x.dtype, layout)
-
-
-def needs_padding(data: RNNDataSpec) -> bool:
-    """Tell whether cuDNN must be told of padding: sequences end early, or the data is batch-major."""
-    return not data.is_packed and (not data.is_full or data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED)

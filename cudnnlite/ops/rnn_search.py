@@ -73,6 +73,8 @@ def find_rnn_forward(
 
     Notes
     -----
+    C function that is timed: `cudnnRNNForward`; cuDNN 9 has no search for RNNs.
+
     Which math types a spec allows: FMA (true float32) only itself; others any but TENSOR_OP_ALLOW_CONVERSION, which rounds
     float32 to float16, unless that is the spec's own.
     """

@@ -118,6 +118,11 @@ class RNNDataSpec(FrozenSpec):
         return min(self.lengths) == self.max_length
 
     @property
+    def needs_padded_io(self) -> bool:
+        """Whether cuDNN must be told of padding: sequences end early, or the data is batch-major."""
+        return not self.is_packed and (not self.is_full or self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The array's shape."""
         if self.is_packed:

@@ -91,11 +91,8 @@ class Net:
         self.api, handle = self.machine.api, self.machine.ptr
         inputs = hidden if skip else input_size
         options |= {
-            "projection_size": projection,
-            "bias": bias,
-            "input_mode": "skip" if skip else "linear",
-            "dtype": dtype,
-        }
+            "projection_size": projection, "bias": bias, "input_mode": "skip" if skip else "linear", "dtype": dtype,
+        }  # fmt: skip
         self.spec = spec = RNNSpec(cell, inputs, hidden, layers, bidirectional, **options)
         self.cell, self.lengths, self.layout, self.fill = cell, lengths, layout, fill
         self.steps, self.batch, self.dtype = max(lengths), len(lengths), numpy_dtype(spec.dtype)
@@ -290,6 +287,13 @@ def test_null_states_are_zeros_and_are_not_written():
     assert all((net.buffers[name].bytes() == before[name]).all() for name in names)
 
 
+def test_a_cell_without_c_ignores_its_arguments():
+    net = Net("gru")
+    nonsense = {"cDesc": None, "cx": 64, "cy": 64, "dcx": 64, "dcy": 64}
+    assert_same(net.forward(**nonsense), onnx_rnn(*net.problem))
+    net.call(DATA, **nonsense)
+
+
 def test_lengths_may_be_null():
     net = Net(lengths=SHORT)
     assert_same(net.forward(devSeqLengths=None), onnx_rnn(*net.problem))
@@ -360,15 +364,15 @@ def test_rounding(dtype, math, low, high):
     net, exact = (
         Net("gru", hidden=32, dtype=d, lengths=SHORT, **o) for d, o in ((dtype, {"math_type": math}), ("float64", {}))
     )
-    for name, (got, expected) in {"y": (net.forward()[0], exact.forward()[0])}.items():
-        assert low <= np.linalg.norm(got - expected) < high * np.linalg.norm(expected), name
+    y, exact_y = net.forward()[0], exact.forward()[0]
+    assert low <= np.linalg.norm(y - exact_y) < high * np.linalg.norm(exact_y)
     expected = exact.gradients()
     for name, got in net.gradients().items():
         assert low <= np.linalg.norm(got - expected[name]) < 2 * high * np.linalg.norm(expected[name]), name
 
 
 def test_tf32_rounds_both_operands():
-    net = Net("relu", layers=1, hidden=8, skip=False, input_size=8, bias="none", dtype="float32", lengths=(1, 1))
+    net = Net("relu", layers=1, hidden=8, input_size=8, bias="none", dtype="float32", lengths=(1, 1))
     lost, kept = np.float32(1 + 2**-12), np.float32(1 + 2**-9)  # TF32 has 10 bits
     x = net.buffers["x"].bytes().view("f4")
     for weight, value, result in ((lost, kept, kept), (kept, lost, kept), (lost, lost, 1)):
@@ -515,6 +519,7 @@ def unset(kind, create):
     return native
 
 
+SMALL_H = {"algorithm": "PERSIST_STATIC_SMALL_H", "dtype": "float32"}
 # What is refused, by the function's arguments: what is changed, the options of Net, the error, its message.
 ROWS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any], Any, str]]] = {
     FORWARD: [
@@ -540,17 +545,12 @@ ROWS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any], Any, str]]] = {
         ("unset_x", {"xDesc": lambda: unset(cudnnRNNDataDescriptor_t, "cudnnCreateRNNDataDescriptor")}, {}, BAD, "never set"),
         ("unset_h", {"hDesc": lambda: unset(cudnnTensorDescriptor_t, "cudnnCreateTensorDescriptor")}, {}, BAD, "hDesc: "),
         ("no_padded_io", {}, {"lengths": SHORT, "padded": False}, BAD, r"\(1U << 0\) != rnnDesc->paddingMode\(\)"),
-        ("algorithm", {}, {"algorithm": "PERSIST_STATIC_SMALL_H", "dtype": "float32", "hidden": 200}, NO, "hidden_size=192 forward"),
-        (
-            "algorithm_lengths", {}, {"algorithm": "PERSIST_STATIC", "dtype": "float32", "lengths": SHORT}, NO, "full length",
-        ),
+        ("no_padded_io_batch_major", {}, {"layout": "batch_major", "padded": False}, BAD, "paddingMode"),
+        ("algorithm_lengths", {}, SMALL_H | {"lengths": SHORT}, NO, "full length"),
         ("not_built", {}, {"algorithm": "PERSIST_DYNAMIC", "dtype": "float32"}, BAD, "cudnnBuildRNNDynamic"),
     ],
     DATA: [
-        (
-            "algorithm", {}, {"algorithm": "PERSIST_STATIC_SMALL_H", "dtype": "float32", "hidden": 150}, NO,
-            "hidden_size=128 backward",
-        ),
+        ("algorithm", {}, SMALL_H | {"hidden": 150}, NO, "hidden_size=128 backward"),
         ("weights_too_small", {"weightSpaceSize": 16}, {}, BAD, "weightSpace of 16 bytes"),
     ],
     WEIGHTS: [
@@ -593,6 +593,11 @@ def test_refusal(function, changes, options, kind, message):
     buffers = [net.machine.buffer(value) for value in changes.values() if isinstance(value, np.ndarray)]
     changes |= {name: buffers[0].handle for name, value in changes.items() if isinstance(value, np.ndarray)}
     assert_refused(net, function, kind, message, **changes)
+
+
+def test_sizes_are_refused_where_the_algorithm_is():
+    with pytest.raises(NO, match=r"cudnnGetRNNTempSpaceSizes.*hidden_size=192 forward"):
+        Net(**SMALL_H, hidden=200).call(FORWARD)
 
 
 def test_backward_wants_the_reserve_of_the_stage_before():

@@ -20,7 +20,23 @@ CALLABLES = [name for name in NAMES if callable(getattr(dnn, name))]
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
 CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 # Made by functions, never by users: their constructors are nobody's to call.
-MADE_FOR_YOU = {"AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError"}
+MADE_FOR_YOU = {
+    "AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
+    "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace",
+}  # fmt: skip
+# What constructors take through **options.
+THROUGH_OPTIONS = {
+    "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
+    "RNNDataDescriptor": {"dtype", "layout", "padding_fill"},
+}
+# What stands before the options of each function, where it is not a convolution's operands.
+OPERANDS = {
+    "find_rnn_forward": "handle spec weights x hx cx",
+    "plan_rnn": "handle spec x",
+    "rnn_backward_data": "handle reserve dy dhy dcy",
+    "rnn_backward_weights": "handle reserve",
+    "rnn_forward": "handle spec weights x hx cx",
+}
 
 
 def is_plain_kind(kind):
@@ -97,8 +113,7 @@ def test_classes_document_what_they_are_made_of(name):
             assert documented(kind.__doc__, "Attributes") == {item.name for item in dataclasses.fields(kind)}
         return
     expected = {p.name for p in parameters(kind) if p.kind is not p.VAR_KEYWORD}
-    if name == "ConvolutionDescriptor":
-        expected |= {"mode", "compute_type", "math_type", "reorder_type"}  # through **options
+    expected |= THROUGH_OPTIONS.get(name, set())
     assert documented(kind.__doc__) == expected
     assert expected
 
@@ -134,7 +149,7 @@ def test_constructors_are_annotated(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_options_after_the_operands_are_keywords(name):
     positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
-    assert positional == ["handle", "x", "w", "conv"]
+    assert " ".join(positional) == OPERANDS.get(name, "handle x w conv")
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith(("Descriptor", "Spec"))])
