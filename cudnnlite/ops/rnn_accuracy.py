@@ -127,6 +127,10 @@ def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], st
 
 
 def _relative_error(got: list[Array], expected: list[Array]) -> float:
-    difference = sum(float(np.sum(np.square(g.astype(np.float64) - e))) for g, e in zip(got, expected, strict=True))
-    error = float(np.sqrt(difference / sum(float(np.sum(np.square(e))) for e in expected)))
+    """Return the L2 norm of the difference over that of what is expected; of all zeros (zero weights), the norm itself."""
+    difference, norm = (
+        np.sqrt(sum(float(np.sum(np.square(values))) for values in arrays_))
+        for arrays_ in ([g.astype(np.float64) - e for g, e in zip(got, expected, strict=True)], expected)
+    )
+    error = float(difference / (norm or 1.0))
     return error if np.isfinite(error) else float("inf")

@@ -182,7 +182,7 @@ def title(row):
 
 
 def report(rows, markdown):
-    """Print a line for each row: of each mode the best algorithm and math type, its us, the heuristic's, torch's, and ratios."""
+    """Print a line for each row: of each mode the best candidate, its us, the heuristic's, torch's, and ratios."""
     columns = ("best", "us", "heuristic", "torch", "best/torch", "heur./best")
     lines = [("problem", *(f"{mode}: {column}" for mode in TARGETS for column in columns))]
     for row in rows:
