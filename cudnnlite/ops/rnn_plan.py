@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -47,7 +48,7 @@ class RNNPlan(Plan):
         # what the last call was given: the same objects need not be looked at again
         self._x_seen: TensorSpec | None = None
         self._lengths_seen: Any = None
-        self._weights_seen: RNNWeights | None = None
+        self._weights_seen: Callable[[], RNNWeights | None] = lambda: None  # weakly: a plan keeps no weights alive
         self._pointers: dict[str, int] = {}
         try:
             self._problem = RNNProblem(handle, request, self._resources)
@@ -101,30 +102,31 @@ class RNNPlan(Plan):
             self.use()
         problem = self._problem
         x = on_device(self._handle, x, "x")
-        if weights is not self._weights_seen:
+        if weights is not self._weights_seen():
             self._check_weights(weights)
         if x.spec is not self._x_seen or lengths is not self._lengths_seen:
             self.describe(x.spec, lengths)
         hx, cx = self._states(hx, cx, "hx", "cx")
         y, hy, cy = self._outputs(out, ("y", "hy", "cy"), (problem.y, problem.hidden, problem.cell))
-        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx}
-        outputs = {"y": y, "hy": hy, "cy": cy}
         space = self._reserve_space(reserve)
-        if space is not None:
-            space._call, space._data_gradients_done = None, False
-        scratch = self._scratch(workspace)
+        own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
+        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx}
+        outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
         pointers = {
             "x": x.ptr, "y": y.ptr, "hx": _address(hx), "hy": hy.ptr, "cx": _address(cx), "cy": _address(cy),
-            "weightSpace": weights.array.ptr, "workSpace": scratch, "reserveSpace": space.array.ptr if space else 0,
+            "weightSpace": weights.array.ptr, "workSpace": self._scratch() if own is None else own.ptr,
+            "reserveSpace": 0 if space is None else space.array.ptr,
         }  # fmt: skip
         assert self._forward is not None
-        if pointers != self._pointers:
+        if pointers != self._pointers or y.readonly or hy.readonly or (cy is not None and cy.readonly):
             self._check_outputs(inputs, outputs, space)
             self._forward.replace(**pointers)
             self._pointers = pointers
-        self._call(self._forward, [*inputs.values(), *outputs.values()], space)
         if space is None:
+            self._call(self._forward, [*inputs.values(), *outputs.values()], None)
             return RNNOutput(y, hy, cy)
+        space._call, space._data_gradients_done = None, False  # a call that fails leaves nothing to go on from
+        self._call(self._forward, [*inputs.values(), *outputs.values()], space)
         assert problem.data is not None
         space._call = ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y)
         return RNNTrainingOutput(y, hy, cy, space)
@@ -151,7 +153,7 @@ class RNNPlan(Plan):
         }
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
         self._check_outputs(inputs, outputs, reserve)
-        api, native, scratch = self._handle.api, self._handle.ptr, self._scratch(None)
+        api, native, scratch = self._handle.api, self._handle.ptr, self._scratch()
         prepared = api.prepare(
             "cudnnRNNBackwardData_v8", native, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
             problem.x_desc.ptr, dx.ptr, problem.h_desc, _address(call.hx), _address(dhy), dhx.ptr,
@@ -179,7 +181,7 @@ class RNNPlan(Plan):
             self._check_weights(out, "out")
             inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx}
             self._check_outputs(inputs, {"out": out.array}, reserve)
-        scratch = self._scratch(None)
+        scratch = self._scratch()
         prepared = self._handle.api.prepare(
             "cudnnRNNBackwardWeights_v8", self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
             call.x.ptr, problem.h_desc, _address(call.hx), problem.y_desc.ptr, call.y.ptr, problem.weight_bytes, out.array.ptr,
@@ -221,7 +223,8 @@ class RNNPlan(Plan):
         data = self._problem.check_data(x, lengths)
         if data != self._problem.data:
             self._tell_data(data)
-        self._x_seen, self._lengths_seen = x, lengths if isinstance(lengths, tuple) else None  # a list may change
+        unchanging = lengths is None or isinstance(lengths, tuple)  # a list may be changed before the next call
+        self._x_seen, self._lengths_seen = (x, lengths) if unchanging else (None, None)
 
     def check_operands(
         self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Sequence[int] | None
@@ -266,13 +269,10 @@ class RNNPlan(Plan):
             self._x_seen = None
         return call
 
-    def _scratch(self, workspace: Any) -> int:
-        """Return the address of the workspace: the caller's own, or the handle's."""
-        problem = self._problem
-        if workspace is not None:
-            return check_workspace(self._handle, workspace, problem.workspace).ptr
+    def _scratch(self) -> int:
+        """Return the address of the handle's workspace."""
         return self._handle.workspace.reserve(
-            problem.workspace, self._handle._stream, limit=self._request.workspace_limit
+            self._problem.workspace, self._handle._stream, limit=self._request.workspace_limit
         )
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
@@ -288,7 +288,7 @@ class RNNPlan(Plan):
                 f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._problem.weight_bytes}"
             )
         if argument == "weights":
-            self._weights_seen = weights
+            self._weights_seen = weakref.ref(weights)
 
     def _operand(self, array: Any, argument: str, wanted: TensorSpec) -> DeviceArray:
         """Return an array on the device, which must have that shape and dtype, packed in C order."""
