@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
 from contextlib import ExitStack
 from threading import current_thread, get_ident
 from typing import Any
@@ -14,6 +12,7 @@ from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
 from cudnnlite.device import Device, get_device
 from cudnnlite.errors import ClosedError, ThreadError
 from cudnnlite.native import NativeObject
+from cudnnlite.plan_cache import PlanCache
 from cudnnlite.specs.tensor import tensor_spec_of
 from cudnnlite.workspace import Workspace
 
@@ -67,13 +66,16 @@ class Handle(NativeObject):
         self._check_thread = check_same_thread
         self._activates = self.device.needs_activation or not check_same_thread
         self.workspace = Workspace(self.device, workspace_limit)
-        self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._plans: OrderedDict[Any, Any] = OrderedDict()  # see cudnnlite.plans
+        self.plans = PlanCache()
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
 
     def _set(self, spec: Any) -> None:
         self.api.cudnnSetStream(self.ptr, cudaStream_t(int(self._stream.handle)))
+
+    @property
+    def _plans(self) -> Any:  # TODO remove
+        return self.plans._cached
 
     def use(self) -> None:
         """Check that this handle may be used here and now, and make its device current if need be.
@@ -212,6 +214,4 @@ class Handle(NativeObject):
         with ExitStack() as stack:
             stack.callback(self.workspace.close)
             stack.callback(super().close)
-            stack.callback(self._plans.clear)
-            for dependent in list(self._dependents):
-                stack.callback(dependent.close)
+            stack.callback(self.plans.close)

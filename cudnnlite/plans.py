@@ -1,8 +1,7 @@
-"""`Plan`: what is made once and called many times; and the cache of those that the one-line operations are made of."""
+"""`Plan`: what is made once and called many times."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -10,8 +9,6 @@ from typing import Any, TypeVar
 from cudnnlite.errors import ClosedError
 from cudnnlite.handle import Handle
 from cudnnlite.native import Closable
-
-_MAX_CACHED = 128  # plans a handle keeps for one-line calls; the least recently used one goes first
 
 PlanT = TypeVar("PlanT", bound="Plan")
 
@@ -33,7 +30,7 @@ class Plan(Closable):
         self._release_when_leaked(
             self._resources.close, f"{description} was never closed; use `with`, or close its handle"
         )
-        handle._dependents.add(self)
+        handle.plans.add_dependent(self)
 
     @property
     def closed(self) -> bool:
@@ -62,26 +59,5 @@ class Plan(Closable):
 
 def cached_plan(handle: Handle, key: Hashable, make: Callable[[], PlanT]) -> PlanT:
     """Return the handle's plan for `key`, made if it is not there."""
-    plans: OrderedDict[Hashable, PlanT] = handle._plans
-    try:
-        plan = plans.get(key)
-    except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
-        make().close()
-        raise
-    if plan is None:
-        plan = make()
-        keep_plan(handle, key, plan)
-    else:
-        plans.move_to_end(key)
+    plan: PlanT = handle.plans.get(key, make)
     return plan
-
-
-def keep_plan(handle: Handle, key: Hashable, plan: Plan) -> None:
-    """Let `cached_plan` return this plan for `key` from now on; one that it returned before is closed."""
-    plans: OrderedDict[Hashable, Plan] = handle._plans
-    before = plans.pop(key, None)
-    plans[key] = plan
-    if before is not None:
-        before.close()
-    while len(plans) > _MAX_CACHED:
-        plans.popitem(last=False)[1].close()

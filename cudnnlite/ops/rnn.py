@@ -14,7 +14,7 @@ from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_problem import RNNRequest, data_spec
-from cudnnlite.plans import cached_plan, keep_plan
+from cudnnlite.plans import cached_plan
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.rnn_weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -180,7 +180,7 @@ def rnn_forward(
     # what the heuristic took for possible is not: from now on the request means STANDARD
     choice = AlgorithmResult(_STANDARD, request.choice.math_type, deterministic=None)
     plan = RNNPlan(handle, request._replace(choice=choice))
-    keep_plan(handle, request, plan)
+    handle.plans.keep(request, plan)
     return plan(weights, x, hx, cx, lengths=lengths, out=out, reserve=reserve, workspace=workspace)
 
 

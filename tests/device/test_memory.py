@@ -11,7 +11,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite.plans import _MAX_CACHED
+from cudnnlite.plan_cache import MAX_CACHED
 
 from .problems import Problem
 
@@ -120,11 +120,11 @@ def test_the_plans_that_a_handle_keeps_are_bounded(device: Any, ledger: Ledger) 
     with dnn.Handle(device) as handle:
         w = handle.array(np.ones((1, 1, 1, 1), np.float32))
         for turn in range(2):
-            for width in range(1, _MAX_CACHED + 20):
+            for width in range(1, MAX_CACHED + 20):
                 x = handle.array(np.full((1, 1, 1, width), 1.5 + turn, np.float32))
                 y = dnn.convolution_forward(handle, x, w, algorithm="IMPLICIT_GEMM")
                 assert (y.numpy() == 1.5 + turn).all()
-        assert ledger.alive <= 1 + 4 * _MAX_CACHED
+        assert ledger.alive <= 1 + 4 * MAX_CACHED
     assert ledger.alive == 0
 
 

@@ -51,7 +51,7 @@ def test_one_plan_for_all_spellings(handle: dnn.Handle) -> None:
     for algorithm in (dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM, "IMPLICIT_GEMM", "implicit_gemm", 0):
         for alpha in (1.0, 1, np.float32(1)):
             problem.run(algorithm=algorithm, alpha=alpha)
-    assert len(handle._plans) == 1
+    assert len(handle.plans) == 1
 
 
 def needy(problem: Problem) -> dnn.AlgorithmResult:

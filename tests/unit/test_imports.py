@@ -21,7 +21,7 @@ LAYERS = (
     ("rnn_equations", "rnn_formats"),
     ("native", "descriptors"),
     ("foreign", "storage", "device", "cuda_device", "emulated"),
-    ("arrays", "workspace"),
+    ("arrays", "workspace", "plan_cache"),
     ("handle", "timing"),
     ("dropout", "rnn_weights"),
     ("plans",),

@@ -1,0 +1,63 @@
+"""`PlanCache`: the plans of a handle: those that one-line calls are made of, and all that must be closed with it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+MAX_CACHED = 128  # plans kept for one-line calls; the least recently used one goes first
+
+
+class Closes(Protocol):
+    """What has a `close()`."""
+
+    def close(self) -> None:
+        """Give back what this object owns; harmless when called again."""
+
+
+class PlanCache:
+    """The plans of one handle."""
+
+    def __init__(self) -> None:
+        self._cached: OrderedDict[Hashable, Any] = OrderedDict()
+        self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._cached)
+
+    def add_dependent(self, plan: Closes) -> None:
+        """Close `plan` with the handle, whoever holds it."""
+        self._dependents.add(plan)
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the plan for `key`, made if it is not there."""
+        try:
+            plan = self._cached.get(key)
+        except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
+            make().close()
+            raise
+        if plan is None:
+            plan = make()
+            self.keep(key, plan)
+        else:
+            self._cached.move_to_end(key)
+        return plan
+
+    def keep(self, key: Hashable, plan: Closes) -> None:
+        """Let `get` return this plan for `key` from now on; one that it returned before is closed."""
+        before = self._cached.pop(key, None)
+        self._cached[key] = plan
+        if before is not None:
+            before.close()
+        while len(self._cached) > MAX_CACHED:
+            self._cached.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Close all plans, whichever of them fails."""
+        with ExitStack() as stack:
+            stack.callback(self._cached.clear)
+            for dependent in list(self._dependents):
+                stack.callback(dependent.close)
