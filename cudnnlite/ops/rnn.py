@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan, nan
 from typing import Any
 
 from cudnnlite.dropout import DropoutState
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.handle import Handle
-from cudnnlite.ops.operands import on_device, tensor_spec, use
+from cudnnlite.ops.operands import on_device, real_number, tensor_spec, use
 from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
@@ -120,11 +121,7 @@ def rnn_forward(
     training : bool
         Whether the backward passes will follow; the reserve space is then returned too, and dropout applied.
     algorithm : AlgorithmResult, RNNAlgo or str, optional
-        A search's result (applied with its math type), or an algorithm.  If not given, for more than one step:
-        PERSIST_STATIC_SMALL_H where it does the network; in float16 and bfloat16 PERSIST_STATIC, for an LSTM and a batch of
-        up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to
-        hidden size 2048); otherwise STANDARD, and also where cuDNN refuses.  In float16 and bfloat16 DEFAULT math then means
-        TENSOR_OP, but for PERSIST_STATIC_SMALL_H.
+        A search's result (applied with its math type), or an algorithm.  If not given, the rule below.
     layout : RNNDataLayout or str
         "sequence_major", "batch_major" or "packed".
     padding_fill : float
@@ -162,6 +159,15 @@ def rnn_forward(
     -----
     C function: `cudnnRNNForward`.  float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is
     `MathType.FMA`.
+
+    Without `algorithm`, STANDARD runs sequences of unequal lengths, single steps, and what the others do not do, or cuDNN
+    refuses.  For the rest the rule is, in this order: PERSIST_STATIC for a batch of 1 and hidden sizes from 65 (cells
+    without gates: 129) to 512; PERSIST_STATIC_SMALL_H where it does the network, in float32 up to a batch of 256; in half
+    precision (float16 and bfloat16, unless the math type is FMA) PERSIST_STATIC, for an LSTM and a batch of up to 64, a GRU
+    of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to hidden size 2048);
+    STANDARD.  In half precision DEFAULT math then means TENSOR_OP, but for PERSIST_STATIC_SMALL_H with a hidden size below
+    128 and a batch below 256.
+    That is what was fastest on an H200; `find_rnn_forward` measures it on yours.
     """
     use(handle)
     check_spec(spec)
@@ -298,7 +304,8 @@ def make_request(
         )
     if drops and dropout_state.array.device is not handle.device:
         raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
-    found = parse_algorithm(algorithm, spec) or heuristic(spec, data)
+    fill = real_number(padding_fill, "padding_fill")
+    found = parse_algorithm(algorithm, spec) or heuristic(spec, data, full=data.is_full and not padded)
     return RNNRequest(
         spec,
         AlgorithmResult(found.algorithm, found.math_type, deterministic=None),
@@ -306,7 +313,7 @@ def make_request(
         data.layout,
         data.needs_padded_io or (padded and not data.is_packed),
         training,
-        float(padding_fill),
+        nan if isnan(fill) else fill,  # the one NaN that is found again as part of a key
         dropout_state if drops else None,
         handle.workspace.limit_for(workspace_limit),
     )

@@ -28,32 +28,53 @@ def allowed_math_types(spec: RNNSpec) -> tuple[MathType, ...]:
     return (MathType.DEFAULT, MathType.FMA, MathType.TENSOR_OP)
 
 
-def heuristic(spec: RNNSpec, data: RNNDataSpec) -> AlgorithmResult:
+def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:
     """Choose without measuring, by what was fastest on an H200; `rnn_forward` documents the rule.
 
-    Over DeepBench's RNN training set and five LSTMs (tests/benchmarks/rnn.py) it was within 1.1 times the best in 97% of 100
-    rows, eagerly and in graphs.
+    Parameters
+    ----------
+    spec : RNNSpec
+        The network.
+    data : RNNDataSpec
+        Its input.
+    full : bool, optional
+        Whether all sequences will have the full length; whether these have, if not given.
     """
+    full = data.is_full if full is None else full
     narrow = spec.dtype in (DataType.HALF, DataType.BFLOAT16)
-    algorithm, math_type = RNNAlgo.STANDARD, spec.math_type
-    if data.max_length > 1 and not why_not(spec, RNNAlgo.PERSIST_STATIC_SMALL_H, full=data.is_full, backward=True):
-        return AlgorithmResult(RNNAlgo.PERSIST_STATIC_SMALL_H, math_type, deterministic=None)
-    if narrow and math_type == MathType.DEFAULT:
+    algorithm = _fastest(spec, data, narrow and spec.math_type != MathType.FMA) if full else RNNAlgo.STANDARD
+    math_type = spec.math_type
+    # half precision gains by tensor cores, but for the smallest problems
+    tiny = algorithm == RNNAlgo.PERSIST_STATIC_SMALL_H and spec.hidden_size < 128 and data.batch < 256
+    if narrow and math_type == MathType.DEFAULT and not tiny:
         math_type = MathType.TENSOR_OP
-    if narrow and math_type != MathType.FMA and _keeps_up(spec, data):
-        algorithm = RNNAlgo.PERSIST_STATIC
     return AlgorithmResult(algorithm, math_type, deterministic=None)
 
 
-def _keeps_up(spec: RNNSpec, data: RNNDataSpec) -> bool:
-    """Tell whether PERSIST_STATIC, whose time grows with the batch, is still the faster one in half precision."""
-    if data.max_length == 1 or why_not(spec, RNNAlgo.PERSIST_STATIC, full=data.is_full):
-        return False
+def _fastest(spec: RNNSpec, data: RNNDataSpec, tensor_cores: bool) -> RNNAlgo:
+    """Return the algorithm for sequences of full length."""
+
+    def does(algorithm: RNNAlgo) -> bool:
+        return not why_not(spec, algorithm, backward=True)
+
+    gated, batch, hidden = spec.cell in (RNNMode.LSTM, RNNMode.GRU), data.batch, spec.hidden_size
+    small_h, static = RNNAlgo.PERSIST_STATIC_SMALL_H, RNNAlgo.PERSIST_STATIC
+    if data.max_length == 1:
+        return RNNAlgo.STANDARD
+    if batch == 1 and (64 if gated else 128) < hidden <= 512 and does(static):
+        return static
+    if does(small_h) and (tensor_cores or batch <= 256):
+        return small_h
+    if not tensor_cores or not does(static):
+        return RNNAlgo.STANDARD
+    # its time grows with the batch
     if spec.cell == RNNMode.LSTM:
-        return data.batch <= 64
-    if spec.cell == RNNMode.GRU:
-        return data.batch <= 32 and spec.hidden_size <= 1024
-    return data.batch <= 32 or (data.batch <= 64 and spec.hidden_size <= 2048)
+        keeps_up = batch <= 64
+    elif spec.cell == RNNMode.GRU:
+        keeps_up = batch <= 32 and hidden <= 1024
+    else:
+        keeps_up = batch <= 32 or (batch <= 64 and hidden <= 2048)
+    return static if keeps_up else RNNAlgo.STANDARD
 
 
 def parse_algorithm(algorithm: Any, spec: RNNSpec) -> AlgorithmResult | None:

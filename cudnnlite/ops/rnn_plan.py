@@ -261,6 +261,7 @@ class RNNPlan(Plan):
         """Return the forward call of a reserve space, with its sequences described to cuDNN again."""
         if not isinstance(reserve, RNNReserve):
             raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
+        on_device(self._handle, reserve.array, "reserve")
         call = reserve.call
         if call.plan != self._request:
             raise ArgumentError(f"reserve is of {call.plan}; the plan is for {self._request}")

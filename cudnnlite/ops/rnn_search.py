@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cudnnlite import arrays
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, Status, parse_enum
-from cudnnlite.errors import CudnnError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import on_device, use
 from cudnnlite.ops.rnn import check_spec, make_request
@@ -85,7 +85,7 @@ def find_rnn_forward(
     spec = spec.replace(dropout=0.0)
     choices = [
         AlgorithmResult(algorithm, math_type, deterministic=None)
-        for algorithm in [parse_enum(RNNAlgo, name, "algorithms") for name in algorithms]
+        for algorithm in _parse_algorithms(algorithms)
         for math_type in allowed_math_types(spec)
     ]
     requests = [make_request(handle, spec, data, training, choice, 0.0, None, workspace_limit) for choice in choices]
@@ -103,6 +103,15 @@ def find_rnn_forward(
     return AlgorithmTable(
         rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
     )
+
+
+def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
+    if isinstance(algorithms, (str, int)) or not isinstance(algorithms, Iterable):
+        raise ArgumentError(f"algorithms={algorithms!r} is not a sequence of algorithms")
+    found = [parse_enum(RNNAlgo, algorithm, "algorithms") for algorithm in algorithms]
+    if not found:
+        raise ArgumentError("algorithms is empty; there is nothing to time")
+    return found
 
 
 @contextmanager
