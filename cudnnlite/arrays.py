@@ -246,4 +246,11 @@ def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
     if int(array.stream.handle) == int(stream.handle):
         return array
     stream.wait(array.stream)
-    return DeviceArray(array.spec, array.device, array.ptr, array, stream, readonly=array.readonly)
+    return part_of(array, array.spec, stream=stream)
+
+
+def part_of(array: DeviceArray, spec: TensorSpec, offset: int = 0, *, stream: Any = None) -> DeviceArray:
+    """Return another array in the same memory, which it keeps alive; `offset` is in bytes, and is not checked."""
+    ptr, owner = array.ptr + offset, array._owner
+    stream = array.stream if stream is None else stream
+    return DeviceArray(spec, array.device, ptr, owner, stream, readonly=array.readonly)

@@ -139,7 +139,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             raise ArgumentError(f"deterministic={deterministic!r}; allowed: True, False, None")
         reasons = [(row, self._failure(row) or _why_not(row, limit, deterministic, wanted)) for row in self._rows]
         chosen = next((row for row, why in reasons if not why), None)
-        if chosen is None and not any(row.ok for row in self._rows) and self.searched_with is None:
+        if chosen is None and self.searched_with is None and all(row.status != Status.SUCCESS for row in self._rows):
             raise NoAlgorithmError(f"cuDNN has no algorithm for {self.title}: it refuses this combination")
         if chosen is None:
             listed = "".join(f"\n  {row.algorithm} ({row.math_type}): {why}" for row, why in reasons)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.enums import RNNBiasMode, RNNMode
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
@@ -19,13 +19,21 @@ _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNM
 _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 
 
-def host_array(value: Any) -> Array:
-    """Return a NumPy array, also of a PyTorch tensor, wherever that is."""
+def host_array(value: Any, what: str = "values") -> Array:
+    """Return a NumPy array of real numbers, also of a PyTorch tensor, wherever that is; `what` names it in an error."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):  # NumPy has no such type; float32 holds each of its values
             value = value.float()
-    return np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except CudnnliteError:  # an array on the device says so itself
+        raise
+    except (TypeError, ValueError) as error:  # a ragged list
+        raise ArgumentError(f"{what} cannot be turned into an array: {error}") from error
+    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+        raise ArgumentError(f"{what} is of {array.dtype}; allowed: real numbers")
+    return array
 
 
 def torch_name(part: WeightPart) -> str:
@@ -38,13 +46,15 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
     """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
     double = spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec
     parts = {part.name: part for part in weight_parts(double)}
+    if not isinstance(state_dict, Mapping):
+        raise ArgumentError(f"state_dict of type {type(state_dict).__name__} is no mapping of names to tensors")
     rows: dict[str, tuple[int, ...]] = {}
     for part in parts.values():
         stacked = len(spec.gates) if part.gate else 1
         rows[prefix + torch_name(part)] = (stacked * part.shape[0], *part.shape[1:])
     given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
     check_names("state_dict", given, rows)
-    tensors = {name: checked(f"state_dict[{name!r}]", host_array(given[name]), shape) for name, shape in rows.items()}
+    tensors = {name: _tensor(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()}
     values = {}
     for name, part in parts.items():
         number = spec.gates.index(part.gate) if part.gate else 0
@@ -104,7 +114,7 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias, which Keras stores transposed."""
     if spec.projects:
         raise ArgumentError(f"{spec} has a projection, which Keras's layers have not")
-    flat = [host_array(value) for value in _flatten(weights)]
+    flat = [host_array(value, f"weights[{number}]") for number, value in enumerate(_flatten(weights))]
     has_bias = spec.bias != RNNBiasMode.NO
     each = 3 if has_bias else 2
     if len(flat) != each * spec.num_layers * spec.directions:
@@ -174,10 +184,18 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
     given = list(value) if isinstance(value, (list, tuple)) else [value]
     if len(given) != layers:
         raise ArgumentError(f"{argument} has {len(given)} arrays; the spec has {layers} layers, one ONNX node for each")
-    return [host_array(item) for item in given]
+    return [host_array(item, f"{argument} of layer {layer}") for layer, item in enumerate(given)]
+
+
+def _tensor(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    return checked(what, host_array(value, what), shape)
 
 
 def _flatten(weights: Any) -> Iterable[Any]:
+    if isinstance(weights, str) or not isinstance(weights, Iterable):
+        raise ArgumentError(
+            f"weights of type {type(weights).__name__} is not what a Keras layer's get_weights() returns"
+        )
     for item in weights:
         if isinstance(item, Sequence) and len(item) and hasattr(item[0], "shape"):
             yield from item

@@ -125,8 +125,9 @@ class RNNWeights(Mapping[str, DeviceArray]):
         So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
         """
         handle.use()
+        array = arrays.view(handle.device, handle.stream, self.array, "weights")
         new = copy(self)
-        new.array = arrays.on_stream(arrays.view(handle.device, handle.stream, self.array, "weights"), handle.stream)
+        new.array = arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
         return new
 
     def fill_zero(self, stream: Any) -> None:
@@ -135,13 +136,13 @@ class RNNWeights(Mapping[str, DeviceArray]):
 
     def __getitem__(self, name: str) -> DeviceArray:
         place = self._place(name)
-        array = self.array
-        spec = TensorSpec(place.shape, self.spec.dtype)
-        return DeviceArray(spec, array.device, array.ptr + place.offset, array, array.stream, readonly=array.readonly)
+        return arrays.part_of(self.array, TensorSpec(place.shape, self.spec.dtype), place.offset)
 
     def __setitem__(self, name: str, values: Any) -> None:
         view = self[name]
-        host = values.numpy() if isinstance(values, DeviceArray) else rnn_formats.host_array(values)
+        host = rnn_formats.host_array(
+            values.numpy() if isinstance(values, DeviceArray) else values, f"weights[{name!r}]"
+        )
         if host.shape != view.shape:
             raise ArgumentError(f"weights[{name!r}] has shape {view.shape}; given: {host.shape}")
         packed = np.ascontiguousarray(host.astype(numpy_dtype(self.spec.dtype), copy=False))
@@ -184,7 +185,8 @@ class RNNWeights(Mapping[str, DeviceArray]):
         memory = np.zeros(self.array.nbytes, np.uint8)
         dtype = numpy_dtype(self.spec.dtype)
         for name, offset, shape in self._places.values():
-            host = rnn_formats.checked(f"values[{name!r}]", rnn_formats.host_array(values[name]), shape)
+            what = f"values[{name!r}]"
+            host = rnn_formats.checked(what, rnn_formats.host_array(values[name], what), shape)
             np.ndarray(shape, dtype, memory, offset)[...] = host
         self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
 

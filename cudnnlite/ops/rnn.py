@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan, nan
 from typing import Any
 
 from cudnnlite.dropout import DropoutState
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.handle import Handle
-from cudnnlite.ops.operands import on_device, real_number, tensor_spec, use
+from cudnnlite.ops.operands import on_device, tensor_spec, use
 from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
@@ -19,7 +18,7 @@ from cudnnlite.plans import cached_plan
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.rnn_weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec
-from cudnnlite.specs.rnn_data import parse_data_layout
+from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 
 _STANDARD = RNNAlgo.STANDARD
 
@@ -304,7 +303,6 @@ def make_request(
         )
     if drops and dropout_state.array.device is not handle.device:
         raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
-    fill = real_number(padding_fill, "padding_fill")
     found = parse_algorithm(algorithm, spec) or heuristic(spec, data, full=data.is_full and not padded)
     return RNNRequest(
         spec,
@@ -313,7 +311,7 @@ def make_request(
         data.layout,
         data.needs_padded_io or (padded and not data.is_packed),
         training,
-        nan if isnan(fill) else fill,  # the one NaN that is found again as part of a key
+        parse_fill(padding_fill),
         dropout_state if drops else None,
         handle.workspace.limit_for(workspace_limit),
     )

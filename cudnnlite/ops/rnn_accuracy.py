@@ -123,7 +123,7 @@ def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], st
     if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
         return arrays.from_host(x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype)
     shape = (sum(lengths), data.vector_size) if data.is_packed else (steps, data.batch, data.vector_size)
-    return DeviceArray(TensorSpec(shape, data.dtype), x.device, x.ptr, x, x.stream, readonly=x.readonly)
+    return arrays.part_of(x, TensorSpec(shape, data.dtype))
 
 
 def _relative_error(got: list[Array], expected: list[Array]) -> float:

@@ -110,7 +110,7 @@ class RNNPlan(Plan):
         y, hy, cy = self._outputs(out, ("y", "hy", "cy"), (problem.y, problem.hidden, problem.cell))
         space = self._reserve_space(reserve)
         own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
-        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx}
+        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": self._dropout_states()}
         outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
         pointers = {
             "x": x.ptr, "y": y.ptr, "hx": _address(hx), "hy": hy.ptr, "cx": _address(cx), "cy": _address(cy),
@@ -143,14 +143,9 @@ class RNNPlan(Plan):
         dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), (call.data.tensor(), problem.hidden, problem.cell))
         inputs = {
-            "y": call.y,
-            "dy": dy,
-            "weights": call.weights.array,
-            "hx": call.hx,
-            "cx": call.cx,
-            "dhy": dhy,
-            "dcy": dcy,
-        }
+            "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy, "dcy": dcy,
+            "dropout_state": self._dropout_states(),
+        }  # fmt: skip
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
         self._check_outputs(inputs, outputs, reserve)
         api, native, scratch = self._handle.api, self._handle.ptr, self._scratch()
@@ -181,6 +176,7 @@ class RNNPlan(Plan):
             self._check_weights(out, "out")
             inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx}
             self._check_outputs(inputs, {"out": out.array}, reserve)
+        self._dropout_states()
         scratch = self._scratch()
         prepared = self._handle.api.prepare(
             "cudnnRNNBackwardWeights_v8", self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
@@ -204,8 +200,6 @@ class RNNPlan(Plan):
         arrays_ = [array for array in operands if array is not None]
         if space is not None:
             arrays_.append(space.array)
-        if self._request.dropout_state is not None:
-            arrays_.append(self._request.dropout_state.array)
         crossed = wait_for_streams(stream, *arrays_) if any(array.stream is not stream for array in arrays_) else ()
         try:
             if clear is not None:
@@ -245,6 +239,7 @@ class RNNPlan(Plan):
 
     def _tell_data(self, data: Any) -> None:
         problem = self._problem
+        self._x_seen = self._lengths_seen = None  # whatever was seen before is not what cuDNN is told of now
         try:
             problem.tell_data(data)
         except CudnnError as error:
@@ -269,6 +264,14 @@ class RNNPlan(Plan):
             self._tell_data(call.data)
             self._x_seen = None
         return call
+
+    def _dropout_states(self) -> DeviceArray | None:
+        """Return the random states that cuDNN has the address of; ClosedError if they were closed."""
+        state = self._request.dropout_state
+        if state is None:
+            return None
+        _ = state.array.ptr
+        return state.array
 
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""

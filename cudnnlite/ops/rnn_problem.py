@@ -45,6 +45,9 @@ class RNNProblem:
         self.hidden = TensorSpec(spec.hidden_shape(batch), spec.dtype)
         self.cell = TensorSpec(spec.cell_shape(batch), spec.dtype)
         self.data: RNNDataSpec | None = None
+        self.x_desc: RNNDataDescriptor
+        self.y_desc: RNNDataDescriptor
+        self._has_descriptors = False
         self.y: TensorSpec
         self.workspace = self.reserve = 0
         dropout = None
@@ -83,13 +86,13 @@ class RNNProblem:
         WorkspaceLimitError
             More workspace is needed than the request allows.
         """
-        handle, request = self.handle, self.request
+        handle, request, own = self.handle, self.request, self._stack.enter_context
         y = data.with_vectors(request.spec.output_size, request.padding_fill)
-        if not hasattr(self, "x_desc"):
-            self.x_desc = self._stack.enter_context(RNNDataDescriptor(data))
-            self.y_desc = self._stack.enter_context(RNNDataDescriptor(y))
+        self.data = None  # until all of it is done
+        if not self._has_descriptors:
+            self.x_desc, self.y_desc = own(RNNDataDescriptor(data)), own(RNNDataDescriptor(y))
+            self._has_descriptors = True
         else:
-            self.data = None  # until all of it is done
             self.x_desc.set(data)
             self.y_desc.set(y)
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()

@@ -90,7 +90,8 @@ def find_rnn_forward(
     ]
     requests = [make_request(handle, spec, data, training, choice, 0.0, None, workspace_limit) for choice in choices]
     with _own_stream(handle) as stream:
-        with RNNPlan(handle, requests[0]) as plan:
+        standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
+        with RNNPlan(handle, requests[0]._replace(choice=standard, workspace_limit=None)) as plan:
             hx, cx = plan.check_operands(weights, x, hx, cx, lengths)
         states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
         known = None if lengths is None else data.lengths

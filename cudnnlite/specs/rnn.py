@@ -223,8 +223,12 @@ def _parse_bias(value: Any) -> RNNBiasMode:
 
 
 def _parse_probability(value: Any) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
-        return float(value)
+    if not isinstance(value, (bool, str)):
+        try:
+            if 0 <= value < 1:
+                return float(value)
+        except TypeError:
+            pass
     raise ArgumentError(f"dropout={value!r}; allowed: a probability from 0 to below 1")
 
 

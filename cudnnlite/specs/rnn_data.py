@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isnan, nan
 from operator import index
 from typing import Any
 
@@ -100,12 +101,17 @@ class RNNDataSpec(FrozenSpec):
             lengths=known,
             dtype=parse_dtype(dtype),
             layout=order,
-            padding_fill=float(padding_fill),
+            padding_fill=parse_fill(padding_fill),
         )
 
     def __repr__(self) -> str:
-        lengths = "" if self.is_full else f", lengths={self.lengths}"
-        return f"RNNDataSpec({self.shape}{lengths}, {dtype_name(self.dtype)!r}, {_FRIENDLY[self.layout]!r})"
+        parts = [str(self.shape)]
+        if self.is_packed or not self.is_full:
+            parts.append(f"lengths={self.lengths}")
+        parts += [f"dtype={dtype_name(self.dtype)!r}", f"layout={_FRIENDLY[self.layout]!r}"]
+        if self.padding_fill:
+            parts.append(f"padding_fill={self.padding_fill!r}")
+        return f"RNNDataSpec({', '.join(parts)})"
 
     @property
     def is_packed(self) -> bool:
@@ -137,7 +143,7 @@ class RNNDataSpec(FrozenSpec):
 
     def with_vectors(self, size: int, padding_fill: float = 0.0) -> RNNDataSpec:
         """Return the same sequences of vectors of another length: an output for an input."""
-        values = self.values() | {"vector_size": size, "padding_fill": float(padding_fill)}
+        values = self.values() | {"vector_size": size, "padding_fill": parse_fill(padding_fill)}
         other: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
         other._freeze(**values)
         return other
@@ -151,6 +157,17 @@ def parse_data_layout(layout: object) -> RNNDataLayout:
         return parse_enum(RNNDataLayout, layout, "layout")
     except ArgumentError:
         raise ArgumentError(f"layout={layout!r}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}") from None
+
+
+def parse_fill(value: Any) -> float:
+    """Return a padding fill as a float: of all NaNs the one that equals itself in a tuple, so that it can be part of a key."""
+    try:
+        fill = float(value) if not isinstance(value, str) else None
+    except (TypeError, ValueError):
+        fill = None
+    if fill is None:
+        raise ArgumentError(f"padding_fill={value!r} must be a real number")
+    return nan if isnan(fill) else fill
 
 
 def parse_lengths(lengths: Any) -> tuple[int, ...]:
