@@ -10,7 +10,14 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
-from cudnnlite.errors import ArgumentError, ArrayTypeError, DeviceMemoryError, NoDeviceError
+from cudnnlite.errors import (
+    ArgumentError,
+    ArrayTypeError,
+    CudnnError,
+    CudnnliteError,
+    DeviceMemoryError,
+    NoDeviceError,
+)
 from cudnnlite.foreign import ForeignArray, host_array_error
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
@@ -166,7 +173,11 @@ class CudaDevice:
             finally:
                 builder.end_building()
             graph = builder.complete()
-        except Exception:  # a refusal ends the capture, and each layer has an exception of its own for it
+        except CudnnError:
+            return None
+        except CudnnliteError:  # our own refusal: the work itself is wrong
+            raise
+        except Exception:  # cuda.core's, for what CUDA does not record
             return None
         return lambda: graph.launch(stream)
 

@@ -79,5 +79,9 @@ class DropoutState:
             )
         self.array.device.copy_in(self.array.ptr, states, self.array.stream)
 
+    def close(self) -> None:
+        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        self.array.close()
+
     def __repr__(self) -> str:
         return f"<DropoutState of seed {self.seed} on {self.array.device}>"

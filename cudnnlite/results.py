@@ -14,7 +14,7 @@ from cudnnlite.sizes import format_size, parse_size
 
 @dataclass(frozen=True)
 class AlgorithmResult:
-    """One candidate, as cuDNN reported it.  Algorithm, math type and workspace belong together and are applied as one.
+    """One candidate of a search.  Algorithm, math type and workspace belong together and are applied as one.
 
     Attributes
     ----------

@@ -80,6 +80,8 @@ class RNNWeights(Mapping[str, DeviceArray]):
     ----------
     spec : RNNSpec
         What they are for.  Math type, compute type, clipping and dropout of the network may differ.
+    kind : RNNSpec
+        The spec without what weights do not depend on: two weights of one kind are for the same networks.
     array : DeviceArray
         The whole buffer; its layout is cuDNN's own affair.
 
@@ -100,6 +102,7 @@ class RNNWeights(Mapping[str, DeviceArray]):
             raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first: RNNWeights(handle, spec)")
         handle.use()
         self.spec = spec
+        self.kind = spec.weights_of()
         self.device = handle.device
         with RNNDescriptor(spec, api=handle.api) as descriptor:
             size = ctypes.c_size_t()
@@ -114,7 +117,8 @@ class RNNWeights(Mapping[str, DeviceArray]):
     def zeros_like(cls, weights: RNNWeights, handle: Handle) -> RNNWeights:
         """Make weights of the same layout, all zero: what gradients are added to."""
         new = cls.__new__(cls)
-        new.spec, new.device, new.nbytes, new._places = weights.spec, weights.device, weights.nbytes, weights._places
+        new.spec, new.kind, new.device = weights.spec, weights.kind, weights.device
+        new.nbytes, new._places = weights.nbytes, weights._places
         new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
         new.fill_zero(handle.stream)
         return new

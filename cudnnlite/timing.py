@@ -67,17 +67,19 @@ class Stopwatch:
         self._best_first = min(self._best_first, ms)
         return ms
 
-    def worth_repeating(self, works: Sequence[Work], firsts: Sequence[float]) -> list[int]:
-        """Return the positions of those that may still turn out to be the best.
+    def look_again(self, works: Sequence[Work], firsts: Sequence[float]) -> list[float]:
+        """Return the milliseconds of the first runs, of a second run where the first may have waited for kernels to load.
 
-        A first run may have waited for kernels to be loaded, so one that was short of `_LOADING_MS` is looked at again.
+        That is where it took more than `GIVE_UP` times the best, but less than `_LOADING_MS`.
         """
-        worth = []
-        for position, (work, ms) in enumerate(zip(works, firsts, strict=True)):
-            again = ms > self._limit and ms < _LOADING_MS
-            if (self.first(work) if again else ms) <= self._limit:
-                worth.append(position)
-        return worth
+        return [
+            min(ms, self.first(work)) if self._limit < ms < _LOADING_MS else ms
+            for work, ms in zip(works, firsts, strict=True)
+        ]
+
+    def is_worth(self, first_ms: float) -> bool:
+        """Tell whether work that took so long may still turn out to be the best."""
+        return first_ms <= self._limit
 
     @property
     def _limit(self) -> float:
@@ -86,12 +88,14 @@ class Stopwatch:
     def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds.
 
+        Each must have run with the memory that it has now: graphs keep addresses.
+
         Parameters
         ----------
         works : sequence of callable
             Each enqueues its work on the stream.
         firsts : sequence of float
-            What `first` returned for each, in milliseconds.
+            What `look_again` returned for each, in milliseconds: it decides how often a sample repeats the work.
         """
         samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
         taken: list[list[float]] = [[] for _ in works]

@@ -31,20 +31,21 @@ class PreparedCall:
         Converted by the argument types of the prototype.  They keep nothing alive.
     """
 
-    __slots__ = ("_record", "arguments", "function")
+    __slots__ = ("_indices", "_record", "arguments", "function")
 
     def __init__(self, function: Any, record: Function, *arguments: Any) -> None:
         if is_pointer(function):
             function.argtypes = None
         self.function = function
         self._record = record
+        self._indices = {name: index for index, name in enumerate(record.argnames)}
         self.arguments = tuple(_convert(kind, value) for kind, value in zip(record.argtypes, arguments, strict=True))
 
     def replace(self, **values: Any) -> None:
         """Change arguments, by their names in the header."""
         arguments = list(self.arguments)
         for name, value in values.items():
-            index = self._record.argnames.index(name)
+            index = self._indices[name]
             arguments[index] = _convert(self._record.argtypes[index], value)
         self.arguments = tuple(arguments)
 

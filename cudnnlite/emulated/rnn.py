@@ -214,7 +214,7 @@ class _Call:
         def store(h: Array) -> Array:
             return to_output(h, self.storage).astype(self.compute, copy=False)
 
-        return Network(self.shape, cells, self.spec.clip, product, store)
+        return Network(self.shape, cells, self.spec.clip_in_effect, product, store)
 
     def write(self, target: Array | None, values: Array | None) -> None:
         if target is not None and values is not None:

@@ -18,9 +18,7 @@ from cudnnlite.specs import TensorSpec
 def use(handle: Any) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
     if not isinstance(handle, Handle):
-        raise ArgumentError(
-            f"handle={handle!r} is not a Handle; it comes first, as in convolution_forward(handle, x, w, ...)"
-        )
+        raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
     handle.use()
 
 

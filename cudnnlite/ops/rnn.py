@@ -7,20 +7,17 @@ from typing import Any
 
 from cudnnlite.dropout import DropoutState
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
-from cudnnlite.errors import ArgumentError, NotSupportedError
+from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.handle import Handle
-from cudnnlite.ops.operands import on_device, tensor_spec, use
-from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
+from cudnnlite.ops.operands import on_device, use
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
-from cudnnlite.ops.rnn_problem import RNNRequest, data_spec
+from cudnnlite.ops.rnn_problem import check_spec, data_spec, make_request
 from cudnnlite.plans import cached_plan
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.rnn_weights import RNNWeights
-from cudnnlite.specs import RNNDataSpec, RNNSpec
-from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
-
-_STANDARD = RNNAlgo.STANDARD
+from cudnnlite.specs import RNNSpec, TensorSpec
+from cudnnlite.specs.rnn_data import parse_data_layout
 
 
 def plan_rnn(
@@ -71,11 +68,19 @@ def plan_rnn(
     """
     use(handle)
     check_spec(spec)
-    data = data_spec(spec, tensor_spec(x, "x"), lengths, parse_data_layout(layout))
-    request = make_request(
-        handle, spec, data, training, algorithm, padding_fill, dropout_state, workspace_limit, lengths is not None
+    x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
+    data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
+    limit = handle.workspace.limit_for(workspace_limit)
+    plan = RNNPlan(
+        handle,
+        make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
     )
-    return RNNPlan(handle, request)
+    try:
+        plan.describe(x_spec, data.lengths)
+    except BaseException:
+        plan.close()
+        raise
+    return plan
 
 
 def rnn_forward(
@@ -120,7 +125,7 @@ def rnn_forward(
     training : bool
         Whether the backward passes will follow; the reserve space is then returned too, and dropout applied.
     algorithm : AlgorithmResult, RNNAlgo or str, optional
-        A search's result (applied with its math type), or an algorithm.  If not given, the rule below.
+        A search's result (applied with its math type), or an algorithm.  If not given, the rule below chooses it.
     layout : RNNDataLayout or str
         "sequence_major", "batch_major" or "packed".
     padding_fill : float
@@ -134,7 +139,7 @@ def rnn_forward(
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     workspace : device array, optional
-        The caller's own scratch memory, instead of the handle's.
+        The caller's own scratch memory, instead of the handle's.  The backward passes use the handle's.
 
     Returns
     -------
@@ -161,32 +166,37 @@ def rnn_forward(
 
     Without `algorithm`, STANDARD runs sequences of unequal lengths, single steps, and what the others do not do, or cuDNN
     refuses.  For the rest the rule is, in this order: PERSIST_STATIC for a batch of 1 and hidden sizes from 65 (cells
-    without gates: 129) to 512; PERSIST_STATIC_SMALL_H where it does the network, in float32 up to a batch of 256; in half
-    precision (float16 and bfloat16, unless the math type is FMA) PERSIST_STATIC, for an LSTM and a batch of up to 64, a GRU
-    of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to hidden size 2048);
-    STANDARD.  In half precision DEFAULT math then means TENSOR_OP, but for PERSIST_STATIC_SMALL_H with a hidden size below
-    128 and a batch below 256.
+    without gates: 129) to 512; PERSIST_STATIC_SMALL_H where it does the network, but for float32 and FMA up to a batch of
+    256 only; in half precision (float16 and bfloat16, unless the math type is FMA) PERSIST_STATIC, for an LSTM and a batch
+    of up to 64, a GRU of hidden size up to 1024 and a batch of up to 32, other cells and a batch of up to 32 (64 up to
+    hidden size 2048); STANDARD.  In half precision DEFAULT math means TENSOR_OP, but for PERSIST_STATIC_SMALL_H with a
+    hidden size below 128 and a batch below 256; a search's result is applied as it is.
     That is what was fastest on an H200; `find_rnn_forward` measures it on yours.
     """
     use(handle)
     check_spec(spec)
     x = on_device(handle, x, "x")
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
-    if workspace is not None and workspace_limit is None:
-        workspace = on_device(handle, workspace, "workspace")
-        workspace_limit = workspace.nbytes  # the caller's buffer is all there is
-    request = make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, workspace_limit)
+    # with a buffer of the caller's own, that is all there is: no limit of the handle's is asked
+    limit = handle.workspace.limit_for(workspace_limit) if workspace is None or workspace_limit is not None else None
+    request = make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit)
+    arguments = {
+        "lengths": None if lengths is None else data.lengths,
+        "out": out,
+        "reserve": reserve,
+        "workspace": workspace,
+    }
     try:
         plan = cached_plan(handle, request, lambda: RNNPlan(handle, request))
-        return plan(weights, x, hx, cx, lengths=lengths, out=out, reserve=reserve, workspace=workspace)
-    except NotSupportedError:
-        if algorithm is not None or request.choice.algorithm == _STANDARD:
+        return plan(weights, x, hx, cx, **arguments)
+    except (NotSupportedError, WorkspaceLimitError):
+        if not request.guessed or request.choice.algorithm == RNNAlgo.STANDARD:
             raise
-    # what the heuristic took for possible is not: from now on the request means STANDARD
-    choice = AlgorithmResult(_STANDARD, request.choice.math_type, deterministic=None)
+    # what the heuristic took for possible is not: from now on its request means STANDARD
+    choice = AlgorithmResult(RNNAlgo.STANDARD, request.choice.math_type, deterministic=None)
     plan = RNNPlan(handle, request._replace(choice=choice))
     handle.plans.keep(request, plan)
-    return plan(weights, x, hx, cx, lengths=lengths, out=out, reserve=reserve, workspace=workspace)
+    return plan(weights, x, hx, cx, **arguments)
 
 
 def rnn_backward_data(
@@ -274,44 +284,3 @@ def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
         raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
     request = reserve.call.plan
     return cached_plan(handle, request, lambda: RNNPlan(handle, request))
-
-
-def check_spec(spec: Any) -> None:
-    """Raise ArgumentError unless `spec` is an RNNSpec."""
-    if not isinstance(spec, RNNSpec):
-        raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
-
-
-def make_request(
-    handle: Handle,
-    spec: RNNSpec,
-    data: RNNDataSpec,
-    training: Any,
-    algorithm: Any,
-    padding_fill: float,
-    dropout_state: Any,
-    workspace_limit: int | str | None,
-    padded: bool = False,
-) -> RNNRequest:
-    """Return what a plan is made for, from arguments as the user gives them."""
-    if not isinstance(training, bool):
-        raise ArgumentError(f"training={training!r}; allowed: True, False")
-    drops = training and spec.dropout > 0 and spec.num_layers > 1
-    if drops and not isinstance(dropout_state, DropoutState):
-        raise ArgumentError(
-            f"dropout_state={dropout_state!r}; {spec} drops {spec.dropout:g} in training: make a DropoutState(handle, seed)"
-        )
-    if drops and dropout_state.array.device is not handle.device:
-        raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
-    found = parse_algorithm(algorithm, spec) or heuristic(spec, data, full=data.is_full and not padded)
-    return RNNRequest(
-        spec,
-        AlgorithmResult(found.algorithm, found.math_type, deterministic=None),
-        data.batch,
-        data.layout,
-        data.needs_padded_io or (padded and not data.is_packed),
-        training,
-        parse_fill(padding_fill),
-        dropout_state if drops else None,
-        handle.workspace.limit_for(workspace_limit),
-    )

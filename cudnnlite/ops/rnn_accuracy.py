@@ -9,6 +9,8 @@ import numpy as np
 from cudnnlite import arrays, rnn_equations
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.enums import DataType, MathType, RNNDataLayout, RNNInputMode
+from cudnnlite.errors import ArgumentError
+from cudnnlite.ops.rnn_outputs import RNNTrainingOutput
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.rnn_weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -49,8 +51,14 @@ class PrefixCheck:
     def error_of(self, plan: RNNPlan) -> float:
         """Return the relative L2 error of a plan's y, hy and cy over the first steps; infinite where it is not finite."""
         out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._lengths)
+        if isinstance(out, RNNTrainingOutput):
+            plan.backward_data(out.reserve, out.y)  # what cannot go back cannot train
         if self._expected is None:  # after the first plan has accepted the operands
             self._expected = self._reference(plan.spec)
+            if not all(np.isfinite(values).all() for values in self._expected):
+                raise ArgumentError(
+                    "x, hx, cx or weights hold values that are not finite; nothing can be checked with them"
+                )
         y = self._padded(out.y.numpy(), plan.spec.output_size)[:, self._sequences]
         got = [y, *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None)]
         return _relative_error(got, self._expected)
@@ -115,7 +123,7 @@ def network_of(spec: RNNSpec, values: dict[str, Array]) -> rnn_equations.Network
         spec.cell, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, spec.directions,
         projected=spec.projects, skip_input=spec.input_mode == RNNInputMode.SKIP,
     )  # fmt: skip
-    return rnn_equations.Network(shape, layers, clip=spec.clip)
+    return rnn_equations.Network(shape, layers, clip=spec.clip_in_effect)
 
 
 def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int) -> DeviceArray:

@@ -43,12 +43,15 @@ def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> 
     full = data.is_full if full is None else full
     narrow = spec.dtype in (DataType.HALF, DataType.BFLOAT16)
     algorithm = _fastest(spec, data, narrow and spec.math_type != MathType.FMA) if full else RNNAlgo.STANDARD
-    math_type = spec.math_type
-    # half precision gains by tensor cores, but for the smallest problems
-    tiny = algorithm == RNNAlgo.PERSIST_STATIC_SMALL_H and spec.hidden_size < 128 and data.batch < 256
-    if narrow and math_type == MathType.DEFAULT and not tiny:
-        math_type = MathType.TENSOR_OP
-    return AlgorithmResult(algorithm, math_type, deterministic=None)
+    return AlgorithmResult(algorithm, _math_type(spec, algorithm, data.batch), deterministic=None)
+
+
+def _math_type(spec: RNNSpec, algorithm: RNNAlgo, batch: int) -> MathType:
+    """Return the spec's math type; where that is DEFAULT, half precision gains by tensor cores, but for small problems."""
+    tiny = algorithm == RNNAlgo.PERSIST_STATIC_SMALL_H and spec.hidden_size < 128 and batch < 256
+    if spec.dtype in (DataType.HALF, DataType.BFLOAT16) and spec.math_type == MathType.DEFAULT and not tiny:
+        return MathType.TENSOR_OP
+    return spec.math_type
 
 
 def _fastest(spec: RNNSpec, data: RNNDataSpec, tensor_cores: bool) -> RNNAlgo:
@@ -77,7 +80,7 @@ def _fastest(spec: RNNSpec, data: RNNDataSpec, tensor_cores: bool) -> RNNAlgo:
     return static if keeps_up else RNNAlgo.STANDARD
 
 
-def parse_algorithm(algorithm: Any, spec: RNNSpec) -> AlgorithmResult | None:
+def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResult | None:
     """Return what the user asked for as algorithm and math type; None for nothing.
 
     Raises
@@ -90,11 +93,14 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec) -> AlgorithmResult | None:
     if isinstance(algorithm, AlgorithmTable):
         raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")
     if not isinstance(algorithm, AlgorithmResult):
-        return AlgorithmResult(parse_enum(RNNAlgo, algorithm, "algorithm"), spec.math_type, deterministic=None)
+        kind = parse_enum(RNNAlgo, algorithm, "algorithm")
+        return AlgorithmResult(kind, _math_type(spec, kind, batch), deterministic=None)
     if not isinstance(algorithm.algorithm, RNNAlgo):
         raise ArgumentError(
             f"algorithm={algorithm.algorithm} is not one of an RNN; allowed: {', '.join(RNNAlgo.__members__)}"
         )
+    if not algorithm.ok:
+        raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
     if algorithm.math_type not in (*allowed_math_types(spec), spec.math_type):
         raise ArgumentError(
             f"algorithm was found with math type {algorithm.math_type}, which would undo the spec's {spec.math_type}"

@@ -11,7 +11,7 @@ from cudnnlite import arrays
 from cudnnlite._raw.enums import WgradMode
 from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.errors import ArgumentError, BadParamError, CudnnError, NotSupportedError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import check_workspace, check_writable, on_device, wait_for_streams
 from cudnnlite.ops.rnn_outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
@@ -44,6 +44,7 @@ class RNNPlan(Plan):
         self.spec: RNNSpec = request.spec
         self.choice = request.choice
         self._request = request
+        self._weights_kind = request.spec.weights_of()
         self._forward: PreparedCall | None = None
         # what the last call was given: the same objects need not be looked at again
         self._x_seen: TensorSpec | None = None
@@ -143,8 +144,8 @@ class RNNPlan(Plan):
         dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), (call.data.tensor(), problem.hidden, problem.cell))
         inputs = {
-            "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy, "dcy": dcy,
-            "dropout_state": self._dropout_states(),
+            "x": call.x, "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy,
+            "dcy": dcy, "dropout_state": self._dropout_states(),
         }  # fmt: skip
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
         self._check_outputs(inputs, outputs, reserve)
@@ -156,7 +157,11 @@ class RNNPlan(Plan):
             problem.workspace, scratch, problem.reserve, reserve.array.ptr,
         )  # fmt: skip
         reserve._call = None  # a call that fails leaves nothing to go on from
-        self._call(prepared, [*inputs.values(), *outputs.values()], reserve)
+        try:
+            self._call(prepared, [*inputs.values(), *outputs.values()], reserve)
+        except (NotSupportedError, BadParamError):  # but where it was refused
+            reserve._call = call
+            raise
         reserve._call, reserve._data_gradients_done = call, True
         return RNNGradients(dx, dhx, dcx)
 
@@ -168,6 +173,7 @@ class RNNPlan(Plan):
         call, problem = self._recall(reserve), self._problem
         if not reserve._data_gradients_done:
             raise ArgumentError("reserve has no gradients yet: rnn_backward_data comes before rnn_backward_weights")
+        replaced = out is not None and not accumulate
         if out is None:
             if accumulate:
                 raise ArgumentError("accumulate=True needs out, which it adds to")
@@ -184,8 +190,7 @@ class RNNPlan(Plan):
             problem.workspace, scratch, problem.reserve, reserve.array.ptr,
         )  # fmt: skip
         # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
-        clear = None if accumulate else out
-        self._call(prepared, [call.x, call.hx, call.y, out.array], reserve, clear=clear)
+        self._call(prepared, [call.x, call.hx, call.y, out.array], reserve, clear=out if replaced else None)
         return out
 
     def _call(
@@ -284,7 +289,7 @@ class RNNPlan(Plan):
             raise ArgumentError(
                 f"{argument} of type {type(weights).__name__} is no RNNWeights; see RNNWeights.from_torch"
             )
-        if weights.spec.weights_of() != self.spec.weights_of():
+        if weights.kind != self._weights_kind:
             raise ArgumentError(f"{argument} are for {weights.spec}; the network is {self.spec}")
         on_device(self._handle, weights.array, argument)
         if weights.nbytes != self._problem.weight_bytes:
@@ -319,8 +324,13 @@ class RNNPlan(Plan):
         if out is None:
             new = [arrays.empty(self._device, self._handle._stream, spec) for spec in specs[:count]]
         else:
-            given = [item for item in out if item is not None] if isinstance(out, (tuple, list)) else []
-            if len(given) != count:
+            given = list(out[:3]) if isinstance(out, (tuple, list)) else []
+            if len(given) == 3 and count == 2 and given[2] is None:
+                given.pop()  # an RNNOutput of a network without cell states
+            extra = (
+                [] if isinstance(out, RNNTrainingOutput) else list(out[3:]) if isinstance(out, (tuple, list)) else []
+            )
+            if len(given) != count or extra:
                 raise ArgumentError(f"out={out!r}; allowed: a tuple of {', '.join(names[:count])}")
             new = [self._operand(array, f"out[{names[number]!r}]", specs[number]) for number, array in enumerate(given)]
         return new[0], new[1], new[2] if count == 3 else None

@@ -14,9 +14,11 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.handle import Handle
+from cudnnlite.ops.rnn_choice import heuristic, parse_algorithm
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.rnn_data import parse_fill
 from cudnnlite.specs.rnn_rules import why_not
 
 
@@ -32,6 +34,7 @@ class RNNRequest(NamedTuple):
     padding_fill: float
     dropout_state: DropoutState | None
     workspace_limit: int | None
+    guessed: bool  # whether the heuristic made the choice
 
 
 class RNNProblem:
@@ -97,13 +100,13 @@ class RNNProblem:
             self.y_desc.set(y)
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         handle.api.cudnnGetRNNTempSpaceSizes(handle.ptr, self.rnn.ptr, self.mode, self.x_desc.ptr, workspace, reserve)
+        self.workspace, self.reserve = workspace.value, reserve.value
         limit = request.workspace_limit
         if limit is not None and workspace.value > limit:
             raise WorkspaceLimitError(
                 f"{request.choice.algorithm} needs a workspace of {format_size(workspace.value)}; the limit is "
                 f"{format_size(limit)}"
             )
-        self.workspace, self.reserve = workspace.value, reserve.value
         self.y, self.data = y.tensor(), data
 
     def explain(self, error: CudnnError) -> None:
@@ -146,3 +149,46 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
             f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"
         )
     return RNNDataSpec(x.shape, lengths, x.dtype, layout)
+
+
+def check_spec(spec: Any) -> None:
+    """Raise ArgumentError unless `spec` is an RNNSpec."""
+    if not isinstance(spec, RNNSpec):
+        raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
+
+
+def make_request(
+    handle: Handle,
+    spec: RNNSpec,
+    data: RNNDataSpec,
+    training: Any,
+    algorithm: Any,
+    padding_fill: float,
+    dropout_state: Any,
+    workspace_limit: int | None,
+    padded: bool = False,
+) -> RNNRequest:
+    """Return what a plan is made for, from arguments as the user gives them."""
+    if not isinstance(training, bool):
+        raise ArgumentError(f"training={training!r}; allowed: True, False")
+    drops = training and spec.dropout > 0 and spec.num_layers > 1
+    if drops and not isinstance(dropout_state, DropoutState):
+        raise ArgumentError(
+            f"dropout_state={dropout_state!r}; {spec} drops {spec.dropout:g} in training: make a DropoutState(handle, seed)"
+        )
+    if drops and dropout_state.array.device is not handle.device:
+        raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
+    asked = parse_algorithm(algorithm, spec, data.batch)
+    found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
+    return RNNRequest(
+        spec,
+        AlgorithmResult(found.algorithm, found.math_type, deterministic=None),
+        data.batch,
+        data.layout,
+        data.needs_padded_io or (padded and not data.is_packed),
+        training,
+        parse_fill(padding_fill),
+        dropout_state if drops else None,
+        workspace_limit,
+        asked is None,
+    )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -54,7 +56,8 @@ class RNNSpec(FrozenSpec):
     dropout : float
         The probability with which an output of a layer, but not of the last one, is set to zero in training.
     clip : tuple of (float, float), optional
-        LSTM only: the smallest and the largest value of a cell state; infinities are allowed.
+        LSTM only: the smallest and the largest value that is read of a cell state, of cx too; infinities are allowed.  cy
+        itself is not clipped.  An H200 keeps the two in single precision, also for float64.
     dtype : DataType or str
         Of data and weights: "float32", "float64", "float16" or "bfloat16".
     compute_type : DataType or str, optional
@@ -119,7 +122,7 @@ class RNNSpec(FrozenSpec):
             hidden_size=_parse_size(hidden_size, "hidden_size"),
             num_layers=_parse_size(num_layers, "num_layers"),
             bidirectional=bidirectional,
-            projection_size=None if projection_size is None else _parse_size(projection_size, "projection_size"),
+            projection_size=_parse_projection(projection_size, hidden_size),
             bias=_parse_bias(bias),
             input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),
             dropout=_parse_probability(dropout),
@@ -199,6 +202,13 @@ class RNNSpec(FrozenSpec):
         """Return the shape of cx and cy: (num_layers * directions, batch, hidden_size)."""
         return self.num_layers * self.directions, batch, self.hidden_size
 
+    @property
+    def clip_in_effect(self) -> tuple[float, float] | None:
+        """`clip` in single precision, in which cuDNN keeps it."""
+        if self.clip is None:
+            return None
+        return float(np.float32(self.clip[0])), float(np.float32(self.clip[1]))
+
     def weights_of(self) -> RNNSpec:
         """Return what the weights depend on: this spec without math type, compute type, clipping and dropout."""
         return self.replace(math_type=MathType.DEFAULT, compute_type=None, clip=None, dropout=0.0)
@@ -212,6 +222,12 @@ def _parse_size(value: Any, argument: str) -> int:
     if isinstance(value, bool) or not 1 <= size <= MAX_INT:
         raise ArgumentError(f"{argument}={value!r}; allowed: 1 to {MAX_INT}")
     return size
+
+
+def _parse_projection(value: Any, hidden_size: int) -> int | None:
+    """Return the size; None also for `hidden_size`, which means no projection to cuDNN."""
+    size = None if value is None else _parse_size(value, "projection_size")
+    return None if size == hidden_size else size
 
 
 def _parse_bias(value: Any) -> RNNBiasMode:
