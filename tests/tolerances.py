@@ -116,3 +116,73 @@ def assert_close(got: Any, expected: Any, bound: float, magnitude: Any = None) -
     worst = np.unravel_index(difference.argmax(), difference.shape)
     rms = norm / np.sqrt(expected.size)
     assert difference[worst] <= _STRAY * bound * rms, f"at {worst}: {wide[worst]} instead of {expected[worst]}"
+
+
+# Recurrent networks.  The error is the relative L2 norm, as above, of y, hy or cy each, and of each gradient by itself.
+
+
+class RNNRow(NamedTuple):
+    """What may be expected of some algorithms of recurrent networks.
+
+    Attributes
+    ----------
+    dtypes, math_types : tuple of str
+    algorithms : tuple of str
+    cells : tuple of str
+    longest_chain : int
+        Steps times layers: how often a rounded value goes through a cell again.
+    bound : float
+        Of y, hy and cy.
+    gradient_bound : float
+        Of dx, dhx, dcx and the gradient of each matrix and bias.
+    """
+
+    dtypes: tuple[str, ...]
+    math_types: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    cells: tuple[str, ...]
+    longest_chain: int
+    bound: float
+    gradient_bound: float
+
+
+STANDARD = ("STANDARD",)
+ANY_RNN = ("STANDARD", "PERSIST_STATIC", "PERSIST_STATIC_SMALL_H", "PERSIST_DYNAMIC")
+SMOOTH = ("tanh", "lstm", "gru")
+ANY_CELL = (*SMOOTH, "relu")
+
+# The first row that fits counts.  In brackets: the worst forward error, of an H200 with cuDNN 9.19 unless it says otherwise,
+# and behind the semicolon the worst error of a gradient on the emulated device: on the H200 gradients were only compared with
+# each other.  A bound is 3 to 5 times a forward error.  Of gradients it is 10 times what was seen, because the emulated device
+# rounds less often than kernels do.  A relu that is 0 on one side and not on the other changes whole terms, hence its rows.
+RNN_TABLE = (
+    RNNRow(("float64",), ALL_MATH, ANY_RNN, ANY_CELL, 20, 1e-12, 1e-11),  # [emulated: 4e-15; 3e-15]
+    RNNRow(("float64",), ALL_MATH, ANY_RNN, ANY_CELL, ANY, 1e-10, 1e-9),
+    RNNRow(("float32",), ("FMA",), STANDARD, ANY_CELL, 20, 1e-6, 1e-5),  # [1e-7, emulated: 2e-7; 6e-7]
+    RNNRow(("float32",), ("FMA",), STANDARD, ANY_CELL, ANY, 1e-5, 1e-4),
+    RNNRow(
+        ("float32",), ("FMA",), ANY_RNN, ANY_CELL, ANY, 2e-5, 2e-4
+    ),  # [5e-6: a fast tanh; -, which emulation has not]
+    RNNRow(("float32",), TF32_MATH, ANY_RNN, SMOOTH, ANY, 2e-3, 1e-2),  # [4e-4, through float16 3e-4; 1.2e-3]
+    RNNRow(("float32",), TF32_MATH, ANY_RNN, ("relu",), ANY, 2e-3, 2e-1),  # [4e-4; two of the H200's algorithms: 5e-2]
+    RNNRow(("float16",), ALL_MATH, ANY_RNN, SMOOTH, ANY, 2e-3, 1e-2),  # [4e-4; 8e-4]
+    RNNRow(("float16",), ALL_MATH, ANY_RNN, ("relu",), ANY, 2e-3, 2e-1),  # [4e-4; 5e-3, and as TF32]
+    RNNRow(("bfloat16",), ALL_MATH, ANY_RNN, SMOOTH, ANY, 1.5e-2, 8e-2),  # [a few 1e-3; 7e-3]
+    RNNRow(("bfloat16",), ALL_MATH, ANY_RNN, ("relu",), ANY, 1.5e-2, 5e-1),  # [a few 1e-3; 5.4e-2]
+)
+RNN_SUM = 1e-7  # central differences of ONNX's float64 over a step of 1e-6, relative to the gradient's norm
+
+
+def rnn_bound(dtype: str, math_type: Any, algorithm: str, cell: str, chain: int, *, gradient: bool = False) -> float:
+    """Look up the bound for a chain of steps times layers; a KeyError says that the table has no row for it."""
+    math = MathType(math_type).name
+    for row in RNN_TABLE:
+        if (
+            dtype in row.dtypes
+            and math in row.math_types
+            and algorithm in row.algorithms
+            and cell in row.cells
+            and chain <= row.longest_chain
+        ):
+            return row.gradient_bound if gradient else row.bound
+    raise KeyError((dtype, math, algorithm, cell, chain))

@@ -63,7 +63,9 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self._messages = threading.local()
-        self._callbacks: list[Any] = []  # ctypes needs them alive as long as they may be called
+        # ctypes needs these alive as long as they may be called
+        self._callbacks: list[Any] = []
+        self._by_name: dict[str, Any] = {}
 
     def _pointer(self, record: Function) -> Any:
         _register_all()
@@ -72,9 +74,11 @@ class EmulatedApi(CudnnApi):
         if record.name not in _implementations and not record.needs_device:
             return super()._pointer(record)
         self.real._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
-        callback = record.prototype(self._guard(record))
-        self._callbacks.append(callback)
-        return callback
+        callback = self._by_name.get(record.name)
+        if callback is None:
+            callback = self._by_name[record.name] = record.prototype(self._guard(record))
+        # a function pointer of its own, as a library's is: `prepare` drops its argument types
+        return record.prototype(ctypes.cast(callback, ctypes.c_void_p).value)
 
     def _guard(self, record: Function) -> Callable[..., int]:
         implementation = _implementations.get(record.name)

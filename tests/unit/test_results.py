@@ -1,5 +1,6 @@
 """AlgorithmTable: the choice within limits, its reasons, and how it is shown."""
 
+import dataclasses
 import html.parser
 import pickle
 
@@ -12,6 +13,7 @@ from cudnnlite import (
     ConvolutionFwdAlgo,
     MathType,
     NoAlgorithmError,
+    RNNAlgo,
     Status,
 )
 
@@ -207,3 +209,133 @@ def test_what_was_passed_over_does_not_decide_equality(table):
 def test_passed_over_survives_a_pickle(table):
     best = table.best(0)
     assert pickle.loads(pickle.dumps(best)).passed_over == best.passed_over
+
+
+# ---------------------------------------------------------------- what only some searches know
+
+R = RNNAlgo
+STATIC = AlgorithmResult(
+    R.PERSIST_STATIC, MathType.TENSOR_OP, Status.SUCCESS, 0.125, 3 * MIB, None, reserve=7 * MIB, error=2.5e-4
+)
+PLAIN = AlgorithmResult(
+    R.STANDARD, MathType.FMA, Status.SUCCESS, 2.0, 0, None, reserve=5 * MIB, error=1e-7,
+    remark="run once: more than 3 times the best",
+)  # fmt: skip
+WRONG = AlgorithmResult(
+    R.PERSIST_DYNAMIC, MathType.DEFAULT, Status.SUCCESS, None, MIB, None, reserve=MIB, error=float("inf"),
+    why_not="wrong: relative error inf over the first 4 steps",
+)  # fmt: skip
+REFUSED = AlgorithmResult(
+    R.PERSIST_STATIC_SMALL_H, MathType.DEFAULT, Status.NOT_SUPPORTED, None, 0, None,
+    why_not="PERSIST_STATIC_SMALL_H wants sequences of equal, full length",
+)  # fmt: skip
+RNN_ROWS = (STATIC, PLAIN, WRONG, REFUSED)
+
+
+@pytest.fixture
+def rnn_table():
+    return AlgorithmTable(RNN_ROWS, title="an RNN", timing="graphs", device_memory=1000 * MIB)
+
+
+def test_a_reason_makes_a_row_useless():
+    """Also where the status says SUCCESS; a remark does not."""
+    assert [row.ok for row in RNN_ROWS] == [True, True, False, False]
+
+
+def test_columns_of_an_rnn(rnn_table):
+    assert str(rnn_table).splitlines() == [
+        "an RNN; times: graphs",
+        "algorithm               math           ms  workspace  reserve    error  status",
+        "PERSIST_STATIC          TENSOR_OP  0.1250      3 MiB    7 MiB  2.5e-04  ok",
+        "STANDARD                FMA        2.0000        0 B    5 MiB  1.0e-07  ok; run once: more than 3 times the best",
+        f"PERSIST_DYNAMIC         DEFAULT         -      1 MiB    1 MiB      inf  {WRONG.why_not}",
+        f"PERSIST_STATIC_SMALL_H  DEFAULT         -          -        -        -  NOT_SUPPORTED: {REFUSED.why_not}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (RNN_ROWS, ["reserve", "error"]),
+        ([REFUSED], []),
+        ([GEMM], ["deterministic"]),
+        ([GEMM, PLAIN], ["reserve", "error", "deterministic"]),
+        ([AlgorithmResult(R.STANDARD, MathType.FMA, error=0.0, deterministic=None)], ["error"]),
+        ([AlgorithmResult(R.STANDARD, MathType.FMA, reserve=0, deterministic=None)], ["reserve"]),
+        ([AlgorithmResult(R.STANDARD, MathType.FMA, deterministic=False)], ["deterministic"]),
+        ([], []),
+    ],
+    ids=[
+        "all",
+        "refused",
+        "convolution",
+        "mixed",
+        "no_error_at_all",
+        "no_reserve_at_all",
+        "not_deterministic",
+        "nothing",
+    ],
+)
+def test_a_column_is_shown_where_a_row_has_something_in_it(rows, columns):
+    table = AlgorithmTable(rows, title="t", timing="t")
+    assert table.cells()[0] == ("algorithm", "math", "ms", "workspace", *columns, "status")
+    assert all(len(row) == 5 + len(columns) for row in table.cells())
+    assert table._repr_html_().count("<th>") == 5 + len(columns)
+
+
+def test_best_of_an_rnn(rnn_table):
+    assert rnn_table.best() == STATIC
+    best = rnn_table.best(math_type="fma")
+    assert best == PLAIN
+    assert best.passed_over == ((STATIC, "math type TENSOR_OP, wanted FMA (1.875 ms faster)"),)
+    assert rnn_table.best("1 MiB").passed_over[0][1].startswith("needs 3 MiB, the limit is 1 MiB")
+
+
+def test_what_computes_garbage_is_passed_over_with_its_reason():
+    best = AlgorithmTable((WRONG, REFUSED, PLAIN), title="t", timing="t").best()
+    assert best == PLAIN
+    assert [why for _, why in best.passed_over] == [WRONG.why_not, f"NOT_SUPPORTED: {REFUSED.why_not}"]
+
+
+def test_whether_it_is_deterministic_may_be_unknown(rnn_table):
+    with pytest.raises(NoAlgorithmError) as caught:
+        rnn_table.best(deterministic=True)
+    assert "PERSIST_STATIC (TENSOR_OP): cuDNN does not say if it is deterministic" in str(caught.value)
+    assert "PERSIST_DYNAMIC (DEFAULT): wrong: relative error inf" in str(caught.value)
+    assert rnn_table.best(deterministic=False) == STATIC
+
+
+@pytest.mark.parametrize(
+    "rows", [(WRONG,), (WRONG, REFUSED), (REFUSED, WRONG)], ids=["wrong", "wrong_first", "wrong_last"]
+)
+def test_when_none_is_left_each_reason_is_listed(rows):
+    """cuDNN refused only one of them, so the message may not say that it refuses the combination."""
+    with pytest.raises(NoAlgorithmError) as caught:
+        AlgorithmTable(rows, title="an RNN", timing="t").best()
+    message = str(caught.value)
+    for row in rows:
+        assert f"{row.algorithm} ({row.math_type}): " in message
+        assert row.why_not in message
+    assert "it refuses this combination" not in message
+
+
+@pytest.mark.parametrize("row", RNN_ROWS, ids=lambda row: row.algorithm.name)
+def test_a_row_of_an_rnn_is_a_value(row):
+    again = pickle.loads(pickle.dumps(row))
+    assert again == row
+    assert hash(again) == hash(row)
+    assert again != AlgorithmResult(R.COUNT, MathType.DEFAULT)
+    for change in ({"reserve": 1}, {"error": 0.5}, {"why_not": "x"}, {"remark": "x"}, {"deterministic": True}):
+        assert dataclasses.replace(row, **change) != row
+
+
+def test_html_of_an_rnn(rnn_table):
+    parser = Cells()
+    parser.feed(rnn_table._repr_html_())
+    assert [tuple(row) for row in parser.rows] == rnn_table.cells()
+
+
+def test_a_reason_is_escaped():
+    row = dataclasses.replace(WRONG, why_not="a < b & c", remark="<i>")
+    markup = AlgorithmTable([row], title="t", timing="t")._repr_html_()
+    assert "a &lt; b &amp; c; &lt;i&gt;" in markup

@@ -1,0 +1,558 @@
+"""The search that cuDNN lacks for RNNs: its rows, their numbers, what it must not choose, and what it must not touch."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.types import cudaStream_t
+from cudnnlite.descriptors.rnn import read_rnn
+from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
+
+from .problems import memory_of
+from .test_memory import used
+from .test_plan import count_calls
+from .test_rnn_plan import CELLS, FMA, LAYOUTS, LENGTHS, STANDARD, TF32_BOUND, N, Network, refuse
+
+ALGORITHMS = ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
+QUICK = ("STANDARD", "PERSIST_STATIC")  # nothing is compiled for these
+MATH = dnn.MathType
+# (dtype, the spec's math type): the math types that keep its promise
+ALLOWED = {
+    ("float32", "FMA"): ("FMA",),
+    ("float32", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
+    ("float32", "TENSOR_OP"): ("DEFAULT", "FMA", "TENSOR_OP"),
+    ("float32", "TENSOR_OP_ALLOW_CONVERSION"): ("DEFAULT", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION"),
+    ("float64", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
+    ("float16", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
+    ("float16", "FMA"): ("FMA",),
+    ("bfloat16", "DEFAULT"): ("DEFAULT", "FMA", "TENSOR_OP"),
+}
+ARGUMENTS = FUNCTIONS["cudnnRNNForward"].argnames
+
+
+def assert_best_is_right(network: Network, found: dnn.AlgorithmTable, **options: Any) -> Any:
+    """Apply the best row, and compare with the oracle."""
+    best = found.best()
+    assert best.ok
+    out = network.run(algorithm=best, **options)
+    network.assert_right(out, bound=max(network.bound, TF32_BOUND) if best.math_type != FMA else None)
+    return out
+
+
+def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, around: Any = None) -> Counter[str]:
+    """Count the forward calls by algorithm; `around(algorithm, arguments, call)` may do something else."""
+    calls: Counter[str] = Counter()
+    api, forward = handle.api, handle.api.cudnnRNNForward
+
+    def call(*arguments: Any) -> Any:
+        algorithm = read_rnn(api, arguments[1]).algorithm.name
+        calls[algorithm] += 1
+        if around is None:
+            return forward(*arguments)
+        return around(algorithm, arguments, lambda: forward(*arguments))
+
+    monkeypatch.setattr(api, "cudnnRNNForward", call)
+    return calls
+
+
+# ---------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize(("dtype", "math_type"), ALLOWED, ids=[" ".join(key) for key in ALLOWED])
+def test_every_algorithm_with_every_math_type_that_is_allowed(handle: dnn.Handle, dtype: str, math_type: str) -> None:
+    network = Network(handle, dtype=dtype, math_type=math_type)
+    found = network.find()
+    assert isinstance(found, dnn.AlgorithmTable)
+    rows = [(row.algorithm.name, row.math_type.name) for row in found]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == set(itertools.product(ALGORITHMS, ALLOWED[dtype, math_type]))
+    assert_ordered(found)
+    assert any(row.ok for row in found if row.algorithm == STANDARD)
+    if dtype == "float64":
+        for row in found:
+            if row.algorithm.name in ("PERSIST_STATIC", "PERSIST_STATIC_SMALL_H"):
+                assert not row.ok
+                assert "does not do float64" in row.why_not
+    assert_best_is_right(network, found)
+
+
+def assert_ordered(found: dnn.AlgorithmTable) -> None:
+    """The usable rows come first, the fastest of them first; the others say why."""
+    ok = [row.ok for row in found]
+    assert ok == sorted(ok, reverse=True)
+    times = [row.time_ms for row in found if row.ok]
+    assert all(time is not None and time > 0 for time in times)
+    assert times == sorted(times)
+    for row in found:
+        assert row.deterministic is None
+        if row.ok:
+            assert row.error is not None
+            assert row.why_not == ""
+            assert row.workspace >= 0
+        else:
+            assert row.time_ms is None
+            assert row.why_not
+
+
+def test_conversion_to_float16_only_on_request(handle: dnn.Handle) -> None:
+    for dtype in ("float32", "float16", "bfloat16"):
+        for math_type in ("DEFAULT", "TENSOR_OP"):
+            found = Network(handle, dtype=dtype, math_type=math_type).find(algorithms=["standard"])
+            assert MATH.TENSOR_OP_ALLOW_CONVERSION not in {row.math_type for row in found}
+
+
+@pytest.mark.parametrize("algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)])
+def test_only_what_was_named_is_tried(handle: dnn.Handle, algorithms: Any) -> None:
+    wanted = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
+    if algorithms == ["standard"]:
+        wanted = {0}
+    given = iter(["STANDARD"] * 2) if not isinstance(algorithms, (list, tuple)) else algorithms
+    found = Network(handle).find(algorithms=given)
+    assert {int(row.algorithm) for row in found} == wanted
+    assert len(found) == len(wanted)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_reserve_space_is_told_in_training(handle: dnn.Handle, training: bool) -> None:
+    network = Network(handle, lengths=LENGTHS)
+    found = network.find(training=training, algorithms=QUICK)
+    for row in found:
+        assert (row.reserve is not None) == (training and row.ok)
+    assert ("reserve" in found.cells()[0]) == training
+    assert ("in training" in found.title) == training
+    if training:
+        best = found.best()
+        with network.plan(training=True, algorithm=best) as plan:
+            network.call(plan)
+            assert (plan.reserve, plan.workspace) == (best.reserve, best.workspace)
+        out = network.run(training=True, algorithm=best)
+        dnn.rnn_backward_data(handle, out.reserve, out.y)
+        dnn.rnn_backward_weights(handle, out.reserve)
+
+
+# The largest relative error that the arithmetic explains.
+ERRORS = {("float64", "FMA"): 1e-12, ("float32", "FMA"): 2e-5, ("float32", "DEFAULT"): 5e-3, ("float16", "FMA"): 1e-2,
+          ("bfloat16", "FMA"): 5e-2}  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "math_type"), ERRORS, ids=[" ".join(key) for key in ERRORS])
+def test_errors_are_plausible(handle: dnn.Handle, dtype: str, math_type: str) -> None:
+    network = Network(handle, num_layers=2, bidirectional=True, dtype=dtype, math_type=math_type)
+    found = network.find(algorithms=QUICK)
+    errors = [row.error for row in found if row.ok]
+    assert errors
+    assert all(0 <= error < ERRORS[dtype, math_type] for error in errors)
+    assert dtype == "float64" or min(errors) > 0
+
+
+def test_prints_as_a_table(handle: dnn.Handle, capsys: pytest.CaptureFixture[str]) -> None:
+    network = Network(handle, lengths=LENGTHS, math_type="default")
+    found = network.find(training=True)
+    print(found)
+    title, heading, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("RNN forward of RNNDataSpec((5, 4, 6), ")
+    assert "(5, 5, 3, 1)" in title
+    assert "RNNSpec('lstm', input_size=6, hidden_size=8)" in title
+    assert f"median of {'calls' if handle.device.kind == 'emulated' else ''}" in title
+    assert str(handle.device) in title
+    assert heading.split() == ["algorithm", "math", "ms", "workspace", "reserve", "error", "status"]
+    assert [line.split()[:2] for line in lines] == [[row.algorithm.name, row.math_type.name] for row in found]
+    for line, row in zip(lines, found, strict=True):
+        if row.ok:
+            assert "ok" in line
+            assert f"{row.error:.1e}" in line
+        else:
+            assert row.why_not in line
+    assert found._repr_html_().count("<tr>") == len(found) + 1
+    assert "wants sequences of equal, full length" in str(found)
+
+
+# ---------------------------------------------------------------- problems
+
+PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in CELLS},
+    **{f"{name}_lengths": (name, {"lengths": LENGTHS}) for name in ("lstm", "gru")},
+    **{f"{layout}_{kind}": ("gru", {"layout": layout, "lengths": lengths})
+       for layout in LAYOUTS for kind, lengths in (("full", None), ("unequal", LENGTHS))},
+    "bidirectional": ("lstm", {"bidirectional": True, "num_layers": 2, "lengths": LENGTHS, "layout": "packed"}),
+    "projection_of_layers": ("lstm_projection", {"bidirectional": True, "num_layers": 2, "lengths": LENGTHS}),
+    "long_unequal": ("lstm", {"lengths": (9, 8, 7, 6), "steps": 9}),  # the first steps are full
+    "long_unequal_packed": ("lstm", {"lengths": (9, 8, 7, 6), "steps": 9, "layout": "packed"}),
+    "one_step": ("relu", {"steps": 1}),
+    "one_sequence": ("tanh", {"batch": 1}),
+    "many_sequences": ("gru", {"batch": 33, "steps": 3}),
+    "no_bias": ("lstm", {"bias": "none"}),
+    "single_bias": ("gru", {"bias": "single_input"}),
+    "skip": ("relu", {"input_mode": "skip", "input_size": 8}),
+    "clip": ("lstm", {"clip": (-50.0, 50.0)}),
+    "float64": ("gru", {"dtype": "float64"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_finds_what_is_right(handle: dnn.Handle, problem: str) -> None:
+    name, options = PROBLEMS[problem]
+    network = Network(handle, name, **options)
+    for training in (False, True):
+        found = network.find(algorithms=QUICK, training=training)
+        assert len(found) == len(QUICK) * (3 if options.get("math_type") else 1)
+        assert_ordered(found)
+        unequal = options.get("lengths") is not None
+        if unequal or name == "lstm_projection" or "bias" in options or options.get("dtype") == "float64":
+            (row,) = (row for row in found if row.algorithm.name == "PERSIST_STATIC")
+            assert row.status == dnn.Status.NOT_SUPPORTED
+            assert row.why_not.startswith("PERSIST_STATIC ")
+    assert_best_is_right(network, network.find(algorithms=QUICK))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
+@pytest.mark.parametrize("problem", ["lstm_projection", "no_bias", "lstm_lengths"])
+def test_an_algorithm_that_does_not_do_it_alone(handle: dnn.Handle, problem: str, algorithm: str) -> None:
+    """The table says why, whichever C function refuses first."""
+    name, options = PROBLEMS[problem]
+    found = Network(handle, name, **options).find(algorithms=[algorithm])
+    (row,) = found
+    assert not row.ok
+    assert row.why_not.startswith(f"{algorithm} ")
+    with pytest.raises(dnn.NoAlgorithmError):
+        found.best()
+
+
+def test_without_states(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    found = network.find(hx=None, cx=None, algorithms=QUICK)
+    nothing = [np.zeros_like(values) for values in (network.hx_host, network.cx_host)]
+    out = network.run(hx=None, cx=None, algorithm=found.best())
+    network.assert_right(out, network.expected(hx=nothing[0], cx=nothing[1]))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_weights_that_are_still_zero(handle: dnn.Handle, name: str) -> None:
+    """Everything that comes out is 0, and so is what an error would be relative to."""
+    network = Network(handle, name)
+    found = network.find(weights=dnn.RNNWeights(handle, network.spec), hx=None, cx=None, algorithms=QUICK)
+    (row,) = (row for row in found if row.algorithm == STANDARD)
+    assert row.ok
+    assert row.error is not None
+    assert row.error < 1e-6
+
+
+@pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
+def test_the_padding_is_not_looked_at(handle: dnn.Handle, layout: str) -> None:
+    network = Network(handle, layout=layout, lengths=LENGTHS)
+    beyond = np.arange(len(network.x_host))[:, None] >= np.array(LENGTHS)
+    values = network.x_host.copy()
+    values[beyond] = np.nan
+    x = handle.array(network.pack(values))
+    found = network.find(x=x, algorithms=["standard"])
+    assert found[0].ok
+    network.assert_right(network.run(x=x, algorithm=found.best()))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_input_that_is_not_finite(handle: dnn.Handle, value: float) -> None:
+    """Nothing can be checked against it, and that is no algorithm's fault."""
+    network = Network(handle)
+    values = network.x_host.copy()
+    values[0] = value
+    with np.errstate(all="ignore"), pytest.raises(dnn.ArgumentError, match="not finite"):
+        network.find(x=handle.array(values), algorithms=QUICK)
+
+
+def test_what_cannot_go_back_is_not_for_training(handle: dnn.Handle) -> None:
+    network = Network(handle, hidden_size=160)
+    found = network.find(algorithms=["PERSIST_STATIC_SMALL_H"])
+    assert found[0].ok
+    trained = network.find(algorithms=["PERSIST_STATIC_SMALL_H", "STANDARD"], training=True)
+    assert [row.ok for row in trained] == [True, False]
+    assert trained[1].status == dnn.Status.NOT_SUPPORTED
+    assert "goes up to hidden_size=128 backward for LSTM, not 160" in trained[1].why_not
+    out = network.run(training=True, algorithm=trained.best())
+    dnn.rnn_backward_data(handle, out.reserve, out.y)
+
+
+# ---------------------------------------------------------------- what must not be chosen
+
+
+def address(argument: Any) -> int:
+    """Return what a prepared argument points to."""
+    return ctypes.cast(argument, ctypes.c_void_p).value or 0
+
+
+@pytest.mark.parametrize("victim", ["y", "hy", "cy"])
+@pytest.mark.parametrize("byte", [0x00, 0xFF, 0x3C], ids=["zeros", "nan", "numbers"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_algorithm_that_computes_garbage(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str, byte: int, victim: str
+) -> None:
+    """As PERSIST_DYNAMIC does without its build: SUCCESS, and the wrong numbers."""
+    network = Network(handle, dtype=dtype, math_type="default")
+    state_bytes = network.hx.nbytes
+
+    def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
+        call()
+        if algorithm == "PERSIST_STATIC":
+            spec = read_rnn_data_spec(handle.api, arguments[ARGUMENTS.index("yDesc")]).tensor()
+            nbytes = spec.nbytes if victim == "y" else state_bytes
+            target = address(arguments[ARGUMENTS.index(victim)])
+            handle.device.fill(target, nbytes, byte, handle.stream)
+
+    calls = forward_calls(monkeypatch, handle, around)
+    found = network.find(algorithms=QUICK)
+    rows = [row for row in found if row.algorithm.name == "PERSIST_STATIC"]
+    assert len(rows) == 3
+    for row in rows:
+        assert not row.ok
+        assert row.status == dnn.Status.SUCCESS
+        assert row.time_ms is None
+        assert row.why_not.startswith("wrong: relative error ")
+        assert row.error is not None
+        assert row.error > 0.1
+        assert np.isinf(row.error) == (byte == 0xFF)
+    assert calls["PERSIST_STATIC"] == len(rows), "what computes garbage is not timed"
+    assert found.best().algorithm == STANDARD
+    assert_best_is_right(network, found)
+    assert "wrong: relative error" in str(found)
+
+
+def test_when_everything_computes_garbage(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(handle)
+    state_bytes = network.hx.nbytes
+
+    def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
+        call()
+        handle.device.fill(address(arguments[ARGUMENTS.index("hy")]), state_bytes, 0, handle.stream)
+
+    forward_calls(monkeypatch, handle, around)
+    found = network.find(algorithms=QUICK)
+    assert not any(row.ok for row in found)
+    with pytest.raises(dnn.NoAlgorithmError, match=r"PERSIST_STATIC \(FMA\): wrong: relative error"):
+        found.best()
+
+
+@pytest.mark.parametrize("order", [("STANDARD", "PERSIST_STATIC"), ("PERSIST_STATIC", "STANDARD")], ids="-".join)
+@pytest.mark.parametrize("slow", QUICK)
+def test_a_slow_algorithm_is_run_once(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, slow: str, order: tuple[str, ...]
+) -> None:
+    """Once over the first steps, for the check, and once in full."""
+    network = Network(handle)
+
+    def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
+        if algorithm == slow:
+            time.sleep(0.25)
+        call()
+
+    calls = forward_calls(monkeypatch, handle, around)
+    found = network.find(algorithms=order)
+    quick, last = found
+    assert last.algorithm.name == slow
+    assert calls[slow] == 2
+    assert calls[quick.algorithm.name] > 2
+    assert last.ok  # it can be used, and is known to be slow
+    assert last.remark == "not repeated: more than 3 times the best"
+    assert quick.remark == ""
+    assert last.remark in str(found)
+    assert found.best().algorithm == quick.algorithm
+    monkeypatch.undo()
+    network.assert_right(network.run(algorithm=last))
+
+
+@pytest.mark.parametrize("function", ["cudnnSetRNNDescriptor_v8", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward"])
+@pytest.mark.parametrize("status", [dnn.Status.NOT_SUPPORTED, dnn.Status.EXECUTION_FAILED], ids=str)
+def test_what_cudnn_refuses_is_a_row(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.Status, function: str
+) -> None:
+    network = Network(handle)
+    refused = refuse(monkeypatch, handle, function, status)
+    for order in (QUICK, QUICK[::-1]):
+        refused.clear()
+        found = network.find(algorithms=order)
+        assert [row.algorithm.name for row in found] == ["STANDARD", "PERSIST_STATIC"]
+        assert found[1].status == status
+        assert found[1].time_ms is None
+        assert status.name in str(found)
+        assert len(refused) == 1
+        assert_best_is_right(network, found)
+
+
+# ---------------------------------------------------------------- workspace
+
+
+def test_the_limit_excludes_with_the_reason(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    needed = {row.algorithm: row.workspace for row in network.find(algorithms=QUICK)}
+    most = max(needed.values())
+    assert most > 0
+    found = network.find(algorithms=QUICK, workspace_limit=most - 1)
+    for row in found:
+        assert row.ok == (needed[row.algorithm] < most)
+        if not row.ok:
+            assert row.why_not.startswith(f"{row.algorithm} needs a workspace of ")
+            assert "the limit is" in row.why_not
+            assert row.time_ms is None
+    assert all(row.ok for row in network.find(algorithms=QUICK, workspace_limit=most))
+
+
+def test_a_limit_that_excludes_everything(handle: dnn.Handle) -> None:
+    """The message names the limit: cuDNN refused nothing."""
+    network = Network(handle)
+    found = network.find(algorithms=["standard"], workspace_limit=0)
+    assert "needs a workspace" in found[0].why_not
+    with pytest.raises(
+        dnn.NoAlgorithmError, match=r"STANDARD \(FMA\): STANDARD needs a workspace of .*the limit is 0 B"
+    ):
+        found.best()
+
+
+def test_the_handles_limit_counts_where_the_search_has_none(device: Any) -> None:
+    with dnn.Handle(device, workspace_limit=1) as handle:
+        network = Network(handle)
+        assert not network.find(algorithms=["standard"])[0].ok
+        found = network.find(algorithms=["standard"], workspace_limit="1 GiB")
+        assert found[0].ok
+        with pytest.raises(dnn.WorkspaceLimitError, match="STANDARD needs a workspace"):
+            network.run(algorithm=found.best())
+        network.assert_right(network.run(algorithm=found.best(), workspace_limit="1 GiB"))
+
+
+def test_best_within_a_limit(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    found = network.find(algorithms=QUICK)
+    assert found.best(workspace_limit=max(row.workspace for row in found)) == found[0]
+    assert found.best(workspace_limit="100%") == found[0]
+    assert found.best(math_type="fma") == found[0]
+    with pytest.raises(dnn.NoAlgorithmError, match="cuDNN does not say if it is deterministic"):
+        found.best(deterministic=True)
+
+
+# ---------------------------------------------------------------- what it leaves alone
+
+
+def told_stream(handle: dnn.Handle) -> int:
+    stream = cudaStream_t()
+    handle.api.cudnnGetStream(handle.ptr, stream)
+    return stream.value or 0
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["default_stream", "own_stream"])
+@pytest.mark.parametrize(
+    "outcome", ["success", "bad_weights", "bad_states", "failure_while_timing", "failure_of_a_plan"]
+)
+def test_the_handles_stream_is_put_back(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, outcome: str, own: bool
+) -> None:
+    network = Network(handle)
+    if own:
+        handle.synchronize()
+        handle.stream = handle.device.create_stream()
+    before, told = handle.stream, told_stream(handle)
+    memory, held = used(handle.device), handle.workspace.size
+
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"algorithms": QUICK}
+    error: Any = dnn.ArgumentError
+    with monkeypatch.context() as patch:
+        if outcome == "bad_weights":
+            options["weights"] = dnn.RNNWeights(handle, dnn.RNNSpec("gru", 6, 8))
+        elif outcome == "bad_states":
+            options["hx"] = handle.empty((1, N, 9))
+        elif outcome == "failure_while_timing":
+            patch.setattr(handle.device, "elapsed_ms", fail)
+            error = KeyboardInterrupt
+        elif outcome == "failure_of_a_plan":
+            patch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", fail)
+            error = KeyboardInterrupt
+        if outcome == "success":
+            assert network.find(**options)[0].ok
+        else:
+            with pytest.raises(error):
+                network.find(**options)
+    assert handle.stream is before
+    assert told_stream(handle) == told
+    del options
+    assert handle.workspace.size == held
+    assert used(handle.device) <= memory
+    network.assert_right(network.run())
+    before.sync()
+
+
+def test_nothing_is_written_but_its_own(handle: dnn.Handle) -> None:
+    network = Network(handle, num_layers=2, lengths=LENGTHS)
+    out = network.run(training=True)
+    arrays = {
+        "x": network.x, "hx": network.hx, "cx": network.cx, "weights": network.weights.array, "y": out.y, "hy": out.hy,
+        "cy": out.cy, "reserve": out.reserve.array,
+    }  # fmt: skip
+    before = {name: memory_of(array) for name, array in arrays.items()}
+    for training in (False, True):
+        network.find(training=training)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
+    dnn.rnn_backward_data(handle, out.reserve, out.y)  # a training call before it is not disturbed
+    dnn.rnn_backward_weights(handle, out.reserve)
+
+
+def test_it_leaves_no_memory_and_no_plans_behind(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    network.run()
+    network.find()
+    before = used(handle.device), handle.workspace.size, len(handle.plans)
+    for training in (False, True):
+        network.find(training=training)
+    assert (used(handle.device), handle.workspace.size, len(handle.plans)) == before
+
+
+def test_read_only_operands(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    x = dnn.DeviceArray(network.x.spec, handle.device, network.x.ptr, network.x, handle.stream, readonly=True)
+    weights = network.weights.view(handle)
+    array = weights.array
+    weights.array = dnn.DeviceArray(array.spec, handle.device, array.ptr, array, handle.stream, readonly=True)
+    found = network.find(x=x, weights=weights, algorithms=QUICK)
+    network.assert_right(network.run(x=x, weights=weights, algorithm=found.best()))
+
+
+def test_dropout_states_are_not_advanced(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search needs none, leaves dropout out, and what it finds is for the network with dropout all the same."""
+    network = Network(handle, num_layers=2, dropout=0.5)
+    state = dnn.DropoutState(handle, 3)
+    before = state.save()
+    expected = network.run(training=True, dropout_state=state, algorithm="standard").y.numpy()
+    state.restore(before)
+    calls = count_calls(
+        monkeypatch,
+        handle.api,
+        "cudnnSetDropoutDescriptor",
+        "cudnnRestoreDropoutDescriptor",
+        "cudnnCreateDropoutDescriptor",
+    )
+    found = network.find(training=True, algorithms=["standard"])
+    assert calls == []
+    np.testing.assert_array_equal(state.save(), before)
+    got = network.run(training=True, dropout_state=state, algorithm=found.best())
+    np.testing.assert_allclose(got.y.numpy(), expected, rtol=1e-4, atol=1e-6)  # the same masks
+    assert (state.save() != before).any()
+
+
+def test_operands_of_another_stream(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    handle.synchronize()
+    handle.stream = handle.device.create_stream()
+    other = Network(handle, seed=1)
+    found = dnn.find_rnn_forward(handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithms=QUICK)
+    assert found[0].ok
+    out = dnn.rnn_forward(handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithm=found.best())
+    network.assert_right(out, network.expected(x_host=other.x_host, cx=other.cx_host))
+    handle.stream.sync()
