@@ -73,10 +73,6 @@ class Handle(NativeObject):
     def _set(self, spec: Any) -> None:
         self.api.cudnnSetStream(self.ptr, cudaStream_t(int(self._stream.handle)))
 
-    @property
-    def _plans(self) -> Any:  # TODO remove
-        return self.plans._cached
-
     def use(self) -> None:
         """Check that this handle may be used here and now, and make its device current if need be.
 

@@ -101,6 +101,8 @@ class RNNWeights(Mapping[str, DeviceArray]):
         if not isinstance(handle, Handle):
             raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first: RNNWeights(handle, spec)")
         handle.use()
+        if not isinstance(spec, RNNSpec):
+            raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
         self.spec = spec
         self.kind = spec.weights_of()
         self.device = handle.device

@@ -228,6 +228,7 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", default="", help="only problems whose cell has this name")
+    parser.add_argument("--first", type=int, default=0, help="the number of problems to leave out at the beginning")
     parser.add_argument("--dtypes", default="float32,float16")
     parser.add_argument("--algorithms", default=",".join(a.name for a in ALGORITHMS))
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
@@ -237,11 +238,12 @@ def main():
 
     rows, start = [], time.perf_counter()
     with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
-        print(
-            f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
+        versions = (
+            f"cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
         )
+        print(f"{handle.device.name}, {versions}")
         for dtype in arguments.dtypes.split(","):
-            for problem in problems():
+            for problem in list(problems())[arguments.first :]:
                 if arguments.rows and problem[0] != arguments.rows:
                     continue
                 if time.perf_counter() - start > arguments.seconds:

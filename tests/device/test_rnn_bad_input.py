@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import threading
@@ -554,7 +555,6 @@ def scratch(bench: Bench) -> dnn.DeviceArray:
 
 def overlapping_scratch(bench: Bench, name: str) -> Any:
     """Give a workspace that ends in an operand (or begins in it)."""
-    train = name == "reserve"
     large = scratch(bench)
     arrays = {
         "x": bench.network.x, "hx": bench.network.hx, "cx": bench.network.cx, "weights": bench.network.weights.array,
@@ -899,12 +899,7 @@ def test_a_failed_call_takes_the_reserve(bench: Bench, monkeypatch: pytest.Monke
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_after_every_kind_of_error_at_once(bench: Bench) -> None:
     """One handle goes through all of them and still works (see the fixture)."""
-    for name, cases in GROUPS.items():
+    for cases in GROUPS.values():
         for _, _, call in cases.values():
-            try:
+            with contextlib.suppress(dnn.CudnnliteError):
                 call(bench)
-            except (TypeError, ValueError, MemoryError, NotImplementedError):
-                continue
-            except Exception:
-                if name != "algorithm":
-                    raise
