@@ -70,7 +70,15 @@ def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
     for part in weight_parts(double):
         value = values.get(part.name, np.zeros(part.shape, dtype))
         stacks.setdefault(torch_name(part), []).append(value)
-    return {name: np.concatenate(stack) for name, stack in sorted(stacks.items())}
+    order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # PyTorch's, for each layer and direction
+    names = sorted(stacks, key=lambda name: (*_layer_of(name), order.index(name.partition("_l")[0])))
+    return {name: np.concatenate(stacks[name]) for name in names}
+
+
+def _layer_of(name: str) -> tuple[int, bool]:
+    """Return layer and direction of one of PyTorch's names."""
+    layer, _, reverse = name.rpartition("_l")[2].partition("_")
+    return int(layer), bool(reverse)
 
 
 def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:

@@ -117,7 +117,8 @@ def rnn_forward(
         ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, all first steps, then all second
         steps of the sequences that have one, and so on.
     hx, cx : device array, optional
-        The first hidden state of every layer and direction, (num_layers * directions, N, state_size), and, for an LSTM, the
+        The first hidden state of every layer and direction, (num_layers * directions, N, state_size), layer0.forward,
+        layer0.backward, layer1.forward, ...; and, for an LSTM, the
         first cell state, (num_layers * directions, N, hidden_size).  Zeros if not given.
     lengths : sequence of int, optional
         On the host.  Of each sequence, 1 to T; all are T if not given.  What lies beyond a sequence's end is not read.  For

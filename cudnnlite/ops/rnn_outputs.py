@@ -20,7 +20,8 @@ class RNNOutput(NamedTuple):
     y : DeviceArray
         The last layer's output at every step, laid out as x; vectors of `RNNSpec.output_size`.
     hy : DeviceArray
-        The last hidden state of every layer and direction, (num_layers * directions, batch, state_size).
+        The last hidden state of every layer and direction, (num_layers * directions, batch, state_size): layer0.forward,
+        layer0.backward, layer1.forward, ...
     cy : DeviceArray or None
         LSTM only: the last cell states, (num_layers * directions, batch, hidden_size).
     """

@@ -11,7 +11,7 @@ from cudnnlite import arrays
 from cudnnlite._raw.enums import WgradMode
 from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.errors import ArgumentError, BadParamError, CudnnError, NotSupportedError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import check_workspace, check_writable, on_device, wait_for_streams
 from cudnnlite.ops.rnn_outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
@@ -313,6 +313,8 @@ class RNNPlan(Plan):
         problem = self._problem
         if c is not None and not problem.lstm:
             raise ArgumentError(f"{c_name} is given to a {self.spec.cell.name}; only an LSTM has a cell state")
+        if isinstance(h, tuple):
+            raise ArrayTypeError(f"{h_name} is a tuple; pass {h_name} and {c_name} separately")
         hidden = None if h is None else self._operand(h, h_name, problem.hidden)
         return hidden, None if c is None else self._operand(c, c_name, problem.cell)
 

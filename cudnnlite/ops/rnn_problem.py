@@ -116,14 +116,14 @@ class RNNProblem:
 
 def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) -> None:
     """Add the request to an error's message; to a refusal also the reason, where a rule is known."""
-    error.involving(rnn=request.spec, algorithm=request.choice)
+    error.involving(rnn=request.spec, algorithm=f"{request.choice.algorithm} with {request.choice.math_type} math")
     if data is not None:
         error.involving(x=data)
     if isinstance(error, NotSupportedError):
         full = data is None or data.is_full
         backward = "Backward" in error.function
         reason = why_not(request.spec, RNNAlgo(request.choice.algorithm), full=full, backward=backward)
-        error.notes += (reason,) if reason else ()
+        error.notes += (reason,) if reason and reason != error.detail else ()
 
 
 def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:

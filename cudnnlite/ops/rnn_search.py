@@ -65,7 +65,8 @@ def find_rnn_forward(
     -------
     AlgorithmTable
         The fastest first, with workspace, reserve space (in training) and relative L2 error; those that cannot be used
-        last, with the reason.  Pass a row, such as ``found.best()``, to `rnn_forward` as `algorithm`.
+        last, with the reason.  cuDNN does not say which are deterministic.  Pass a row, such as ``found.best()``, to
+        `rnn_forward` as `algorithm`.
 
     Raises
     ------
