@@ -56,8 +56,8 @@ def find_rnn_forward(
         As in `rnn_forward`.  Dropout is left out, so that no random numbers are used up; its masks are part of the reserve
         space of a real call, and not of the table's.
     algorithms : iterable of RNNAlgo or str
-        What to try; all if not given.  For PERSIST_DYNAMIC cuDNN compiles a kernel, which takes most of the search (20 s for
-        a hidden size of 4096); where its first math type turns out slower than three times the best, no other is compiled.
+        What to try; all if not given.  For PERSIST_DYNAMIC cuDNN compiles a kernel, which takes most of the search; where its
+        first math type turns out slower than three times the best, no other is compiled.
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
 
@@ -177,7 +177,8 @@ class _Candidate:
 def _why_hopeless(stopwatch: Stopwatch, candidate: _Candidate, request: RNNRequest) -> str:
     """Return why PERSIST_DYNAMIC is not compiled for further math types; empty if it is.
 
-    Compiling took 20 s for an LSTM of hidden size 4096 on an H200, and its times differ by at most a quarter between them.
+    On an H200 a search that compiled for three math types took a minute for an LSTM of hidden size 4096, and in float32 the
+    times differed by a quarter at most between them.
     """
     (candidate.first,) = stopwatch.look_again([candidate], [candidate.first])
     if stopwatch.is_worth(candidate.first):
