@@ -12,143 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnlite._raw.enums import RNNMode
+from cudnnlite.rnn_cells import CELLS, Array, Clip, Now, States, split
 
-Array = NDArray[Any]
-States = Sequence[Array]  # of one layer and direction: h, and of an LSTM c
-Clip = tuple[float, float]
-Activation = Callable[[Array], Array]
 TapeKey = tuple[int, int, str]  # layer, direction, name
 Tape = Mapping[TapeKey, Array]
 
 
-def _split(a: Array, count: int) -> list[Array]:
-    return list(np.split(a, count, axis=-1))  # views
-
-
 def _flat(a: Array) -> Array:
     return a.reshape(-1, a.shape[-1])
-
-
-def _sigmoid(a: Array) -> None:
-    """In place. Where ``exp(-a)`` overflows, 1 / infinity is the right answer all the same."""
-    np.exp(np.negative(a, out=a), out=a)
-    np.reciprocal(np.add(a, 1, out=a), out=a)
-
-
-def _sigmoid_slope(s: Array) -> Array:
-    return np.asarray(s * (1 - s))
-
-
-def _tanh_slope(t: Array) -> Array:
-    return np.asarray(1 - t * t)
-
-
-class _Now(NamedTuple):
-    """What a backward step of a cell reads."""
-
-    kept: Array
-    before: States
-    after: States
-    gradients: States  # of the states after the step
-    clip: Clip | None
-
-
-class _Cell:
-    """One step of a kind of cell, without its matrix products. This one has the single gate act(W x + R h + biases)."""
-
-    gates = 1
-    kept = 1  # features on the tape in multiples of the hidden size: the gates, and what else backward needs
-    states: tuple[str, ...] = ("hidden",)
-
-    def __init__(self, activate: Activation = np.tanh, slope: Activation = _tanh_slope) -> None:
-        self._activate, self._slope = activate, slope
-
-    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
-        """Return the next states. `kept` arrives with ``W x + b_W`` in its gates, `recurrent` is ``R h + b_R``."""
-        kept[...] = self._activate(kept + recurrent)
-        return [kept]
-
-    def backward(self, now: _Now, out: Array) -> list[Array]:
-        """Write the gradients of the gates' input terms; return those of the states before, h but for its product."""
-        np.multiply(now.gradients[0], self._slope(now.kept), out=out)
-        return [np.zeros_like(out)]
-
-    def recurrent(self, kept: Array, dgates: Array) -> Array:
-        """Gradients of the gates' recurrent terms from those of their input terms."""
-        return dgates
-
-
-class _Lstm(_Cell):
-    gates = kept = 4
-    states = ("hidden", "cell")
-
-    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
-        kept += recurrent
-        i, f, g, o = _split(kept, 4)
-        np.tanh(g, out=g)
-        for gate in (i, f, o):
-            _sigmoid(gate)
-        c = f * _clipped(states[1], clip) + i * g
-        return [o * np.tanh(_clipped(c, clip)), c]
-
-    def backward(self, now: _Now, out: Array) -> list[Array]:
-        (i, f, g, o), (di, df, dg, do) = _split(now.kept, 4), _split(out, 4)
-        c, (dh, dc) = now.after[1], now.gradients
-        before, t = _clipped(now.before[1], now.clip), np.tanh(_clipped(c, now.clip))
-        dc = dc + _passed(dh * o * _tanh_slope(t), c, now.clip)
-        np.multiply(dc * g, _sigmoid_slope(i), out=di)
-        np.multiply(dc * before, _sigmoid_slope(f), out=df)
-        np.multiply(dc * i, _tanh_slope(g), out=dg)
-        np.multiply(dh * t, _sigmoid_slope(o), out=do)
-        return [np.zeros_like(now.before[0]), _passed(dc * f, now.before[1], now.clip)]
-
-
-def _clipped(c: Array, clip: Clip | None) -> Array:
-    return c if clip is None else np.clip(c, *clip)
-
-
-def _passed(gradient: Array, c: Array, clip: Clip | None) -> Array:
-    """Return the gradient that passes through `_clipped`: none where it clipped."""
-    return gradient if clip is None else np.where((c <= clip[0]) | (c >= clip[1]), 0, gradient)
-
-
-class _Gru(_Cell):
-    gates = 3
-    kept = 4  # r, z, n, and the recurrent term of n, which r multiplies
-
-    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
-        r, z, n, term = _split(kept, 4)
-        to_r, to_z, term[...] = _split(recurrent, 3)
-        _sigmoid(np.add(r, to_r, out=r))
-        _sigmoid(np.add(z, to_z, out=z))
-        n[...] = np.tanh(n + r * term)
-        return [(1 - z) * n + z * states[0]]
-
-    def backward(self, now: _Now, out: Array) -> list[Array]:
-        (r, z, n, term), (dr, dz, dn) = _split(now.kept, 4), _split(out, 3)
-        (h,), (dh,) = now.before, now.gradients
-        np.multiply(dh * (1 - z), _tanh_slope(n), out=dn)
-        np.multiply(dh * (h - n), _sigmoid_slope(z), out=dz)
-        np.multiply(dn * term, _sigmoid_slope(r), out=dr)
-        return [dh * z]
-
-    def recurrent(self, kept: Array, dgates: Array) -> Array:
-        dr, dz, dn = _split(dgates, 3)
-        return np.concatenate((dr, dz, dn * _split(kept, 4)[0]), axis=-1)
-
-
-_CELLS: Mapping[RNNMode, _Cell] = {
-    RNNMode.RELU: _Cell(lambda a: np.maximum(a, 0), lambda h: h > 0),
-    RNNMode.TANH: _Cell(),
-    RNNMode.LSTM: _Lstm(),
-    RNNMode.GRU: _Gru(),
-}
 
 
 class CellWeights(NamedTuple):
@@ -177,7 +53,7 @@ class NetworkShape:
     @property
     def gates(self) -> int:
         """Gates of a cell: 1, 4 (LSTM) or 3 (GRU)."""
-        return _CELLS[self.cell].gates
+        return CELLS[self.cell].gates
 
     def layer_input_size(self, layer: int) -> int:
         """Features of what `layer` reads."""
@@ -201,7 +77,7 @@ def tape_shapes(shape: NetworkShape, steps: int, batch: int) -> dict[TapeKey, tu
     The directions of a layer share its input, at direction 0. :func:`forward` writes all arrays but the gradients;
     :func:`backward_data` writes these for :func:`backward_weights`.
     """
-    cell, hidden = _CELLS[shape.cell], shape.hidden_size
+    cell, hidden = CELLS[shape.cell], shape.hidden_size
     features = {"kept": cell.kept * hidden, "gate_gradients": cell.gates * hidden}
     features.update(zip(cell.states, (shape.output_size, hidden), strict=False))
     if shape.projected:
@@ -284,11 +160,11 @@ def backward_data(
     gradients = [s.copy() for s in _states(shape, dy, dhy, dcy)]
     for layer in reversed(range(shape.num_layers)):
         dx = np.zeros_like(tape[layer, 0, "input"])
-        for direction, part in enumerate(_split(dy, shape.directions)):
+        for direction, part in enumerate(split(dy, shape.directions)):
             one = _Direction(network, layer, direction, off, tape)
             one.set(gradients, one.backward(one.at(initial), part, one.at(gradients)))
             if one.weights.input is None:
-                dx += sum(_split(one.dgates, shape.gates))
+                dx += sum(split(one.dgates, shape.gates))
             else:
                 dx += network.product(_flat(one.dgates), one.weights.input).reshape(dx.shape)
         if masks is not None and layer > 0:
@@ -315,7 +191,7 @@ class _Direction:
 
     def __init__(self, network: Network, layer: int, direction: int, off: Array | None, tape: Tape) -> None:
         self.network, self.weights, self.off = network, network.weights[layer][direction], off
-        self.cell = _CELLS[network.shape.cell]
+        self.cell = CELLS[network.shape.cell]
         self.tape = {name: array for (*key, name), array in tape.items() if key == [layer, direction]}
         self.x, self.kept, self.dgates = tape[layer, 0, "input"], self.tape["kept"], self.tape["gate_gradients"]
         self.histories = [self.tape[name] for name in self.cell.states]
@@ -364,7 +240,7 @@ class _Direction:
             if weights.projection is not None:
                 self.tape["hidden_gradients"][t] = dh
                 dh = network.product(dh, weights.projection)
-            now = _Now(kept[t], [a[t] for a in before], [a[t] for a in self.histories], [dh, *rest], network.clip)
+            now = Now(kept[t], [a[t] for a in before], [a[t] for a in self.histories], [dh, *rest], network.clip)
             direct, *rest = cell.backward(now, out=dgates[t])
             through = network.product(cell.recurrent(kept[t], dgates[t]), weights.recurrent)
             gradients = self._choose(t, gradients, [direct + through, *rest])
@@ -378,7 +254,7 @@ class _Direction:
         drecurrent = _flat(self.cell.recurrent(self.kept, self.dgates))
         projection = None
         if weights.projection is not None:
-            unprojected = _split(self.kept, 4)[3] * np.tanh(self.histories[1])
+            unprojected = split(self.kept, 4)[3] * np.tanh(self.histories[1])
             projection = product(_flat(self.tape["hidden_gradients"]).T, _flat(unprojected))
         return CellWeights(
             None if weights.input is None else product(dinput.T, _flat(self.x)),
@@ -416,6 +292,6 @@ def _clear(a: Array, off: Array | None) -> None:
 
 def _states(shape: NetworkShape, like: Array, *given: Array | None) -> States:
     """Return the `given` states that the cell has, zeros for None, for sequences `like` these."""
-    sizes = (shape.output_size, shape.hidden_size)[: len(_CELLS[shape.cell].states)]
+    sizes = (shape.output_size, shape.hidden_size)[: len(CELLS[shape.cell].states)]
     leading = (shape.num_layers * shape.directions, like.shape[1])
     return [np.zeros((*leading, n), like.dtype) if s is None else s for s, n in zip(given, sizes, strict=False)]

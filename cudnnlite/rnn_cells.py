@@ -1,0 +1,137 @@
+"""One step of each kind of recurrent cell, forward and backward, without its matrix products, in plain NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnlite._raw.enums import RNNMode
+
+Array = NDArray[Any]
+States = Sequence[Array]  # of one layer and direction: h, and of an LSTM c
+Clip = tuple[float, float]
+Activation = Callable[[Array], Array]
+
+
+def split(a: Array, count: int) -> list[Array]:
+    """Return views of equal parts of the last axis."""
+    return list(np.split(a, count, axis=-1))
+
+
+def _sigmoid(a: Array) -> None:
+    """In place. Where ``exp(-a)`` overflows, 1 / infinity is the right answer all the same."""
+    np.exp(np.negative(a, out=a), out=a)
+    np.reciprocal(np.add(a, 1, out=a), out=a)
+
+
+def _sigmoid_slope(s: Array) -> Array:
+    return np.asarray(s * (1 - s))
+
+
+def _tanh_slope(t: Array) -> Array:
+    return np.asarray(1 - t * t)
+
+
+class Now(NamedTuple):
+    """What a backward step of a cell reads."""
+
+    kept: Array
+    before: States
+    after: States
+    gradients: States  # of the states after the step
+    clip: Clip | None
+
+
+class Cell:
+    """One step of a kind of cell, without its matrix products. This one has the single gate act(W x + R h + biases)."""
+
+    gates = 1
+    kept = 1  # features on the tape in multiples of the hidden size: the gates, and what else backward needs
+    states: tuple[str, ...] = ("hidden",)
+
+    def __init__(self, activate: Activation = np.tanh, slope: Activation = _tanh_slope) -> None:
+        self._activate, self._slope = activate, slope
+
+    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        """Return the next states. `kept` arrives with ``W x + b_W`` in its gates, `recurrent` is ``R h + b_R``."""
+        kept[...] = self._activate(kept + recurrent)
+        return [kept]
+
+    def backward(self, now: Now, out: Array) -> list[Array]:
+        """Write the gradients of the gates' input terms; return those of the states before, h but for its product."""
+        np.multiply(now.gradients[0], self._slope(now.kept), out=out)
+        return [np.zeros_like(out)]
+
+    def recurrent(self, kept: Array, dgates: Array) -> Array:
+        """Gradients of the gates' recurrent terms from those of their input terms."""
+        return dgates
+
+
+class _Lstm(Cell):
+    gates = kept = 4
+    states = ("hidden", "cell")
+
+    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        kept += recurrent
+        i, f, g, o = split(kept, 4)
+        np.tanh(g, out=g)
+        for gate in (i, f, o):
+            _sigmoid(gate)
+        c = f * _clipped(states[1], clip) + i * g
+        return [o * np.tanh(_clipped(c, clip)), c]
+
+    def backward(self, now: Now, out: Array) -> list[Array]:
+        (i, f, g, o), (di, df, dg, do) = split(now.kept, 4), split(out, 4)
+        c, (dh, dc) = now.after[1], now.gradients
+        before, t = _clipped(now.before[1], now.clip), np.tanh(_clipped(c, now.clip))
+        dc = dc + _passed(dh * o * _tanh_slope(t), c, now.clip)
+        np.multiply(dc * g, _sigmoid_slope(i), out=di)
+        np.multiply(dc * before, _sigmoid_slope(f), out=df)
+        np.multiply(dc * i, _tanh_slope(g), out=dg)
+        np.multiply(dh * t, _sigmoid_slope(o), out=do)
+        return [np.zeros_like(now.before[0]), _passed(dc * f, now.before[1], now.clip)]
+
+
+def _clipped(c: Array, clip: Clip | None) -> Array:
+    return c if clip is None else np.clip(c, *clip)
+
+
+def _passed(gradient: Array, c: Array, clip: Clip | None) -> Array:
+    """Return the gradient that passes through `_clipped`: none where it clipped."""
+    return gradient if clip is None else np.where((c <= clip[0]) | (c >= clip[1]), 0, gradient)
+
+
+class _Gru(Cell):
+    gates = 3
+    kept = 4  # r, z, n, and the recurrent term of n, which r multiplies
+
+    def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
+        r, z, n, term = split(kept, 4)
+        to_r, to_z, term[...] = split(recurrent, 3)
+        _sigmoid(np.add(r, to_r, out=r))
+        _sigmoid(np.add(z, to_z, out=z))
+        n[...] = np.tanh(n + r * term)
+        return [(1 - z) * n + z * states[0]]
+
+    def backward(self, now: Now, out: Array) -> list[Array]:
+        (r, z, n, term), (dr, dz, dn) = split(now.kept, 4), split(out, 3)
+        (h,), (dh,) = now.before, now.gradients
+        np.multiply(dh * (1 - z), _tanh_slope(n), out=dn)
+        np.multiply(dh * (h - n), _sigmoid_slope(z), out=dz)
+        np.multiply(dn * term, _sigmoid_slope(r), out=dr)
+        return [dh * z]
+
+    def recurrent(self, kept: Array, dgates: Array) -> Array:
+        dr, dz, dn = split(dgates, 3)
+        return np.concatenate((dr, dz, dn * split(kept, 4)[0]), axis=-1)
+
+
+CELLS: Mapping[RNNMode, Cell] = {
+    RNNMode.RELU: Cell(lambda a: np.maximum(a, 0), lambda h: h > 0),
+    RNNMode.TANH: Cell(),
+    RNNMode.LSTM: _Lstm(),
+    RNNMode.GRU: _Gru(),
+}
