@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cudnnlite._raw.enums import RNNMode
+from cudnnlite._raw.enums import RNNInputMode, RNNMode
 from cudnnlite.rnn_cells import CELLS, Array, Clip, Now, States, split
+from cudnnlite.specs import RNNSpec
 
 TapeKey = tuple[int, int, str]  # layer, direction, name
 Tape = Mapping[TapeKey, Array]
@@ -58,6 +59,14 @@ class NetworkShape:
     def layer_input_size(self, layer: int) -> int:
         """Features of what `layer` reads."""
         return self.directions * self.output_size if layer else self.input_size
+
+
+def network_shape(spec: RNNSpec) -> NetworkShape:
+    """Return what the equations know of a network."""
+    return NetworkShape(
+        spec.cell, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, spec.directions,
+        projected=spec.projects, skip_input=spec.input_mode == RNNInputMode.SKIP,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

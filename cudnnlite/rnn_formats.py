@@ -44,8 +44,7 @@ def torch_name(part: WeightPart) -> str:
 
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
     """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
-    double = spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec
-    parts = {part.name: part for part in weight_parts(double)}
+    parts = {part.name: part for part in _torch_parts(spec)}
     if not isinstance(state_dict, Mapping):
         raise ArgumentError(f"state_dict of type {type(state_dict).__name__} is no mapping of names to tensors")
     rows: dict[str, tuple[int, ...]] = {}
@@ -64,15 +63,19 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
 
 def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
     """Stack the gates into the tensors of a PyTorch state_dict; a bias that the spec has not got becomes zeros."""
-    double = spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec
     stacks: dict[str, list[Array]] = {}
     dtype = next(iter(values.values())).dtype
-    for part in weight_parts(double):
+    for part in _torch_parts(spec):
         value = values.get(part.name, np.zeros(part.shape, dtype))
         stacks.setdefault(torch_name(part), []).append(value)
     order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # PyTorch's, for each layer and direction
     names = sorted(stacks, key=lambda name: (*_layer_of(name), order.index(name.partition("_l")[0])))
     return {name: np.concatenate(stacks[name]) for name in names}
+
+
+def _torch_parts(spec: RNNSpec) -> Iterable[WeightPart]:
+    """Return the parts that PyTorch has: both biases, or none."""
+    return weight_parts(spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec)
 
 
 def _layer_of(name: str) -> tuple[int, bool]:

@@ -34,7 +34,6 @@ from cudnnlite.emulated.rnn_layout import (
     compute_dtype,
     empty_cells,
     flattened,
-    network_shape,
     read_steps,
     weight_layout,
     weight_views,
@@ -42,7 +41,7 @@ from cudnnlite.emulated.rnn_layout import (
 )
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.rnn_equations import Network
+from cudnnlite.rnn_equations import Network, network_shape
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
 

@@ -19,25 +19,16 @@ from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.enums import DataType, RNNDataLayout, RNNInputMode, RNNMode, Status
-from cudnnlite.rnn_equations import CellWeights, NetworkShape, TapeKey, tape_shapes
+from cudnnlite.enums import DataType, RNNDataLayout, RNNMode, Status
+from cudnnlite.rnn_equations import CellWeights, TapeKey, network_shape, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
-from cudnnlite.specs.rnn_weights import WeightPart, weight_parts
+from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
 Array = NDArray[Any]
 Cells = list[list[CellWeights]]  # by layer and direction
 _ALIGNMENT = 16
-_PROJECTION = 8  # its linear layer number
 _MAGIC = 0x52455345_52564544
 _OPERANDS = ("x", "hx", "cx", "weightSpace", "y")  # whose checksums a reserve space holds
-
-
-def network_shape(spec: RNNSpec) -> NetworkShape:
-    """Return what the equations know of a network."""
-    return NetworkShape(
-        spec.cell, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, spec.directions,
-        projected=spec.projects, skip_input=spec.input_mode == RNNInputMode.SKIP,
-    )  # fmt: skip
 
 
 def compute_dtype(spec: RNNSpec) -> np.dtype[Any]:
@@ -130,7 +121,7 @@ def weight_params(
         raise RefusalError(
             Status.BAD_PARAM, f"pseudoLayer={pseudo_layer}; allowed: below {spec.num_layers * spec.directions}"
         )
-    numbers = [*range(2 * len(spec.gates)), *([_PROJECTION] if spec.cell == RNNMode.LSTM else [])]
+    numbers = [*range(2 * len(spec.gates)), *([PROJECTION] if spec.cell == RNNMode.LSTM else [])]
     if linear_layer not in numbers:
         raise RefusalError(Status.BAD_PARAM, f"linLayerID={linear_layer}; allowed for {spec.cell.name}: {numbers}")
     if nbytes < layout.nbytes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cudnnlite import arrays, rnn_equations
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.enums import DataType, MathType, RNNDataLayout, RNNInputMode
+from cudnnlite.enums import DataType, MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError
 from cudnnlite.ops.rnn_outputs import RNNTrainingOutput
 from cudnnlite.ops.rnn_plan import RNNPlan
@@ -119,11 +119,7 @@ def network_of(spec: RNNSpec, values: dict[str, Array]) -> rnn_equations.Network
                 )
             )
         layers.append(directions)
-    shape = rnn_equations.NetworkShape(
-        spec.cell, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, spec.directions,
-        projected=spec.projects, skip_input=spec.input_mode == RNNInputMode.SKIP,
-    )  # fmt: skip
-    return rnn_equations.Network(shape, layers, clip=spec.clip_in_effect)
+    return rnn_equations.Network(rnn_equations.network_shape(spec), layers, clip=spec.clip_in_effect)
 
 
 def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int) -> DeviceArray:

@@ -124,10 +124,10 @@ class RNNPlan(Plan):
             self._forward.replace(**pointers)
             self._pointers = pointers
         if space is None:
-            self._call(self._forward, [*inputs.values(), *outputs.values()], None)
+            self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()], None)
             return RNNOutput(y, hy, cy)
         space._call, space._data_gradients_done = None, False  # a call that fails leaves nothing to go on from
-        self._call(self._forward, [*inputs.values(), *outputs.values()], space)
+        self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()], space)
         assert problem.data is not None
         space._call = ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y)
         return RNNTrainingOutput(y, hy, cy, space)
@@ -149,16 +149,16 @@ class RNNPlan(Plan):
         }  # fmt: skip
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
         self._check_outputs(inputs, outputs, reserve)
-        api, native, scratch = self._handle.api, self._handle.ptr, self._scratch()
-        prepared = api.prepare(
-            "cudnnRNNBackwardData_v8", native, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
+        arguments = (
+            self._handle.ptr, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
             problem.x_desc.ptr, dx.ptr, problem.h_desc, _address(call.hx), _address(dhy), dhx.ptr,
             problem.c_desc, _address(call.cx), _address(dcy), _address(dcx), problem.weight_bytes, call.weights.array.ptr,
-            problem.workspace, scratch, problem.reserve, reserve.array.ptr,
+            problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
         )  # fmt: skip
+        function = self._handle.api.cudnnRNNBackwardData_v8
         reserve._call = None  # a call that fails leaves nothing to go on from
         try:
-            self._call(prepared, [*inputs.values(), *outputs.values()], reserve)
+            self._call(function, arguments, [*inputs.values(), *outputs.values()], reserve)
         except (NotSupportedError, BadParamError):  # but where it was refused
             reserve._call = call
             raise
@@ -183,19 +183,21 @@ class RNNPlan(Plan):
             inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx}
             self._check_outputs(inputs, {"out": out.array}, reserve)
         self._dropout_states()
-        scratch = self._scratch()
-        prepared = self._handle.api.prepare(
-            "cudnnRNNBackwardWeights_v8", self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
+        arguments = (
+            self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
             call.x.ptr, problem.h_desc, _address(call.hx), problem.y_desc.ptr, call.y.ptr, problem.weight_bytes, out.array.ptr,
-            problem.workspace, scratch, problem.reserve, reserve.array.ptr,
+            problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
         )  # fmt: skip
+        function = self._handle.api.cudnnRNNBackwardWeights_v8
         # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
-        self._call(prepared, [call.x, call.hx, call.y, out.array], reserve, clear=out if replaced else None)
+        operands = [call.x, call.hx, call.y, out.array]
+        self._call(function, arguments, operands, reserve, clear=out if replaced else None)
         return out
 
     def _call(
         self,
-        prepared: PreparedCall,
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
         operands: list[DeviceArray | None],
         space: RNNReserve | None,
         clear: RNNWeights | None = None,
@@ -209,9 +211,9 @@ class RNNPlan(Plan):
         try:
             if clear is not None:
                 clear.fill_zero(stream)
-            prepared.function(*prepared.arguments)
+            function(*arguments)
         except CudnnError as error:
-            self._problem.explain(error)
+            explain(error, self._request, self._problem.data)
             raise
         finally:
             for other in crossed:
@@ -267,7 +269,6 @@ class RNNPlan(Plan):
             raise ArgumentError(f"reserve is of {call.plan}; the plan is for {self._request}")
         if call.data != self._problem.data:
             self._tell_data(call.data)
-            self._x_seen = None
         return call
 
     def _dropout_states(self) -> DeviceArray | None:
@@ -326,13 +327,12 @@ class RNNPlan(Plan):
         if out is None:
             new = [arrays.empty(self._device, self._handle._stream, spec) for spec in specs[:count]]
         else:
-            given = list(out[:3]) if isinstance(out, (tuple, list)) else []
+            given = list(out) if isinstance(out, (tuple, list)) else []
+            if isinstance(out, RNNTrainingOutput):
+                given.pop()  # its reserve space is an argument of its own
             if len(given) == 3 and count == 2 and given[2] is None:
                 given.pop()  # an RNNOutput of a network without cell states
-            extra = (
-                [] if isinstance(out, RNNTrainingOutput) else list(out[3:]) if isinstance(out, (tuple, list)) else []
-            )
-            if len(given) != count or extra:
+            if len(given) != count:
                 raise ArgumentError(f"out={out!r}; allowed: a tuple of {', '.join(names[:count])}")
             new = [self._operand(array, f"out[{names[number]!r}]", specs[number]) for number, array in enumerate(given)]
         return new[0], new[1], new[2] if count == 3 else None

@@ -109,13 +109,9 @@ class RNNProblem:
             )
         self.y, self.data = y.tensor(), data
 
-    def explain(self, error: CudnnError) -> None:
-        """Add to an error what it is about; to a refusal also the reason, which cuDNN keeps to itself."""
-        explain(error, self.request, self.data)
-
 
 def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) -> None:
-    """Add the request to an error's message; to a refusal also the reason, where a rule is known."""
+    """Add the request to an error's message; to a refusal also the reason, which cuDNN keeps to itself."""
     error.involving(rnn=request.spec, algorithm=f"{request.choice.algorithm} with {request.choice.math_type} math")
     if data is not None:
         error.involving(x=data)

@@ -9,7 +9,7 @@ from cudnnlite.enums import RNNBiasMode, RNNInputMode
 from cudnnlite.specs.rnn import RNNSpec
 
 DIRECTIONS = ("forward", "backward")
-_PROJECTION = 8  # its linear layer number, behind the eight of the gates
+PROJECTION = 8  # its linear layer number, behind the eight of the gates
 
 
 class WeightPart(NamedTuple):
@@ -64,5 +64,5 @@ def weight_parts(spec: RNNSpec) -> Iterator[WeightPart]:
                 if has_bias[recurrent]:
                     yield WeightPart(f"{name}.bias", *place, True, (spec.hidden_size,))
         if spec.projects:
-            place = (layer, direction, "", True, pseudo_layer, _PROJECTION)
+            place = (layer, direction, "", True, pseudo_layer, PROJECTION)
             yield WeightPart(f"{where}.projection", *place, False, (spec.state_size, spec.hidden_size))
