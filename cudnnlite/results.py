@@ -25,7 +25,16 @@ class AlgorithmResult:
     status : Status
         SUCCESS, or why it cannot be used.
     time_ms : float or None
-        Milliseconds; None where it was not run.
+        Milliseconds on the device; None where it was not run.
+    spread_ms : float or None
+        The distance between the quartiles of the samples that `time_ms` is the median of.
+    call_us : float or None
+        Microseconds of wall time that a call takes among many, made one after the other: the device's time or the host's,
+        whichever is longer.
+    host_us : float or None
+        Microseconds until such a call returns.
+    find_ms : float or None
+        The time that cudnnFind reported.
     workspace : int
         Bytes.
     deterministic : bool or None
@@ -34,6 +43,11 @@ class AlgorithmResult:
         Bytes of reserve space; None for what has none.
     error : float or None
         The relative L2 error against float64 sums; None where it was not measured.
+    max_error : float or None
+        The largest error of a value, relative to the largest value.
+    layout : str
+        The layout that the operands are converted to, and the result from, which `time_ms` and `workspace` contain; empty:
+        they stay as they lie.
     why_not : str
         Why it cannot be used, where the status does not say it.
     remark : str
@@ -52,6 +66,12 @@ class AlgorithmResult:
     error: float | None = None
     why_not: str = ""
     remark: str = ""
+    spread_ms: float | None = None
+    call_us: float | None = None
+    host_us: float | None = None
+    find_ms: float | None = None
+    max_error: float | None = None
+    layout: str = ""
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(default=(), compare=False, repr=False)
 
     @property

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
-from cudnnlite.enums import DataType, TensorFormat
+from cudnnlite.enums import DataType, TensorFormat, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, as_four, parse_layout, parse_shape
@@ -91,6 +91,12 @@ class FilterSpec(FrozenSpec):
     def __repr__(self) -> str:
         return f"FilterSpec({self.shape}, {dtype_name(self.dtype)!r}, {self.layout!r})"
 
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> FilterSpec:
+        """Return the spec whose `values` these are; see `FrozenSpec.from_values`."""
+        layouts = _layouts(parse_enum(TensorFormat, values["format"], "format"))
+        return cls(values["shape"], values["dtype"], layouts.get(len(values["shape"])))
+
     @property
     def rank(self) -> int:
         """The number of axes."""
@@ -99,8 +105,7 @@ class FilterSpec(FrozenSpec):
     @property
     def layout(self) -> str:
         """The name of the layout at this rank: 'NCHW', 'NWC', ..."""
-        names = {TensorFormat.NCHW: CHANNELS_FIRST, TensorFormat.NHWC: CHANNELS_LAST}.get(self.format, {4: VECT_C})
-        return names.get(self.rank, "packed")
+        return _layouts(self.format).get(self.rank, "packed")
 
     @property
     def size(self) -> int:
@@ -120,3 +125,8 @@ class FilterSpec(FrozenSpec):
     def native(self) -> tuple[int, ...]:
         """Return the dims as cuDNN is told them: of rank 4 at least, a 1-D filter being one tap high."""
         return as_four(self.shape, missing=1)
+
+
+def _layouts(kind: TensorFormat) -> dict[int, str]:
+    """Return the names of a format's layouts by rank."""
+    return {TensorFormat.NCHW: CHANNELS_FIRST, TensorFormat.NHWC: CHANNELS_LAST}.get(kind, {4: VECT_C})

@@ -25,6 +25,11 @@ class FrozenSpec:
         """Return the fields by name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
 
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Any:
+        """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names."""
+        return cls(**values)
+
     def __hash__(self) -> int:
         return self._hash
 

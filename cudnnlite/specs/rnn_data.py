@@ -104,6 +104,17 @@ class RNNDataSpec(FrozenSpec):
             padding_fill=parse_fill(padding_fill),
         )
 
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> RNNDataSpec:
+        """Return the spec whose `values` these are; see `FrozenSpec.from_values`."""
+        layout, lengths = parse_data_layout(values["layout"]), parse_lengths(values["lengths"])
+        steps, batch, size = (index(values[name]) for name in ("max_length", "batch", "vector_size"))
+        shape: tuple[int, ...] = {
+            RNNDataLayout.SEQ_MAJOR_PACKED: (sum(lengths), size),
+            RNNDataLayout.BATCH_MAJOR_UNPACKED: (batch, steps, size),
+        }.get(layout, (steps, batch, size))
+        return cls(shape, lengths, values["dtype"], layout, padding_fill=values["padding_fill"])
+
     def __repr__(self) -> str:
         parts = [str(self.shape)]
         if self.is_packed or not self.is_full:

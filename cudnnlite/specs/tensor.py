@@ -92,6 +92,11 @@ class TensorSpec(FrozenSpec):
         how = f"strides={self.strides}" if layout == "strided" else repr(layout)
         return f"TensorSpec({self.shape}, {dtype_name(self.dtype)!r}, {how})"
 
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> TensorSpec:
+        """Return the spec whose `values` these are; see `FrozenSpec.from_values`."""
+        return cls(values["shape"], values["dtype"], strides=values["strides"] if values["vector"] == 1 else None)
+
     @property
     def rank(self) -> int:
         """The number of axes."""

@@ -18,7 +18,7 @@ LAYERS = (
      "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
-    ("rnn_cells", "rnn_equations", "rnn_formats"),
+    ("problems", "rnn_cells", "rnn_equations", "rnn_formats"),
     ("native", "descriptors"),
     ("foreign", "storage", "device", "cuda_device", "emulated"),
     ("arrays", "workspace", "plan_cache"),

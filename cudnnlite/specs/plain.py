@@ -1,0 +1,63 @@
+"""Specs as plain values (strings, numbers, lists, dicts): what JSON can hold, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.convolution import ConvolutionSpec
+from cudnnlite.specs.filter import FilterSpec
+from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.rnn import RNNSpec
+from cudnnlite.specs.rnn_data import RNNDataSpec
+from cudnnlite.specs.tensor import TensorSpec
+
+_KINDS: dict[str, type[FrozenSpec]] = {
+    kind.__name__: kind for kind in (TensorSpec, FilterSpec, ConvolutionSpec, RNNSpec, RNNDataSpec)
+}
+
+
+def to_plain(value: Any) -> Any:
+    """Return every field of a spec, under 'spec' the name of its class; enums as their names.
+
+    Raises
+    ------
+    TypeError
+        A field holds something that has no plain form yet.
+    """
+    if isinstance(value, FrozenSpec):
+        return {"spec": type(value).__name__, **{name: to_plain(field) for name, field in value.values().items()}}
+    if isinstance(value, DataType):
+        return dtype_name(value)
+    if isinstance(value, CEnum):
+        return value.name
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{value!r} of type {type(value).__name__} has no plain form")
+
+
+def from_plain(plain: Any, argument: str = "spec") -> Any:
+    """Return the spec that `to_plain` was given.
+
+    Raises
+    ------
+    ArgumentError
+        It is no spec, lacks a field, or has one that is not allowed.
+    """
+    kind = _KINDS.get(plain.get("spec", "")) if isinstance(plain, dict) else None
+    if kind is None:
+        raise ArgumentError(f"{argument}={plain!r} is not a spec; allowed: an object with 'spec', one of {[*_KINDS]}")
+    values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
+    try:
+        return kind.from_values(values)
+    except (KeyError, TypeError) as error:
+        raise ArgumentError(f"{argument}={plain!r} is not a {kind.__name__}: {error}") from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
