@@ -12,6 +12,8 @@ Importing it loads no library; making the first descriptor or handle does.
 
 from cudnnlite import errors, raw
 from cudnnlite.arrays import DeviceArray
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuner import Tuner, autotuned
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
     DropoutDescriptor,
@@ -58,6 +60,9 @@ from cudnnlite.errors import (
     NotSupportedError,
     SymbolNotFoundError,
     ThreadError,
+    TuningCacheError,
+    TuningCacheWarning,
+    TuningWarning,
     WorkspaceLimitError,
     WorkspaceLimitWarning,
 )
@@ -72,6 +77,7 @@ from cudnnlite.ops.rnn import plan_rnn, rnn_backward_data, rnn_backward_weights,
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_search import find_rnn_forward
+from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.rnn_weights import RNNWeights, WeightLayout, WeightPlace
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
@@ -91,6 +97,7 @@ __all__ = [
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
+    "ConvolutionForwardProblem",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "ConvolutionSpec",
@@ -121,6 +128,7 @@ __all__ = [
     "RNNDataLayout",
     "RNNDataSpec",
     "RNNDescriptor",
+    "RNNForwardProblem",
     "RNNGradients",
     "RNNInputMode",
     "RNNMode",
@@ -137,11 +145,17 @@ __all__ = [
     "TensorFormat",
     "TensorSpec",
     "ThreadError",
+    "Tuner",
+    "TuningCacheError",
+    "TuningCacheWarning",
+    "TuningPolicy",
+    "TuningWarning",
     "WeightLayout",
     "WeightPlace",
     "Workspace",
     "WorkspaceLimitError",
     "WorkspaceLimitWarning",
+    "autotuned",
     "convolution_forward",
     "errors",
     "find_convolution_forward",

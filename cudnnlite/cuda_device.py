@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
+from cudnnlite.device import DeviceFacts
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
@@ -23,6 +25,7 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
+_DRIVER_VERSION = Path("/sys/module/nvidia/version")
 _LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
 
 
@@ -67,6 +70,19 @@ class CudaDevice:
     def core_device(self) -> Any:
         """The `cuda.core.Device`."""
         return self._device
+
+    def facts(self) -> DeviceFacts:
+        """Return name, compute capability, driver and UUID."""
+        major, minor = self._device.compute_capability
+        return DeviceFacts(self.name, f"{major}.{minor}", self._driver_version(), str(self._device.uuid))
+
+    def _driver_version(self) -> str:
+        """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
+        try:
+            return _DRIVER_VERSION.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeError):
+            result, version = self._driver.cuDriverGetVersion()
+            return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
 
     def activate(self) -> None:
         """Make it this thread's current device."""
@@ -180,6 +196,12 @@ class CudaDevice:
         except Exception:  # cuda.core's, for what CUDA does not record
             return None
         return lambda: graph.launch(stream)
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Tell whether a graph is being recorded on `stream`."""
+        result, status = self._driver.cuStreamIsCapturing(int(stream.handle))
+        # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
+        return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,27 @@ _HOW_TO_EMULATE = (
 _devices: dict[tuple[str, int], Device] = {}
 _lock = threading.Lock()
 _told_fallback = False
+
+
+class DeviceFacts(NamedTuple):
+    """What a device is, to tell it from others.
+
+    Attributes
+    ----------
+    name : str
+        'NVIDIA H200'.
+    compute_capability : str
+        '9.0'.
+    driver : str
+        The driver's version.
+    uuid : str
+        Which one of its kind it is.
+    """
+
+    name: str
+    compute_capability: str
+    driver: str
+    uuid: str
 
 
 class Device(Protocol):
@@ -55,6 +76,9 @@ class Device(Protocol):
     @property
     def needs_activation(self) -> bool:
         """Whether `activate` must run before each use, because other devices of its kind may be current."""
+
+    def facts(self) -> DeviceFacts:
+        """Return what tells it from other devices."""
 
     def activate(self) -> None:
         """Make it this thread's current device."""
@@ -91,6 +115,9 @@ class Device(Protocol):
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues on `stream`; return what enqueues all of it at once, or None where that is not done."""
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Tell whether a graph is being recorded on `stream`, where nothing may be waited for."""
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """Look at an array that another library made on this device, without a copy; ArrayTypeError if it is not there."""

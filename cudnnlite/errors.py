@@ -63,6 +63,18 @@ class WorkspaceLimitWarning(UserWarning):
     """A workspace limit excluded an algorithm that would have been preferred."""
 
 
+class TuningCacheError(CudnnliteError):
+    """A tuning cache could not be read or written as asked; the message names the file and the reason."""
+
+
+class TuningCacheWarning(UserWarning):
+    """A tuning cache is not what it should be: set aside, not readable, or kept in this process's memory only."""
+
+
+class TuningWarning(UserWarning):
+    """A call runs with an algorithm that was not tuned."""
+
+
 class CudnnError(CudnnliteError, RuntimeError):
     """A cuDNN function returned a status other than success.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from cudnnlite import arrays
 from cudnnlite._raw.api import CudnnApi
@@ -13,8 +14,19 @@ from cudnnlite.device import Device, get_device
 from cudnnlite.errors import ClosedError, ThreadError
 from cudnnlite.native import NativeObject
 from cudnnlite.plan_cache import PlanCache
+from cudnnlite.problems import Problem
 from cudnnlite.specs.tensor import tensor_spec_of
 from cudnnlite.workspace import Workspace
+
+
+class Chooser(Protocol):
+    """Who chooses the algorithm of a call that names none, instead of a heuristic."""
+
+    def recall(self, key: Hashable) -> Any:
+        """Return the choice that was made under a key; None if there is none."""
+
+    def choose(self, problem: Problem, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
+        """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
 
 
 class Handle(NativeObject):
@@ -67,6 +79,7 @@ class Handle(NativeObject):
         self._activates = self.device.needs_activation or not check_same_thread
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
+        self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
 

@@ -81,8 +81,9 @@ class AlgorithmResult:
 
     def __str__(self) -> str:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
-        lines = [f"{self.algorithm} ({self.math_type}{time}, workspace {format_size(self.workspace)})"]
-        lines += [f"  not {other.algorithm} ({other.math_type}): {why}" for other, why in self.passed_over]
+        how = f"{self.math_type}, in {self.layout}" if self.layout else f"{self.math_type}"
+        lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
+        lines += [f"  not {_named(other)}: {why}" for other, why in self.passed_over]
         return "\n".join(lines)
 
 
@@ -134,6 +135,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         workspace_limit: int | str | None = None,
         deterministic: bool | None = None,
         math_type: MathType | str | None = None,
+        max_error: float | None = None,
     ) -> AlgorithmResult:
         """Return the first candidate that satisfies the limits, with the reasons why others were passed over.
 
@@ -145,24 +147,20 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             True: only candidates that give the same bits each time.
         math_type : MathType or str, optional
             Only candidates of that math type.
+        max_error : float, optional
+            The largest relative L2 error; a candidate whose error was not measured does not satisfy it.
 
         Raises
         ------
         NoAlgorithmError
             There is none; the message says what excluded each.
         """
-        limit = None
-        if workspace_limit is not None:
-            limit = parse_size(workspace_limit, "workspace_limit", total=self._device_memory or None)
-        wanted = None if math_type is None else parse_math_type(math_type)
-        if deterministic is not None and not isinstance(deterministic, bool):
-            raise ArgumentError(f"deterministic={deterministic!r}; allowed: True, False, None")
-        reasons = [(row, self._failure(row) or _why_not(row, limit, deterministic, wanted)) for row in self._rows]
+        reasons = self._reasons(workspace_limit, deterministic, math_type, max_error)
         chosen = next((row for row, why in reasons if not why), None)
         if chosen is None and self.searched_with is None and all(row.status != Status.SUCCESS for row in self._rows):
             raise NoAlgorithmError(f"cuDNN has no algorithm for {self.title}: it refuses this combination")
         if chosen is None:
-            listed = "".join(f"\n  {row.algorithm} ({row.math_type}): {why}" for row, why in reasons)
+            listed = "".join(f"\n  {_named(row)}: {why}" for row, why in reasons)
             raise NoAlgorithmError(
                 f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
             )
@@ -171,6 +169,65 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         # what could not be tried for want of workspace might have been faster, wherever it stands
         passed += [(row, why) for row, why in reasons[before + 1 :] if self._wanted_more(row)]
         return replace(chosen, passed_over=tuple(passed))
+
+    def explain(
+        self,
+        workspace_limit: int | str | None = None,
+        deterministic: bool | None = None,
+        math_type: MathType | str | None = None,
+        max_error: float | None = None,
+    ) -> str:
+        """Say of every candidate why it is chosen within these limits, or why it is not.
+
+        Parameters
+        ----------
+        workspace_limit, deterministic, math_type, max_error
+            As in `best`.
+
+        Returns
+        -------
+        str
+            A line for each candidate.
+        """
+        reasons = self._reasons(workspace_limit, deterministic, math_type, max_error)
+        chosen = next((row for row, why in reasons if not why), None)
+        lines = [self.title]
+        for row, why in reasons:
+            if row is chosen:
+                told = "chosen" + (f": {_ms(row)}" if row.time_ms is not None else ": the first in the ranking")
+            elif why:
+                told = f"not chosen: {why}" + ("" if chosen is None else _lost(row, chosen))
+            elif row.time_ms is None or chosen is None or chosen.time_ms is None:
+                told = "not chosen: ranked behind"
+            else:
+                told = f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
+            lines.append(f"  {_named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
+        return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
+
+    def pareto(self) -> tuple[AlgorithmResult, ...]:
+        """Return the candidates that no other beats in both time and workspace, the fastest first.
+
+        What a workspace limit costs is read from it: the choice under a limit is the first that fits.
+        """
+        front: list[AlgorithmResult] = []
+        timed = [row for row in self._rows if row.ok and row.time_ms is not None]
+        for row in sorted(timed, key=lambda row: (row.time_ms, row.workspace)):
+            if not front or row.workspace < front[-1].workspace:
+                front.append(row)
+        return tuple(front)
+
+    def _reasons(
+        self, workspace_limit: Any, deterministic: Any, math_type: Any, max_error: Any
+    ) -> list[tuple[AlgorithmResult, str]]:
+        """Return every row with what excludes it, empty if nothing does."""
+        limit = None
+        if workspace_limit is not None:
+            limit = parse_size(workspace_limit, "workspace_limit", total=self._device_memory or None)
+        wanted = None if math_type is None else parse_math_type(math_type)
+        if deterministic is not None and not isinstance(deterministic, bool):
+            raise ArgumentError(f"deterministic={deterministic!r}; allowed: True, False, None")
+        most = parse_max_error(max_error)
+        return [(row, self._failure(row) or _why_not(row, limit, deterministic, wanted, most)) for row in self._rows]
 
     def _wanted_more(self, row: AlgorithmResult) -> bool:
         """Tell whether a candidate failed because the search had less workspace than it needs."""
@@ -230,19 +287,53 @@ class _Column(NamedTuple):
     cell: Callable[[AlgorithmResult], str]
 
 
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
 _COLUMNS = (
     _Column("algorithm", False, lambda row: str(row.algorithm)),
     _Column("math", False, lambda row: str(row.math_type)),
-    _Column("ms", False, lambda row: "" if row.time_ms is None else f"{row.time_ms:.4f}"),
+    _Column("in", True, lambda row: row.layout),
+    _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
+    _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
+    _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),
+    _Column("host us", True, lambda row: _figure(row.host_us, ".1f")),
+    _Column("cudnnFind's ms", True, lambda row: _figure(row.find_ms, ".4f")),
     _Column("workspace", False, lambda row: format_size(row.workspace) if row.ok or row.workspace else ""),
     _Column("reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)),
-    _Column("error", True, lambda row: "" if row.error is None else f"{row.error:.1e}"),
+    _Column("error", True, lambda row: _figure(row.error, ".1e")),
+    _Column("max error", True, lambda row: _figure(row.max_error, ".1e")),
     _Column("deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]),
 )
-_NUMERIC = ("ms", "workspace", "reserve", "error")
+_NUMERIC = (
+    "ms", "+-", "us a call", "host us", "cudnnFind's ms", "workspace", "reserve", "error", "max error"
+)  # fmt: skip
 
 
-def _why_not(row: AlgorithmResult, limit: int | None, deterministic: bool | None, math_type: Any) -> str:
+def parse_max_error(value: Any) -> float | None:
+    """Check a bound on the relative error; ArgumentError if it is none."""
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, (str, bool)) and value >= 0:
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise ArgumentError(f"max_error={value!r}; allowed: a number, 0 or more")
+
+
+def _named(row: AlgorithmResult) -> str:
+    return f"{row.algorithm} ({row.math_type}{f', in {row.layout}' if row.layout else ''})"
+
+
+def _ms(row: AlgorithmResult) -> str:
+    return f"{row.time_ms:.4g} ms"
+
+
+def _why_not(
+    row: AlgorithmResult, limit: int | None, deterministic: bool | None, math_type: Any, max_error: float | None
+) -> str:
     """Return what excludes a candidate; empty if nothing does."""
     reasons = []
     if limit is not None and row.workspace > limit:
@@ -253,10 +344,13 @@ def _why_not(row: AlgorithmResult, limit: int | None, deterministic: bool | None
         )
     if math_type is not None and row.math_type != math_type:
         reasons.append(f"math type {row.math_type}, wanted {math_type}")
+    if max_error is not None and (row.error is None or row.error > max_error):
+        error = "was not measured" if row.error is None else f"is {row.error:.1e}"
+        reasons.append(f"its error {error}, the bound is {max_error:.1e}")
     return "; ".join(reasons)
 
 
 def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
-    if not row.ok or row.time_ms is None or chosen.time_ms is None:
+    if not row.ok or row.time_ms is None or chosen.time_ms is None or row.time_ms >= chosen.time_ms:
         return ""
     return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"

@@ -1,25 +1,34 @@
-"""Timing on the device: what a GPU spends on a piece of work, without the host's share.
+"""Timing: what a GPU spends on a piece of work, without the host's share; and what a call costs with it.
 
 Work is recorded into a CUDA graph and replayed between two events; where recording is refused it is enqueued as it is.  Pieces
-are taken in shuffled rounds, so that a change of the clock does not favour one of them, and the median counts.
+are taken in shuffled rounds, so that a change of the clock does not favour one of them, and the median counts.  Where several
+lie close to the best, these are taken in more rounds.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cudnnlite.device import Device
 
 Work = Callable[[], object]
+SampleT = TypeVar("SampleT")
 
 GIVE_UP = 3.0  # work whose first run takes so many times the best one is not run again
 _LOADING_MS = 50.0  # what a first run may spend on loading kernels (12 ms were seen): less than this is looked at twice
+_ALWAYS_MS = 0.2  # and what a first run may spend on the host: less than this is never given up
 _ROUNDS = 9
+_CLOSE = 1.05  # work within so many times the best median is taken in further rounds
+_FURTHER_ROUNDS = 18
 _SAMPLE_MS = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
 _MOST_REPEATS = 64
+_CALLS_MS = 2.0  # as many calls as take about so long are made one after the other
+_MOST_CALLS = 20  # far fewer than fill the launch queue, where a call would wait for the device
+_L2_BYTES = 256 << 20  # more than the second-level cache of any GPU
 
 
 class Timing(NamedTuple):
@@ -43,6 +52,21 @@ class Timing(NamedTuple):
     replayed: bool
 
 
+class CallTime(NamedTuple):
+    """What a call costs among many that are made one after the other, in microseconds of wall time; medians.
+
+    Attributes
+    ----------
+    call_us : float
+        From one to the next, with the device's work done: the host's time or the device's, whichever is longer.
+    host_us : float
+        Until it returns.
+    """
+
+    call_us: float
+    host_us: float
+
+
 class Stopwatch:
     """Times pieces of work on one stream.
 
@@ -54,12 +78,16 @@ class Stopwatch:
         What it is enqueued on; not the legacy default stream, which cannot be recorded.
     seed : int
         Of the shuffling.
+    flush_l2 : bool
+        Overwrite the second-level cache before each sample of `repeat`, which is then of one piece of work: it finds its
+        operands in memory, not in the cache.
     """
 
-    def __init__(self, device: Device, stream: Any, *, seed: int = 0) -> None:
+    def __init__(self, device: Device, stream: Any, *, seed: int = 0, flush_l2: bool = False) -> None:
         self._device, self._stream = device, stream
         self._random = random.Random(seed)
         self._best_first = float("inf")
+        self._flushed = device.allocate(_L2_BYTES, stream) if flush_l2 else None
 
     def first(self, work: Work) -> float:
         """Run a piece of work once, as it is, and return its milliseconds."""
@@ -79,7 +107,7 @@ class Stopwatch:
 
     def is_worth(self, first_ms: float) -> bool:
         """Tell whether work that took so long may still turn out to be the best."""
-        return first_ms <= self._limit
+        return first_ms <= max(self._limit, _ALWAYS_MS)
 
     @property
     def _limit(self) -> float:
@@ -98,17 +126,81 @@ class Stopwatch:
             What `look_again` returned for each, in milliseconds: it decides how often a sample repeats the work.
         """
         samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
-        taken: list[list[float]] = [[] for _ in works]
-        order = list(range(len(works)))
-        for _ in range(_ROUNDS):
-            self._random.shuffle(order)
-            for index in order:
-                launch, repeats, _ = samples[index]
-                taken[index].append(self._device.elapsed_ms(launch, self._stream) / repeats)
+
+        def measure(index: int) -> float:
+            launch, repeats, _ = samples[index]
+            if self._flushed is not None:
+                self._device.fill(int(self._flushed.handle), _L2_BYTES, 0, self._stream)
+            return self._device.elapsed_ms(launch, self._stream) / repeats
+
+        taken = self._rounds(measure, len(works), _ROUNDS, _FURTHER_ROUNDS, float)
         return [_summary(times, replayed) for times, (_, _, replayed) in zip(taken, samples, strict=True)]
+
+    def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
+        """Measure calls as a program makes them, one after the other, in shuffled rounds.
+
+        Parameters
+        ----------
+        works : sequence of callable
+            Each makes its call on the stream; they ran before.
+        times_ms : sequence of float
+            About how long each takes: it decides how many calls are made in a row.
+        thorough : bool
+            Whether the choice will depend on it: more rounds.
+        """
+        counts = [
+            max(1, min(_MOST_CALLS, round(_CALLS_MS / max(ms, 1e-3)))) for _, ms in zip(works, times_ms, strict=True)
+        ]
+
+        def measure(index: int) -> CallTime:
+            work, count = works[index], counts[index]
+            self._stream.sync()
+            start = time.perf_counter()
+            for _ in range(count):
+                work()
+            returned = time.perf_counter()
+            self._stream.sync()
+            end = time.perf_counter()
+            return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
+
+        rounds, further = (_ROUNDS, _FURTHER_ROUNDS) if thorough else (3, 0)
+        taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
+        return [CallTime(*map(statistics.median, zip(*samples, strict=True))) for samples in taken]
+
+    def close(self) -> None:
+        """Give back the memory that flushing took; harmless when called again."""
+        if self._flushed is not None:
+            self._flushed.close(self._stream)
+            self._flushed = None
+
+    def _rounds(
+        self,
+        measure: Callable[[int], SampleT],
+        count: int,
+        rounds: int,
+        further: int,
+        value: Callable[[SampleT], float],
+    ) -> list[list[SampleT]]:
+        """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
+        taken: list[list[SampleT]] = [[] for _ in range(count)]
+
+        def take(order: list[int], rounds: int) -> None:
+            for _ in range(rounds):
+                self._random.shuffle(order)
+                for index in order:
+                    taken[index].append(measure(index))
+
+        take(list(range(count)), rounds)
+        medians = [statistics.median(map(value, samples)) for samples in taken]
+        close = [index for index, median in enumerate(medians) if median <= _CLOSE * min(medians)]
+        if len(close) > 1:
+            take(close, further)
+        return taken
 
     def _sample(self, work: Work, first_ms: float) -> tuple[Work, int, bool]:
         repeats = max(1, min(_MOST_REPEATS, round(_SAMPLE_MS / max(first_ms, 1e-3))))
+        if self._flushed is not None:
+            repeats = 1
 
         def several() -> None:
             for _ in range(repeats):

@@ -133,4 +133,4 @@ class EmulatedApi(CudnnApi):
 
 def _register_all() -> None:
     """Import the modules whose functions register themselves; inside a function because they import this one."""
-    from cudnnlite.emulated import convolution, dropout, handles, rnn  # noqa: F401
+    from cudnnlite.emulated import convolution, dropout, handles, rnn, transform  # noqa: F401

@@ -11,6 +11,7 @@ import numpy as np
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
+from cudnnlite.device import DeviceFacts
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
@@ -64,6 +65,10 @@ class EmulatedDevice:
 
     def __repr__(self) -> str:
         return f"<emulated:{self.index}>"
+
+    def facts(self) -> DeviceFacts:
+        """Return what it is."""
+        return DeviceFacts(self.name, "", "", f"emulated:{self.index}")
 
     def activate(self) -> None:
         """Do nothing: no device is current."""
@@ -124,6 +129,10 @@ class EmulatedDevice:
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Return None: there are no graphs."""
         return None
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Return False: there are no graphs."""
+        return False
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).

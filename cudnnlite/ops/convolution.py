@@ -5,13 +5,15 @@ from __future__ import annotations
 from threading import get_ident
 from typing import Any
 
-from cudnnlite import arrays
+from cudnnlite import arrays, recording
 from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
 from cudnnlite.handle import Handle
-from cudnnlite.ops.convolution_problem import DEFAULT_CONV, ConvolutionProblem
+from cudnnlite.ops.choosing import tuned_choice
+from cudnnlite.ops.convolution_problem import DEFAULT_CONV, ConvolutionProblem, filter_spec_of
+from cudnnlite.ops.layout_conversion import ConvertedConvolution, conversion_layout
 from cudnnlite.ops.operands import (
     HostScalars,
     check_overlap,
@@ -24,6 +26,7 @@ from cudnnlite.ops.operands import (
     wait_for_streams,
 )
 from cudnnlite.plans import Plan, cached_plan
+from cudnnlite.problems import ConvolutionForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
@@ -38,9 +41,9 @@ class ConvolutionForwardPlan(Plan):
     x, w, conv, y : specs
         What it was made for.
     choice : AlgorithmResult or None
-        Algorithm, math type and workspace that each call uses, with what was passed over; None for an empty batch.
+        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
     workspace : int
-        Bytes that each call needs.
+        Bytes that each call needs; converted operands are among them.
     """
 
     def __init__(
@@ -56,14 +59,15 @@ class ConvolutionForwardPlan(Plan):
         super().__init__(handle, f"ConvolutionForwardPlan of {problem.x} by {problem.w}, {problem.conv}")
         self.x, self.w, self.conv, self.y = problem.x, problem.w, problem.conv, problem.y
         self._problem = problem
-        self._scalars = scalars
+        self._scalars, self._scale = scalars, (alpha, beta)
+        self._recorded: ConvolutionForwardProblem | None = None  # made when somebody records
         # the specs that were compared last: the same objects need not be compared again
         self._x_seen: TensorSpec = problem.x
         self._w_seen: TensorSpec | None = None
         self._y_seen: TensorSpec = problem.y
         # what the last call was given: the addresses of x, w and y, found not to overlap, and of the workspace
         self._pointers, self._scratch = (0, 0, 0), 0
-        self._prepared: PreparedCall | None = None
+        self._prepared: PreparedCall | ConvertedConvolution | None = None
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
         self._limit = workspace_limit
@@ -98,21 +102,19 @@ class ConvolutionForwardPlan(Plan):
             raise ArgumentError(
                 f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
             )
-        # a result is applied as one: its math type first, then the workspace is asked again
-        problem.conv_desc.set_math_type(choice.math_type)
-        kind = ConvolutionFwdAlgo(choice.algorithm)
-        self.workspace = problem.workspace(kind)
+        layout = conversion_layout(problem, choice.layout)
+        if layout:
+            self._prepared = ConvertedConvolution(problem, choice, layout, self._scalars, self._resources)
+            self.workspace = self._prepared.workspace
+        else:
+            self._prepared, self.workspace = problem.prepare(choice, self._scalars)
         if limit is not None and self.workspace > limit:
+            converted = f" in {layout}, converted operands included," if layout else ""
             raise WorkspaceLimitError(
-                f"{kind} needs a workspace of {format_size(self.workspace)}; the limit is {format_size(limit)}"
+                f"{choice.algorithm}{converted} needs a workspace of {format_size(self.workspace)}; the limit is "
+                f"{format_size(limit)}"
             )
         self.choice = choice
-        scalars = self._scalars
-        handle, x, w, conv, y = problem.pointers
-        self._prepared = self._handle.api.prepare(
-            "cudnnConvolutionForward", handle, scalars.alpha_pointer, x, 0, w, 0, conv, kind, 0, self.workspace,
-            scalars.beta_pointer, y, 0,
-        )  # fmt: skip
 
     def _tell_passed_over(self, choice: AlgorithmResult, limit: int | None) -> None:
         excluded = [other for other, _ in choice.passed_over if other.ok]
@@ -193,7 +195,14 @@ class ConvolutionForwardPlan(Plan):
             if crossed:
                 for other in crossed:
                     other.wait(stream)
+        if recording.active:
+            self._record()
         return y
+
+    def _record(self) -> None:
+        if self._recorded is None:
+            self._recorded = ConvolutionForwardProblem(self.x, self.w, self.conv, self.y, *self._scale)
+        recording.record(self._recorded)
 
     def _check_y(self, y: DeviceArray) -> None:
         check_shape(y.spec, self.y)
@@ -253,7 +262,8 @@ def plan_convolution_forward(
     out : TensorSpec or device array, optional
         What the result should look like; the dtype and layout of `x` if not given.
     algorithm : AlgorithmResult, ConvolutionFwdAlgo or str, optional
-        A search's result (applied with its math type), or an algorithm.  cuDNN's v7 heuristic chooses if not given.
+        A search's result, or an algorithm.  A result is applied with its math type and its layout: where the operands lie
+        in another, each call converts them, and the output back.  cuDNN's v7 heuristic chooses if not given.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 
@@ -279,14 +289,18 @@ def plan_convolution_forward(
     Notes
     -----
     C functions: `cudnnGetConvolutionForwardAlgorithm_v7`, `cudnnGetConvolutionForwardWorkspaceSize`,
-    `cudnnConvolutionForward` (all deprecated since cuDNN 9.0, still shipped and working).
+    `cudnnConvolutionForward`, `cudnnTransformTensor` (all deprecated since cuDNN 9.0, still shipped and working).
     """
     use(handle)
     limit = handle.workspace.limit_for(workspace_limit)
     problem = ConvolutionProblem(handle, x, w, conv, out)
-    return ConvolutionForwardPlan(
-        handle, problem, _parse_algorithm(algorithm), limit, real_number(alpha, "alpha"), real_number(beta, "beta")
-    )
+    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    kind = _parse_algorithm(algorithm)
+    if kind is None and handle.chooser is not None:
+        posed = ConvolutionForwardProblem(problem.x, problem.w, problem.conv, problem.y, alpha, beta)
+        arrays_ = {name: array for name, array in (("x", x), ("w", w), ("out", out)) if isinstance(array, DeviceArray)}
+        kind = tuned_choice(handle, posed, lambda: posed, limit, **arrays_)
+    return ConvolutionForwardPlan(handle, problem, kind, limit, alpha, beta)
 
 
 def convolution_forward(
@@ -354,6 +368,9 @@ def convolution_forward(
     # as plain values, so that what is equal finds the same plan
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     algorithm = _parse_algorithm(algorithm)
+    if algorithm is None and handle.chooser is not None:
+        posed = (x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta)
+        algorithm = tuned_choice(handle, posed, lambda: _problem(*posed), limit, x=x, w=w, out=y)
     key = ("convolution_forward", x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta, algorithm, limit)
     plan = cached_plan(
         handle,
@@ -363,6 +380,13 @@ def convolution_forward(
         ),
     )
     return plan(x, w, out=y, workspace=workspace)
+
+
+def _problem(
+    x: TensorSpec, w: TensorSpec, conv: ConvolutionSpec, y: TensorSpec | None, alpha: float, beta: float
+) -> ConvolutionForwardProblem:
+    """Return the problem of a call with arrays of these specs."""
+    return ConvolutionForwardProblem(x, filter_spec_of(w, x), conv, y, alpha, beta)  # type: ignore[arg-type]
 
 
 def _parse_algorithm(algorithm: Any) -> AlgorithmResult | ConvolutionFwdAlgo | None:

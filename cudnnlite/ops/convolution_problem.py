@@ -6,12 +6,13 @@ import ctypes
 from contextlib import ExitStack
 from typing import Any
 
+from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, Status
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.handle import Handle
-from cudnnlite.ops.operands import check_shape, tensor_spec
+from cudnnlite.ops.operands import HostScalars, check_shape, tensor_spec
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
@@ -54,6 +55,19 @@ class ConvolutionProblem:
         size = ctypes.c_size_t()
         self.handle.api.cudnnGetConvolutionForwardWorkspaceSize(*self.pointers, algorithm, size)
         return size.value
+
+    def prepare(self, choice: AlgorithmResult, scalars: HostScalars) -> tuple[PreparedCall, int]:
+        """Return the call of a choice, addresses missing, and the bytes of workspace that it needs."""
+        # a result is applied as one: its math type first, then the workspace is asked again
+        self.conv_desc.set_math_type(choice.math_type)
+        kind = ConvolutionFwdAlgo(choice.algorithm)
+        size = self.workspace(kind)
+        handle, x, w, conv, y = self.pointers
+        call = self.handle.api.prepare(
+            "cudnnConvolutionForward", handle, scalars.alpha_pointer, x, 0, w, 0, conv, kind, 0, size,
+            scalars.beta_pointer, y, 0,
+        )  # fmt: skip
+        return call, size
 
     def involve(self, error: CudnnError) -> None:
         """Add the specs to an error's message."""

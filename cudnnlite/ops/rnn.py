@@ -9,14 +9,16 @@ from cudnnlite.dropout import DropoutState
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.handle import Handle
+from cudnnlite.ops.choosing import tuned_choice
 from cudnnlite.ops.operands import on_device, use
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_problem import check_spec, data_spec, make_request
 from cudnnlite.plans import cached_plan
+from cudnnlite.problems import RNNForwardProblem
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.rnn_weights import RNNWeights
-from cudnnlite.specs import RNNSpec, TensorSpec
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 
 
@@ -71,6 +73,7 @@ def plan_rnn(
     x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
     data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
     limit = handle.workspace.limit_for(workspace_limit)
+    algorithm = _tuned(handle, spec, data, training, algorithm, limit)
     plan = RNNPlan(
         handle,
         make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
@@ -180,6 +183,7 @@ def rnn_forward(
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
     # with a buffer of the caller's own, that is all there is: no limit of the handle's is asked
     limit = handle.workspace.limit_for(workspace_limit) if workspace is None or workspace_limit is not None else None
+    algorithm = _tuned(handle, spec, data, training, algorithm, limit)
     request = make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit)
     arguments = {
         "lengths": None if lengths is None else data.lengths,
@@ -277,6 +281,14 @@ def rnn_backward_weights(
     C function: `cudnnRNNBackwardWeights_v8`.
     """
     return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
+
+
+def _tuned(handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, limit: int | None) -> Any:
+    """Return the algorithm that was given; where none was, what the handle's chooser says, if there is one."""
+    if algorithm is not None or handle.chooser is None or not isinstance(training, bool):
+        return algorithm
+    posed = (spec, data, training)
+    return tuned_choice(handle, posed, lambda: RNNForwardProblem(*posed), limit)
 
 
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from cudnnlite import arrays, rnn_equations
+from cudnnlite.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.enums import DataType, MathType, RNNDataLayout
+from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError
 from cudnnlite.ops.rnn_outputs import RNNTrainingOutput
 from cudnnlite.ops.rnn_plan import RNNPlan
@@ -19,9 +20,6 @@ Array = np.ndarray[Any, Any]
 
 _STEPS = 4
 _SEQUENCES = 4
-# Errors beyond these are no matter of rounding: the algorithm computed something else.
-_WRONG = {DataType.DOUBLE: 1e-9, DataType.FLOAT: 1e-3}
-_WRONG_REDUCED = 0.1  # TF32, float16, bfloat16
 
 
 class PrefixCheck:
@@ -48,8 +46,8 @@ class PrefixCheck:
         self._sequences = np.unique(np.linspace(0, data.batch - 1, _SEQUENCES).astype(int))
         self._expected: list[Array] | None = None
 
-    def error_of(self, plan: RNNPlan) -> float:
-        """Return the relative L2 error of a plan's y, hy and cy over the first steps; infinite where it is not finite."""
+    def errors_of(self, plan: RNNPlan) -> Errors:
+        """Return the errors of a plan's y, hy and cy over the first steps."""
         out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._lengths)
         if isinstance(out, RNNTrainingOutput):
             plan.backward_data(out.reserve, out.y)  # what cannot go back cannot train
@@ -61,13 +59,12 @@ class PrefixCheck:
                 )
         y = self._padded(out.y.numpy(), plan.spec.output_size)[:, self._sequences]
         got = [y, *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None)]
-        return _relative_error(got, self._expected)
+        return relative_errors(got, self._expected)
 
     def why_wrong(self, error: float, math_type: MathType) -> str:
         """Return why a candidate with that error cannot be used; empty if it can."""
-        reduced = math_type != MathType.FMA or self._data.dtype in (DataType.HALF, DataType.BFLOAT16)
-        bound = _WRONG_REDUCED if reduced and self._data.dtype != DataType.DOUBLE else _WRONG[self._data.dtype]
-        return "" if error <= bound else f"wrong: relative error {error:.1e} over the first {self._steps} steps"
+        why = why_wrong(error, self._data.dtype, math_type)
+        return f"{why} over the first {self._steps} steps" if why else ""
 
     def _padded(self, values: Array, size: int) -> Array:
         """Bring data of any layout to (T, N, vector), float64, with zeros beyond the ends."""
@@ -128,13 +125,3 @@ def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], st
         return arrays.from_host(x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype)
     shape = (sum(lengths), data.vector_size) if data.is_packed else (steps, data.batch, data.vector_size)
     return arrays.part_of(x, TensorSpec(shape, data.dtype))
-
-
-def _relative_error(got: list[Array], expected: list[Array]) -> float:
-    """Return the L2 norm of the difference over that of what is expected; of all zeros (zero weights), the norm itself."""
-    difference, norm = (
-        np.sqrt(sum(float(np.sum(np.square(values))) for values in arrays_))
-        for arrays_ in ([g.astype(np.float64) - e for g, e in zip(got, expected, strict=True)], expected)
-    )
-    error = float(difference / (norm or 1.0))
-    return error if np.isfinite(error) else float("inf")

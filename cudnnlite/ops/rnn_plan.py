@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from cudnnlite import arrays
+from cudnnlite import arrays, recording
 from cudnnlite._raw.enums import WgradMode
 from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite.arrays import DeviceArray
@@ -17,6 +17,7 @@ from cudnnlite.ops.operands import check_workspace, check_writable, on_device, w
 from cudnnlite.ops.rnn_outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.ops.rnn_problem import RNNProblem, RNNRequest, explain
 from cudnnlite.plans import Plan
+from cudnnlite.problems import RNNForwardProblem
 from cudnnlite.rnn_weights import RNNWeights
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNSpec, TensorSpec
@@ -123,12 +124,14 @@ class RNNPlan(Plan):
             self._check_outputs(inputs, outputs, space)
             self._forward.replace(**pointers)
             self._pointers = pointers
-        if space is None:
-            self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()], None)
-            return RNNOutput(y, hy, cy)
-        space._call, space._data_gradients_done = None, False  # a call that fails leaves nothing to go on from
+        if space is not None:
+            space._call, space._data_gradients_done = None, False  # a call that fails leaves nothing to go on from
         self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()], space)
         assert problem.data is not None
+        if recording.active:
+            recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
+        if space is None:
+            return RNNOutput(y, hy, cy)
         space._call = ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y)
         return RNNTrainingOutput(y, hy, cy, space)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 from cudnnlite import arrays
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.enums import RNNAlgo, RNNDataLayout, Status, parse_enum
+from cudnnlite.contest import Contest, own_stream
+from cudnnlite.dtypes import itemsize
+from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import on_device, use
@@ -20,9 +23,13 @@ from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_problem import RNNRequest, check_spec, data_spec, make_request
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.rnn_weights import RNNWeights
+from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
-from cudnnlite.timing import GIVE_UP, Stopwatch
+from cudnnlite.specs.rnn_weights import weight_parts
+from cudnnlite.timing import GIVE_UP
+
+_ON_CHIP = 64 << 20  # registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB
 
 
 def find_rnn_forward(
@@ -36,7 +43,7 @@ def find_rnn_forward(
     lengths: Sequence[int] | None = None,
     training: bool = False,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    algorithms: Iterable[RNNAlgo | str] = ALGORITHMS,
+    algorithms: Iterable[RNNAlgo | str] | None = None,
     workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
@@ -55,9 +62,11 @@ def find_rnn_forward(
     spec, weights, x, hx, cx, lengths, training, layout
         As in `rnn_forward`.  Dropout is left out, so that no random numbers are used up; its masks are part of the reserve
         space of a real call, and not of the table's.
-    algorithms : iterable of RNNAlgo or str
-        What to try; all if not given.  For PERSIST_DYNAMIC cuDNN compiles a kernel, which takes most of the search; where its
-        first math type turns out slower than three times the best, no other is compiled.
+    algorithms : iterable of RNNAlgo or str, optional
+        What to try.  If not given: all, but PERSIST_DYNAMIC only where the recurrent matrices of a layer take less than
+        64 MiB; it must keep them on the chip, and an H200 has not more registers and shared memory.  cuDNN compiles a kernel
+        for it, which takes most of the search (55 s for an LSTM of hidden size 4096); where its first math type turns out
+        slower than three times the best, no other is compiled.
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
 
@@ -85,24 +94,58 @@ def find_rnn_forward(
     x = on_device(handle, x, "x")
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
     spec = spec.replace(dropout=0.0)
-    choices = [
-        AlgorithmResult(algorithm, math_type, deterministic=None)
-        for algorithm in _parse_algorithms(algorithms)
-        for math_type in allowed_math_types(spec)
-    ]
-    limit = handle.workspace.limit_for(workspace_limit)
+    return search_rnn_forward(
+        handle, spec, weights, x, hx, cx, data, lengths is not None, training,
+        [(algorithm, math_type) for algorithm in _parse_algorithms(algorithms) for math_type in allowed_math_types(spec)],
+        handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None,
+    )  # fmt: skip
+
+
+def search_rnn_forward(
+    handle: Handle,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    x: DeviceArray,
+    hx: Any,
+    cx: Any,
+    data: RNNDataSpec,
+    with_lengths: bool,
+    training: bool,
+    pairs: Sequence[tuple[RNNAlgo, MathType]],
+    limit: int | None,
+    *,
+    compile_all: bool = False,
+    latency: bool = False,
+    flush_l2: bool = False,
+) -> AlgorithmTable:
+    """Do what `find_rnn_forward` does, for these pairs of algorithm and math type.
+
+    Parameters
+    ----------
+    with_lengths : bool
+        Whether calls will be given lengths.
+    compile_all : bool
+        Compile PERSIST_DYNAMIC for matrices of any size.
+    latency, flush_l2 : bool
+        See `Contest`.
+    """
+    choices = [AlgorithmResult(algorithm, math_type, deterministic=None) for algorithm, math_type in pairs]
     requests = [make_request(handle, spec, data, training, choice, 0.0, None, limit) for choice in choices]
-    with _own_stream(handle) as stream:
+    with own_stream(handle) as stream, ExitStack() as stack:
         standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
-        with RNNPlan(handle, requests[0]._replace(choice=standard, workspace_limit=None)) as plan:
-            hx, cx = plan.check_operands(weights, x, hx, cx, lengths)
+        given = make_request(handle, spec, data, training, standard, 0.0, None, None)
+        with RNNPlan(handle, given) as plan:
+            hx, cx = plan.check_operands(weights, x, hx, cx, data.lengths if with_lengths else None)
         states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
-        known = None if lengths is None else data.lengths
+        known = data.lengths if with_lengths else None
         arguments = _Arguments(
             handle, weights.view(handle), arrays.on_stream(x, stream), states[0], states[1], known, data
         )
-        rows, replayed = _measure(requests, arguments)
-    how = "median of CUDA graph replays" if replayed else "median of calls"
+        contest = Contest(handle, latency=latency, flush_l2=flush_l2)
+        stack.callback(contest.close)
+        hopeless = "" if compile_all else _why_too_large(spec)
+        rows = contest.finish(_try_out(requests, arguments, contest, hopeless, stack))
+    how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
     return AlgorithmTable(
         rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
@@ -110,6 +153,8 @@ def find_rnn_forward(
 
 
 def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
+    if algorithms is None:
+        return list(ALGORITHMS)
     if isinstance(algorithms, (str, int)) or not isinstance(algorithms, Iterable):
         raise ArgumentError(f"algorithms={algorithms!r} is not a sequence of algorithms")
     found = [parse_enum(RNNAlgo, algorithm, "algorithms") for algorithm in algorithms]
@@ -118,19 +163,18 @@ def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
     return found
 
 
-@contextmanager
-def _own_stream(handle: Handle) -> Iterator[Any]:
-    """Put the handle on a stream of its own, which can be recorded, for the time of the search."""
-    before = handle.stream
-    own = handle.device.create_stream()
-    own.wait(before)
-    handle.stream = own
-    try:
-        yield own
-    finally:
-        own.sync()
-        handle.workspace.release(own)
-        handle.stream = before
+def _why_too_large(spec: RNNSpec) -> str:
+    """Return why PERSIST_DYNAMIC is not compiled for a network; empty if it is.
+
+    On an H200, with 64 MiB of registers and shared memory, it took 4.6 to 51 times the time of the best where a layer's
+    recurrent matrices were as large or larger (15 problems in float32), and up to 55 s to compile.
+    """
+    one = [part.shape for part in weight_parts(spec) if part.recurrent and not part.bias and part.pseudo_layer == 0]
+    nbytes = sum(prod(shape) for shape in one) * itemsize(spec.dtype)
+    if nbytes < _ON_CHIP:
+        return ""
+    size, most = format_size(nbytes), format_size(_ON_CHIP)
+    return f"not compiled: a layer's recurrent matrices take {size}, and what can be kept on the chip is below {most}"
 
 
 class _Arguments(NamedTuple):
@@ -167,70 +211,46 @@ class _Candidate:
         self._plan, self._arguments, self._outputs = plan, arguments, outputs
         plan.describe(arguments.x.spec, arguments.lengths)
         outputs.make_room(plan)
-        self.first = 0.0
 
     def __call__(self) -> None:
         given, to = self._arguments, self._outputs
         self._plan(given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve)
 
 
-def _why_hopeless(stopwatch: Stopwatch, candidate: _Candidate, request: RNNRequest) -> str:
-    """Return why PERSIST_DYNAMIC is not compiled for further math types; empty if it is.
+def _try_out(
+    requests: list[RNNRequest], arguments: _Arguments, contest: Contest, hopeless: str, stack: ExitStack
+) -> dict[Hashable, AlgorithmResult]:
+    """Run and check each candidate once; return a row for each request.  `stack` keeps the plans of those that entered.
 
-    On an H200 a search that compiled for three math types took a minute for an LSTM of hidden size 4096, and in float32 the
-    times differed by a quarter at most between them.
+    PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
+    quarter more with one math type than with another, at most.  So if one turns out to be hopeless, all are.
     """
-    (candidate.first,) = stopwatch.look_again([candidate], [candidate.first])
-    if stopwatch.is_worth(candidate.first):
-        return ""
-    return f"not compiled: with {request.choice.math_type} math it took more than {GIVE_UP:g} times the best"
-
-
-def _measure(requests: list[RNNRequest], arguments: _Arguments) -> tuple[list[AlgorithmResult], bool]:
-    """Return a row for each request, best first, and whether the times are of replayed graphs."""
     handle = arguments.handle
-    stopwatch = Stopwatch(handle.device, handle.stream)
     check = PrefixCheck(arguments.weights, arguments.x, arguments.hx, arguments.cx, arguments.data)
-    rows: dict[RNNRequest, AlgorithmResult] = {}
-    running: dict[RNNRequest, _Candidate] = {}
+    rows: dict[Hashable, AlgorithmResult] = {}
     outputs = _Outputs()
-    hopeless = ""
-    with ExitStack() as stack:
-        for request in requests:
-            row = AlgorithmResult(request.choice.algorithm, request.choice.math_type, deterministic=None)
-            plan = None
-            if hopeless and request.choice.algorithm == RNNAlgo.PERSIST_DYNAMIC:
-                rows[request] = replace(row, why_not=hopeless)
-                continue
-            try:
-                plan = stack.enter_context(RNNPlan(handle, request))
-                error = check.error_of(plan)
-                candidate = _Candidate(plan, arguments, outputs)
-                reserve = plan.reserve if request.training else None
-                row = replace(row, error=error, workspace=plan.workspace, reserve=reserve)
-                wrong = check.why_wrong(error, request.choice.math_type)
-                if wrong:
-                    row = replace(row, why_not=wrong)
-                else:
-                    candidate.first = stopwatch.first(candidate)
-                    running[request] = candidate
-                    if request.choice.algorithm == RNNAlgo.PERSIST_DYNAMIC:
-                        hopeless = _why_hopeless(stopwatch, candidate, request)
-            except CudnnError as refused:
-                row = replace(row, status=Status(refused.status), why_not="; ".join(refused.notes) or refused.detail)
-            except DeviceMemoryError as refused:
-                row = replace(row, why_not=str(refused), workspace=plan.workspace if plan else 0)
-            rows[request] = row
-        candidates = list(running.items())
-        works, firsts = [c for _, c in candidates], [c.first for _, c in candidates]
-        firsts = stopwatch.look_again(works, firsts)
-        worth = [position for position, ms in enumerate(firsts) if stopwatch.is_worth(ms)]
-        timings = stopwatch.repeat([works[position] for position in worth], [firsts[position] for position in worth])
-        remark = f"not repeated: more than {GIVE_UP:g} times the best"
-        for (request, _), ms in zip(candidates, firsts, strict=True):
-            rows[request] = replace(rows[request], time_ms=ms, remark=remark)
-        for position, timing in zip(worth, timings, strict=True):
-            request = candidates[position][0]
-            rows[request] = replace(rows[request], time_ms=timing.ms, remark="")
-    ordered = sorted(rows.values(), key=lambda row: (not row.ok, row.time_ms is None, row.time_ms))
-    return ordered, any(timing.replayed for timing in timings)
+    for request in requests:
+        row, plan = request.choice, None
+        compiles = row.algorithm == RNNAlgo.PERSIST_DYNAMIC
+        if hopeless and compiles:
+            rows[request] = replace(row, why_not=hopeless)
+            continue
+        try:
+            plan = stack.enter_context(RNNPlan(handle, request))
+            error, max_error = check.errors_of(plan)
+            candidate = _Candidate(plan, arguments, outputs)
+            reserve = plan.reserve if request.training else None
+            wrong = check.why_wrong(error, row.math_type)
+            row = replace(
+                row, error=error, max_error=max_error, workspace=plan.workspace, reserve=reserve, why_not=wrong
+            )
+            if not wrong:
+                contest.enter(request, candidate)
+                if compiles and contest.is_hopeless(request):
+                    hopeless = f"not compiled: with {row.math_type} math it took more than {GIVE_UP:g} times the best"
+        except CudnnError as refused:
+            row = replace(row, status=Status(refused.status), why_not="; ".join(refused.notes) or refused.detail)
+        except DeviceMemoryError as refused:
+            row = replace(row, why_not=str(refused), workspace=plan.workspace if plan else 0)
+        rows[request] = row
+    return rows

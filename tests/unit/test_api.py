@@ -25,7 +25,7 @@ EMULATED = {
     "cudnnDropoutGetStatesSize", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor", "cudnnGetDropoutDescriptor",
     "cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor", "cudnnBuildRNNDynamic",
     "cudnnGetRNNWeightSpaceSize", "cudnnGetRNNWeightParams", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward",
-    "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8",
+    "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8", "cudnnTransformTensor",
 }  # fmt: skip
 # Libcudnn's own, but for what the emulated device must forget when they are called.
 WITHOUT_HANDLE = {"cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor"}

@@ -18,7 +18,7 @@ LAYERS = (
      "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
-    ("problems", "rnn_cells", "rnn_equations", "rnn_formats"),
+    ("problems", "problem_list", "recording", "accuracy", "rnn_cells", "rnn_equations", "rnn_formats"),
     ("native", "descriptors"),
     ("foreign", "storage", "device", "cuda_device", "emulated"),
     ("arrays", "workspace", "plan_cache"),
@@ -26,6 +26,7 @@ LAYERS = (
     ("dropout", "rnn_weights"),
     ("plans",),
     ("results",),
+    ("contest",),
     ("ops",),
     ("autotune",),
     ("raw", "__init__"),
@@ -41,6 +42,7 @@ MAY = {
     ("emulated.api", "emulated.dropout"),
     ("emulated.api", "emulated.handles"),
     ("emulated.api", "emulated.rnn"),
+    ("emulated.api", "emulated.transform"),
 }
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {"byref", "addressof", "pointer", "POINTER", "Structure", "sizeof", "Array", "create_string_buffer"}

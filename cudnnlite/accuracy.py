@@ -1,0 +1,52 @@
+"""How far a result is from the right one, and which errors no rounding explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite.enums import DataType, MathType
+
+Array = np.ndarray[Any, Any]
+
+# Errors beyond these are no matter of rounding: the algorithm computed something else.
+_WRONG = {DataType.DOUBLE: 1e-9, DataType.FLOAT: 1e-2}
+_WRONG_REDUCED = 0.1  # TF32, float16, bfloat16
+
+
+class Errors(NamedTuple):
+    """How far values are from what is expected; infinite where one is not finite.
+
+    Attributes
+    ----------
+    l2 : float
+        The L2 norm of the difference over that of what is expected.
+    largest : float
+        The largest difference over the largest value that is expected.
+    """
+
+    l2: float
+    largest: float
+
+
+def relative_errors(got: Sequence[Array], expected: Sequence[Array]) -> Errors:
+    """Compare arrays, all of them together, in float64; where all of what is expected is zero, return the plain norms."""
+    ours = np.concatenate([values.astype(np.float64).ravel() for values in got])
+    right = np.concatenate([values.astype(np.float64).ravel() for values in expected])
+    if not np.isfinite(ours).all():
+        return Errors(float("inf"), float("inf"))
+    difference = ours - right
+    norm, most = float(np.linalg.norm(right)), float(np.max(np.abs(right), initial=0.0))
+    return Errors(
+        float(np.linalg.norm(difference)) / (norm or 1.0),
+        float(np.max(np.abs(difference), initial=0.0)) / (most or 1.0),
+    )
+
+
+def why_wrong(error: float, dtype: DataType, math_type: MathType) -> str:
+    """Return why what computes with that relative L2 error cannot be used; empty if it can."""
+    reduced = math_type != MathType.FMA or dtype in (DataType.HALF, DataType.BFLOAT16)
+    bound = _WRONG_REDUCED if reduced and dtype != DataType.DOUBLE else _WRONG.get(dtype, 0.0)
+    return "" if error <= bound else f"wrong: relative error {error:.1e}"

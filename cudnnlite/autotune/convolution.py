@@ -1,0 +1,211 @@
+"""The search for forward convolution: every algorithm, math type and layout, timed on the device and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from cudnnlite import arrays
+from cudnnlite.accuracy import why_wrong
+from cudnnlite.arrays import DeviceArray
+from cudnnlite.autotune.convolution_reference import ConvolutionReference
+from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
+from cudnnlite.autotune.sample import random_array
+from cudnnlite.contest import Contest, own_stream
+from cudnnlite.enums import ConvolutionFwdAlgo, DataType, MathType, Status
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
+from cudnnlite.handle import Handle
+from cudnnlite.ops.choosing import ALIGNMENT
+from cudnnlite.ops.convolution import ConvolutionForwardPlan
+from cudnnlite.ops.convolution_problem import ConvolutionProblem, filter_spec_of
+from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.ops.operands import on_device
+from cudnnlite.problems import ConvolutionForwardProblem
+from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
+
+_POISON = 0xFF  # NaN in every floating-point format
+
+
+def operands_of(
+    handle: Handle, problem: ConvolutionForwardProblem, alignments: Mapping[str, int] | None = None
+) -> dict[str, DeviceArray]:
+    """Make up operands: normal values, scaled so that the output's are of the order of 1."""
+    aligned = {"x": ALIGNMENT, "w": ALIGNMENT, "out": ALIGNMENT, **(alignments or {})}
+    w = TensorSpec(problem.w.shape, problem.w.dtype, problem.w.layout)
+    scale = prod(problem.w.shape[1:]) ** -0.5
+    return {
+        "x": random_array(handle, problem.x, 1, alignment=aligned["x"]),
+        "w": random_array(handle, w, 2, scale=scale, alignment=aligned["w"]),
+        "out": random_array(handle, problem.y, 3, alignment=aligned["out"]),
+    }
+
+
+def check_operands(
+    handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, Any]
+) -> dict[str, DeviceArray]:
+    """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
+    wanted = {"x", "w", "out"} if problem.beta else {"x", "w"}
+    if not wanted <= set(operands) <= {"x", "w", "out"}:
+        raise ArgumentError(f"operands={sorted(operands)}; needed: {sorted(wanted)}")
+    own = {name: on_device(handle, array, name) for name, array in operands.items()}
+    if own["x"].spec != problem.x or filter_spec_of(own["w"], problem.x) != problem.w:
+        raise ArgumentError(f"x is {own['x'].spec}, w is {own['w'].spec}; the problem has {problem.x} and {problem.w}")
+    if "out" in own and own["out"].spec != problem.y:
+        raise ArgumentError(f"out is {own['out'].spec}; the problem has {problem.y}")
+    out = arrays.copy_of(own["out"], handle.stream) if problem.beta else handle.empty(problem.y)
+    return {"x": own["x"], "w": own["w"], "out": out}
+
+
+def search_convolution_forward(
+    handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy, operands: Mapping[str, DeviceArray]
+) -> AlgorithmTable:
+    """Time and check every candidate.
+
+    Parameters
+    ----------
+    handle : Handle
+        Waited for: the search synchronises.
+    problem : ConvolutionForwardProblem
+        What is searched for.
+    policy : TuningPolicy
+        What it excludes is told, and not run.
+    operands : mapping
+        "x", "w", and "out", which is overwritten: bring a copy.
+
+    Returns
+    -------
+    AlgorithmTable
+        The best first by the policy's objective; what cannot be used last, with the reason.
+    """
+    limit, total = policy.workspace_limit, handle.device.memory_info()[1]
+    assert limit is None or isinstance(limit, int)
+    with own_stream(handle) as stream, ExitStack() as stack:
+        own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
+        trial = _Trial(handle, problem, own, stack)
+        deterministic = _determinism(handle, problem)
+        reported = _reported(handle, problem, own)
+        contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
+        stack.callback(contest.close)
+        rows: dict[Hashable, AlgorithmResult] = {}
+        for candidate in candidates(problem, policy):
+            known = deterministic.get(ConvolutionFwdAlgo(candidate.algorithm))
+            find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
+            row = replace(candidate, deterministic=known, find_ms=find_ms)
+            rows[candidate] = trial.run(candidate, row, policy, limit, contest)
+        ordered = contest.finish(rows)
+    how = "median of CUDA graph replays" if contest.replayed else "median of calls"
+    flushed = ", operands not in the cache" if policy.flush_l2 else ""
+    return AlgorithmTable(ordered, title=str(problem), timing=f"{how}{flushed} on {handle.device}", device_memory=total)
+
+
+def candidates(problem: ConvolutionForwardProblem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
+    """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
+    layouts = [""]
+    for layout in policy.layouts:
+        name = layout_of_rank(layout, problem.x.rank)
+        if name and problem.x.vector == 1 and not (problem.x.fits(name) and problem.w.layout == name):
+            layouts.append(name)
+    for layout in dict.fromkeys(layouts):
+        for math_type in math_types(problem):
+            for algorithm in ConvolutionFwdAlgo:
+                if algorithm == ConvolutionFwdAlgo.COUNT:
+                    continue
+                why_not = ""
+                if policy.math_type is not None and math_type != policy.math_type:
+                    why_not = f"math type {math_type}, wanted {policy.math_type}"
+                elif not policy.allow_tf32 and problem.x.dtype == DataType.FLOAT and math_type != MathType.FMA:
+                    why_not = f"{math_type} may multiply in TF32, which is not allowed"
+                yield AlgorithmResult(algorithm, math_type, deterministic=None, layout=layout, why_not=why_not)
+
+
+def math_types(problem: ConvolutionForwardProblem) -> tuple[MathType, ...]:
+    """Return the math types that keep what the problem's own promises, that one first.
+
+    FMA (true float32) allows itself alone.  Float32 data is rounded to float16 only where TENSOR_OP_ALLOW_CONVERSION was
+    asked for.
+    """
+    own = problem.math_type
+    if own == MathType.FMA:
+        return (own,)
+    return tuple(dict.fromkeys((own, MathType.DEFAULT, MathType.TENSOR_OP, MathType.FMA)))
+
+
+class _Trial:
+    """Runs each candidate once, over poisoned memory, and measures what it computes."""
+
+    def __init__(
+        self, handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, DeviceArray], stack: ExitStack
+    ) -> None:
+        self._handle, self._problem, self._stack = handle, problem, stack
+        self._x, self._w, self._y = operands["x"], operands["w"], operands["out"]
+        self._before = arrays.copy_of(self._y, handle.stream) if problem.beta else None
+        self._reference: ConvolutionReference | None = None
+        if ConvolutionReference.can_measure(problem):
+            self._reference = ConvolutionReference(problem, self._x, self._w, self._before)
+
+    def run(
+        self, key: Hashable, row: AlgorithmResult, policy: TuningPolicy, limit: int | None, contest: Contest
+    ) -> AlgorithmResult:
+        """Return the row with what came of it; a candidate that may be chosen is entered into the contest."""
+        if row.why_not:
+            return row
+        if policy.deterministic and not row.deterministic:
+            return replace(row, why_not="not deterministic")
+        problem = self._problem
+        try:
+            described = ConvolutionProblem(self._handle, problem.x, problem.w, problem.conv, problem.y)
+            plan = self._stack.enter_context(
+                ConvolutionForwardPlan(self._handle, described, row, None, problem.alpha, problem.beta)
+            )
+            row = replace(row, workspace=plan.workspace)
+            if limit is not None and plan.workspace > limit:
+                return replace(row, why_not=f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}")
+            row = self._check(plan, row, policy)
+            if not row.why_not:
+                contest.enter(key, lambda: plan(self._x, self._w, out=self._y))
+        except CudnnError as refused:
+            return replace(row, status=Status(refused.status), why_not=refused.detail)
+        except DeviceMemoryError as refused:
+            return replace(row, why_not=str(refused))
+        return row
+
+    def _check(self, plan: ConvolutionForwardPlan, row: AlgorithmResult, policy: TuningPolicy) -> AlgorithmResult:
+        """Run a plan over poisoned memory, and return the row with its errors."""
+        device, stream, y = self._handle.device, self._handle.stream, self._y
+        if self._before is None:
+            device.fill(y.ptr, y.nbytes, _POISON, stream)
+        else:
+            device.copy_within(y.ptr, self._before.ptr, y.nbytes, stream)
+        plan(self._x, self._w, out=y)
+        if self._reference is None:
+            return row
+        error, max_error = self._reference.errors_of(y)
+        wrong = why_wrong(error, self._problem.y.dtype, row.math_type)
+        if not wrong and policy.max_error is not None and error > policy.max_error:
+            wrong = f"its error is {error:.1e}, the bound is {policy.max_error:.1e}"
+        return replace(row, error=error, max_error=max_error, why_not=wrong)
+
+
+def _determinism(handle: Handle, problem: ConvolutionForwardProblem) -> dict[ConvolutionFwdAlgo, bool | None]:
+    """Return which algorithms cuDNN calls deterministic."""
+    try:
+        found = get_convolution_forward(handle, problem.x, problem.w, problem.conv, out=problem.y)
+    except NotSupportedError:
+        return {}
+    return {ConvolutionFwdAlgo(row.algorithm): row.deterministic for row in found}
+
+
+def _reported(
+    handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, DeviceArray]
+) -> dict[tuple[Any, MathType], float]:
+    """Return the times that cudnnFind reports, by algorithm and math type; none where it fails."""
+    try:
+        found = find_convolution_forward(handle, operands["x"], operands["w"], problem.conv, out=operands["out"])
+    except (CudnnError, DeviceMemoryError):
+        return {}
+    return {(row.algorithm, row.math_type): row.time_ms for row in found if row.ok and row.time_ms is not None}

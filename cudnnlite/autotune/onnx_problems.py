@@ -1,0 +1,165 @@
+"""What the nodes of an ONNX model ask of cuDNN: a problem for each that cuDNN does as it stands, a reason for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cudnnlite.autotune.onnx_node import NoProblemError, OnnxNode
+from cudnnlite.enums import DataType
+from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+
+
+@dataclass
+class Reading:
+    """How nodes are read.
+
+    Attributes
+    ----------
+    dtype : DataType or None
+        Instead of the model's.
+    channels_last : bool
+        Of convolutions.
+    notes : list of str
+        Filled with what was assumed.
+    """
+
+    dtype: DataType | None = None
+    channels_last: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def convolution(node: OnnxNode, reading: Reading) -> Problem:
+    """Return the problem of a Conv node."""
+    x_shape, w_shape = node.shape(0), node.shape(1)
+    dtype = node.dtype(0) if reading.dtype is None else reading.dtype
+    rank = len(x_shape)
+    names = CHANNELS_LAST if reading.channels_last else CHANNELS_FIRST
+    if rank not in names or len(w_shape) != rank:
+        raise NoProblemError(f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
+    taps = node.integers("kernel_shape")
+    if taps is not None and taps != w_shape[2:]:
+        raise NoProblemError(f"kernel_shape={taps}, but its filter is {w_shape}")
+    ones = (1,) * (rank - 2)
+    strides, dilations = (node.integers(name) or ones for name in ("strides", "dilations"))
+    pads = _padding(node, x_shape[2:], w_shape[2:], strides, dilations)
+    conv = ConvolutionSpec(pads, strides, dilations, node.integer("group", 1))
+    layout = names[rank]
+    return ConvolutionForwardProblem(TensorSpec(x_shape, dtype, layout), FilterSpec(w_shape, dtype, layout), conv)
+
+
+def _padding(
+    node: OnnxNode,
+    sizes: tuple[int, ...],
+    taps: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Return the padding of each axis, which cuDNN puts on both of its sides."""
+    rank = len(sizes)
+    auto, pads = node.text("auto_pad", "NOTSET"), node.integers("pads") or (0,) * (2 * rank)
+    if {len(strides), len(dilations)} != {rank} or len(pads) != 2 * rank or min((*strides, *dilations)) < 1:
+        raise NoProblemError(f"strides={strides}, dilations={dilations}, pads={pads} do not fit {rank} spatial axes")
+    both, reaches = [], [d * (tap - 1) + 1 for tap, d in zip(taps, dilations, strict=True)]
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        for size, reach, stride in zip(sizes, reaches, strides, strict=True):
+            missing = max(0, ((size - 1) // stride) * stride + reach - size)
+            less, more = missing // 2, missing - missing // 2
+            both.append((less, more) if auto == "SAME_UPPER" else (more, less))
+    elif auto == "NOTSET":
+        both = list(zip(pads[:rank], pads[rank:], strict=True))
+    elif auto == "VALID":
+        both = [(0, 0)] * rank
+    else:
+        raise NoProblemError(f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
+    for (before, after), size, reach, stride in zip(both, sizes, reaches, strides, strict=True):
+        # the same padding on both sides is as good where the filter does not get to what differs behind
+        if (size + before + after - reach) // stride != (size + 2 * before - reach) // stride:
+            shown = ", ".join(map(str, both))
+            named = "" if auto == "NOTSET" else f" of auto_pad={auto}"
+            raise NoProblemError(f"asymmetric padding {shown}{named}; cuDNN pads both sides of an axis alike")
+    return tuple(before for before, _ in both)
+
+
+def recurrent(node: OnnxNode, reading: Reading) -> Problem:
+    """Return the problem of an LSTM, GRU or RNN node: one layer."""
+    direction = node.text("direction", "forward")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise NoProblemError(f"direction={direction!r} is not one of forward, reverse, bidirectional")
+    directions = 2 if direction == "bidirectional" else 1
+    cell = _cell(node, directions)
+    x_shape = node.shape(0)
+    if len(x_shape) != 3:
+        raise NoProblemError(f"its input has shape {x_shape}; allowed: three axes")
+    hidden = _hidden_size(node, directions, x_shape[2], {"lstm": 4, "gru": 3}.get(cell, 1))
+    batch_major = node.integer("layout", 0) == 1
+    steps = x_shape[1] if batch_major else x_shape[0]
+    dtype = node.dtype(0) if reading.dtype is None else reading.dtype
+    lengths = node.constant(4) if node.has_input(4) else None
+    spec = RNNSpec(cell, x_shape[2], hidden, bidirectional=directions == 2, bias=node.has_input(3), dtype=dtype)
+    data = RNNDataSpec(x_shape, lengths, dtype, "batch_major" if batch_major else "sequence_major")
+    problem = RNNForwardProblem(spec, data)
+    if node.has_input(4) and lengths is None:
+        reading.notes.append(f"{node.name}: the sequences' lengths are not in the model; all are taken to be {steps}")
+    if direction == "reverse":
+        reading.notes.append(f"{node.name}: direction=reverse, which cuDNN does as forward on sequences turned round")
+    return problem
+
+
+def _cell(node: OnnxNode, directions: int) -> str:
+    """Return cuDNN's name of the cell; NoProblemError where cuDNN's is another."""
+    usual = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}[node.operation]
+    given = node.texts("activations") or usual * directions
+    activations = tuple(name.lower() for name in given)
+    cell, only = node.operation.lower(), ", ".join(usual)
+    if cell == "rnn":
+        cell, only = "relu" if activations[0] == "relu" else "tanh", "tanh or relu"
+        usual = (cell,)
+    if activations != usual * directions:
+        raise NoProblemError(f"activations={', '.join(given)}; cuDNN has {only} only, in every direction")
+    clip = node.number("clip")
+    if clip is not None:
+        raise NoProblemError(f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only")
+    if node.integer("input_forget", 0):
+        raise NoProblemError("input_forget=1 couples two gates, which cuDNN's LSTM keeps apart")
+    if cell == "gru" and not node.integer("linear_before_reset", 0):
+        raise NoProblemError("linear_before_reset=0; cuDNN's GRU resets after the recurrent product")
+    if cell == "lstm" and node.has_input(7):
+        raise NoProblemError("it has peepholes (input P), which cuDNN's LSTM does not have")
+    return cell
+
+
+def _hidden_size(node: OnnxNode, directions: int, input_size: int, gates: int) -> int:
+    """Return the hidden size, by the attribute or by the weights, where they agree."""
+    hidden, r_shape = node.integer("hidden_size", 0), node.shape_if_known(2)
+    if not hidden:
+        hidden = node.shape(2)[-1]
+    w_shape = node.shape_if_known(1)
+    for name, found, columns in (("W", w_shape, input_size), ("R", r_shape, hidden)):
+        if found is not None and found != (directions, gates * hidden, columns):
+            wanted = (directions, gates * hidden, columns)
+            raise NoProblemError(f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}")
+    return hidden
+
+
+Reader = Callable[[OnnxNode, Reading], Problem]
+READERS: dict[str, Reader] = {"Conv": convolution, "LSTM": recurrent, "GRU": recurrent, "RNN": recurrent}
+# What cuDNN, or cudnnlite, has no forward pass of.
+REASONS = {
+    "ConvTranspose": "its forward pass is cuDNN's backward convolution by the data, for which there is no kind of problem yet",
+    "ConvInteger": "a quantized convolution, for which there is no kind of problem yet",
+    "QLinearConv": "a quantized convolution, for which there is no kind of problem yet",
+    "DeformConv": "cuDNN has no deformable convolution",
+}
+
+
+def why_skipped(node: OnnxNode) -> str:
+    """Return why no problem is made of an operation that looks as if there could be one; empty for all others."""
+    if not node.domain:
+        return REASONS.get(node.operation, "")
+    kind = node.operation.rpartition(".")[2].upper()
+    if any(word in kind for word in ("CONV", "LSTM", "GRU", "RNN")):
+        return f"an operation of {node.domain}, which is not ONNX's own"
+    return ""

@@ -1,0 +1,95 @@
+"""`TuningPolicy`: what is wanted of a choice, and how it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.errors import ArgumentError
+from cudnnlite.results import parse_max_error
+from cudnnlite.sizes import parse_size
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.plain import to_plain
+
+OBJECTIVES = ("device", "latency")
+_LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
+
+
+@dataclass(frozen=True)
+class TuningPolicy:
+    """What is wanted of a choice, and how it is measured: a frozen value.
+
+    Parameters
+    ----------
+    objective : str
+        "device": the least time on the device, as in CUDA graphs or with large batches.  "latency": the least wall time of
+        eager calls, where the host's share counts too.
+    workspace_limit : int or str, optional
+        The most workspace: bytes, "64 MiB", or "10%" of the device's memory.
+    deterministic : bool
+        Only candidates that cuDNN says give the same bits each time.
+    max_error : float, optional
+        The largest relative L2 error against float64 sums.
+    math_type : MathType or str, optional
+        Only candidates of that math type; what the problem's own math type allows, if not given.
+    allow_tf32 : bool
+        False: float32 data is multiplied in true float32 only, whatever the problem's math type allows.
+    layouts : iterable of str
+        Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every rank).
+    flush_l2 : bool
+        Time with operands that are not in the second-level cache.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed.
+    """
+
+    objective: str = "device"
+    workspace_limit: int | str | None = None
+    deterministic: bool = False
+    max_error: float | None = None
+    math_type: MathType | str | None = None
+    allow_tf32: bool = True
+    layouts: Iterable[str] = ()
+    flush_l2: bool = False
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ArgumentError(f"objective={self.objective!r}; allowed: {', '.join(map(repr, OBJECTIVES))}")
+        for name in ("deterministic", "allow_tf32", "flush_l2"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name}={getattr(self, name)!r}; allowed: True, False")
+        limit = self.workspace_limit
+        if limit is not None and not (isinstance(limit, str) and limit.strip().endswith("%")):
+            limit = parse_size(limit, "workspace_limit")
+        elif limit is not None:
+            parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
+        math_type = None if self.math_type is None else parse_math_type(self.math_type)
+        layouts = (self.layouts,) if isinstance(self.layouts, str) else tuple(self.layouts)
+        for layout in layouts:
+            if layout not in _LAYOUTS:
+                raise ArgumentError(f"layouts={layouts!r}; allowed: {', '.join(map(repr, _LAYOUTS))}")
+        values = {"workspace_limit": limit, "max_error": parse_max_error(self.max_error), "math_type": math_type}
+        for name, value in {**values, "layouts": layouts}.items():
+            object.__setattr__(self, name, value)
+
+    def replace(self, **changes: Any) -> TuningPolicy:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
+
+    def within(self, limit: int | None, total: int) -> TuningPolicy:
+        """Return the policy with its limit in bytes: its own or `limit`, whichever is less; of `total` bytes of memory."""
+        own = None if self.workspace_limit is None else parse_size(self.workspace_limit, "workspace_limit", total=total)
+        return self.replace(workspace_limit=own if limit is None else limit if own is None else min(own, limit))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return every field as JSON can hold it."""
+        return {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
+
+
+def layout_of_rank(layout: str, rank: int) -> str:
+    """Return the name that a policy's layout has at a rank: 'NWC' for 'NHWC' at rank 3; empty where it has none."""
+    return _LAYOUTS[layout].get(rank, "")

@@ -1,0 +1,101 @@
+"""The search for recurrent networks: `find_rnn_forward`'s, within a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.sample import fill_random, random_array
+from cudnnlite.contest import ranked
+from cudnnlite.enums import DataType, MathType, RNNAlgo
+from cudnnlite.errors import ArgumentError
+from cudnnlite.handle import Handle
+from cudnnlite.ops.choosing import ALIGNMENT
+from cudnnlite.ops.operands import on_device
+from cudnnlite.ops.rnn_choice import ALGORITHMS, allowed_math_types
+from cudnnlite.ops.rnn_search import search_rnn_forward
+from cudnnlite.problems import RNNForwardProblem
+from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.rnn_weights import RNNWeights
+
+
+def operands_of(
+    handle: Handle, problem: RNNForwardProblem, alignments: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Make up an input, and weights whose products with it are of the order of 1."""
+    spec = problem.spec
+    weights = RNNWeights(handle, spec)
+    fill_random(weights.array, 2, scale=(spec.input_size + spec.state_size) ** -0.5)
+    aligned = (alignments or {}).get("x", ALIGNMENT)
+    return {"weights": weights, "x": random_array(handle, problem.data.tensor(), 1, alignment=aligned)}
+
+
+def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user's operands; ArgumentError if they are not the problem's (the search checks the rest)."""
+    if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
+        raise ArgumentError(f"operands={sorted(operands)}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']")
+    x = on_device(handle, operands["x"], "x")
+    if x.spec != problem.data.tensor():
+        raise ArgumentError(f"x is {x.spec}; the problem has {problem.data.tensor()}")
+    return {**operands, "x": x}
+
+
+def search_rnn(
+    handle: Handle, problem: RNNForwardProblem, policy: TuningPolicy, operands: Mapping[str, Any]
+) -> AlgorithmTable:
+    """Time and check every candidate.
+
+    Parameters
+    ----------
+    handle : Handle
+        Waited for: the search synchronises.
+    problem : RNNForwardProblem
+        What is searched for.  Dropout is left out.
+    policy : TuningPolicy
+        What it excludes is told, and not run.
+    operands : mapping
+        "weights", "x", and, where there are any, "hx" and "cx".
+
+    Returns
+    -------
+    AlgorithmTable
+        The best first by the policy's objective; what cannot be used last, with the reason.
+    """
+    spec = problem.spec.replace(dropout=0.0)
+    pairs: list[tuple[RNNAlgo, MathType]] = []
+    excluded: list[AlgorithmResult] = []
+    for algorithm in ALGORITHMS:
+        for math_type in allowed_math_types(spec):
+            why_not = _why_excluded(math_type, spec.dtype, policy)
+            if why_not:
+                excluded.append(AlgorithmResult(algorithm, math_type, deterministic=None, why_not=why_not))
+            else:
+                pairs.append((algorithm, math_type))
+    latency, limit = policy.objective == "latency", policy.workspace_limit
+    assert limit is None or isinstance(limit, int)
+    found = search_rnn_forward(
+        handle, spec, operands["weights"], operands["x"], operands.get("hx"), operands.get("cx"), problem.data,
+        not problem.data.is_full or problem.data.is_packed, problem.training, pairs, limit, latency=latency,
+        flush_l2=policy.flush_l2,
+    )  # fmt: skip
+    rows = [*(_within_error(row, policy.max_error) for row in found), *excluded]
+    memory = handle.device.memory_info()[1]
+    return AlgorithmTable(ranked(rows, latency=latency), title=str(problem), timing=found.timing, device_memory=memory)
+
+
+def _why_excluded(math_type: MathType, dtype: DataType, policy: TuningPolicy) -> str:
+    if policy.deterministic:
+        return "cuDNN does not say if it is deterministic"
+    if policy.math_type is not None and math_type != policy.math_type:
+        return f"math type {math_type}, wanted {policy.math_type}"
+    if not policy.allow_tf32 and dtype == DataType.FLOAT and math_type != MathType.FMA:
+        return f"{math_type} may multiply in TF32, which is not allowed"
+    return ""
+
+
+def _within_error(row: AlgorithmResult, bound: float | None) -> AlgorithmResult:
+    if bound is None or not row.ok or row.error is None or row.error <= bound:
+        return row
+    return replace(row, why_not=f"its error is {row.error:.1e}, the bound is {bound:.1e}")

@@ -1,0 +1,66 @@
+"""Made-up operands: random values on the device, without as many random numbers on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cudnnlite import arrays
+from cudnnlite.arrays import DeviceArray
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.handle import Handle
+from cudnnlite.ops.choosing import ALIGNMENT
+from cudnnlite.specs import TensorSpec
+from cudnnlite.storage import bytes_spec
+
+# An odd number of values, so that no axis of a tensor repeats it.  It is copied over and over: what a GPU takes depends a
+# little on whether bits change, and not on whether they come again after a million values.
+_BLOCK = (1 << 20) + 7
+
+
+def random_array(
+    handle: Handle, spec: TensorSpec, seed: int, *, scale: float = 1.0, alignment: int = ALIGNMENT
+) -> DeviceArray:
+    """Return an array of random values: normal with that standard deviation, -3 to 3 where they are integers.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its device and stream.
+    spec : TensorSpec
+        Shape, dtype, strides; gaps are filled too.
+    seed : int
+        The same seed gives the same values.
+    scale : float
+        The standard deviation.
+    alignment : int
+        Bytes: a power of two that divides the address, while twice that does not; 256 and more are all the same.
+    """
+    offset = alignment if alignment < ALIGNMENT else 0
+    memory = arrays.empty(handle.device, handle.stream, bytes_spec(spec.nbytes + offset))
+    array = arrays.part_of(memory, spec, offset)
+    fill_random(array, seed, scale=scale)
+    return array
+
+
+def fill_random(array: DeviceArray, seed: int, *, scale: float = 1.0) -> None:
+    """Overwrite an array, gaps included, with random values as in `random_array`."""
+    device, stream, nbytes = array.device, array.stream, array.nbytes
+    block = _random_bytes(array.spec, seed, scale)[:nbytes]
+    if not nbytes:
+        return
+    device.copy_in(array.ptr, block, stream)
+    filled = block.size
+    while filled < nbytes:
+        step = min(filled, nbytes - filled)
+        device.copy_within(array.ptr + filled, array.ptr, step, stream)
+        filled += step
+
+
+def _random_bytes(spec: TensorSpec, seed: int, scale: float) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    kind, random = numpy_dtype(spec.dtype), np.random.default_rng(seed)
+    if kind.kind in "iu":
+        low = -3 if kind.kind == "i" else 0
+        values = random.integers(low, 4, _BLOCK).astype(kind)
+    else:
+        values = (scale * random.standard_normal(_BLOCK, dtype=np.float32)).astype(kind)
+    return values.view(np.uint8)

@@ -1,0 +1,223 @@
+"""`TunedProblem`: one problem with its table and the choice, as `tune_model` returns it and the report shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import MathType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.results import AlgorithmResult, AlgorithmTable
+
+Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
+
+
+class TunedProblem(NamedTuple):
+    """A problem, every candidate for it, and the one that was chosen.
+
+    Attributes
+    ----------
+    problem : Problem
+        What was tuned.
+    table : AlgorithmTable
+        Every candidate, best first.
+    chosen : AlgorithmResult or None
+        The row that was taken; None where no row satisfies the limits.
+    why_none : str
+        Why none was taken; empty if one was.
+    count : int
+        How often the model has the problem.
+    names : tuple of str
+        What the model calls the layers that have it.
+    from_cache : bool
+        Whether the table was remembered, and not measured now.
+    """
+
+    problem: Problem
+    table: AlgorithmTable
+    chosen: AlgorithmResult | None
+    why_none: str = ""
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody asks a record for
+    names: tuple[str, ...] = ()
+    from_cache: bool = False
+
+    @property
+    def title(self) -> str:
+        """The first name, with the number of the others; without a name the problem in short."""
+        if not self.names:
+            return describe(self.problem)
+        others = len(self.names) - 1
+        return f"{self.names[0]} and {others} more" if others else self.names[0]
+
+    @property
+    def place(self) -> int | None:
+        """The index of the chosen row in the table; None where none was taken.
+
+        Raises
+        ------
+        ArgumentError
+            The table does not contain it.
+        """
+        return None if self.chosen is None else place_of(self.table, self.chosen)
+
+    def total_ms(self, policy: Policy | None = None) -> float | None:
+        """Return what the model spends on the problem: count times `cost`; None where nothing was chosen or timed."""
+        each = None if self.chosen is None else cost(self.chosen, policy)
+        return None if each is None else self.count * each
+
+    def runner_up(self, policy: Policy | None = None) -> int | None:
+        """Return the index of the cheapest row that might have been taken instead; None where there is none."""
+        place = self.place
+        if place is None:
+            return None
+        # a row before the chosen one was passed over for a reason
+        others = [
+            (each, index)
+            for index, row in enumerate(self.table)
+            if index > place and row.ok and (each := cost(row, policy)) is not None
+        ]
+        return min(others)[1] if others else None
+
+    def reasons(self, policy: Policy | None = None) -> tuple[str, ...]:
+        """Return for each row why it was not chosen, and what else is known of it; of the chosen one only the latter."""
+        place = self.place
+        failures = [cells[-1] for cells in self.table.cells()[1:]]
+        passed = () if self.chosen is None else self.chosen.passed_over
+        excluded = {_identity(row): why for row, why in passed}
+        found = []
+        for index, row in enumerate(self.table):
+            if not row.ok:
+                found.append(failures[index])
+                continue
+            why = "" if index == place else excluded.get(_identity(row)) or _slower(row, self.chosen, policy)
+            found.append("; ".join(part for part in (why, row.remark) if part))
+        return tuple(found)
+
+
+def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
+    """Return the index of a row in its table.
+
+    Raises
+    ------
+    ArgumentError
+        The table does not contain it.
+    """
+    # not by equality: an error that is NaN equals nothing once it came from another process
+    wanted = _identity(chosen)
+    for index, row in enumerate(table):
+        if _identity(row) == wanted:
+            return index
+    raise ArgumentError(f"chosen={chosen.algorithm} ({chosen.math_type}) is no row of {table!r}")
+
+
+def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
+    """Return the milliseconds that a policy's objective looks at: on the device, or of a call under "latency"."""
+    if (policy or {}).get("objective") == "latency":
+        return None if row.call_us is None else row.call_us / 1000
+    return row.time_ms
+
+
+def within_noise(row: AlgorithmResult, other: AlgorithmResult) -> bool:
+    """Tell whether two times on the device differ by no more than half the distance between the quartiles of either."""
+    if row.time_ms is None or other.time_ms is None or row.spread_ms is None or other.spread_ms is None:
+        return False
+    return abs(row.time_ms - other.time_ms) <= max(row.spread_ms, other.spread_ms) / 2
+
+
+def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = None) -> list[tuple[int, float]]:
+    """Return what a model costs under one workspace that its problems use in turn.
+
+    Parameters
+    ----------
+    tunings : sequence of TunedProblem
+        Those of which no row can be used, or none was timed, are left out.
+    policy : mapping, optional
+        Its objective says which time counts.
+
+    Returns
+    -------
+    list of (int, float)
+        Bytes, and the total in milliseconds from there on: each problem by its cheapest row that fits.  The bytes grow and
+        the total falls; the first is the least workspace that every problem can run in.
+    """
+    # (bytes, problem, the milliseconds that it costs from there on)
+    steps: list[tuple[int, int, float]] = []
+    for number, tuned in enumerate(tunings):
+        best = float("inf")
+        rows = [(row.workspace, each) for row in tuned.table if (each := _usable_cost(row, policy)) is not None]
+        for size, each in sorted(rows):
+            if each < best:
+                best = each
+                steps.append((size, number, tuned.count * each))
+    wanted = {number for _, number, _ in steps}
+    costs: dict[int, float] = {}
+    curve: list[tuple[int, float]] = []
+    for size, number, each in sorted(steps):
+        costs[number] = each
+        if len(costs) == len(wanted):
+            if curve and curve[-1][0] == size:
+                curve.pop()
+            # summed in the problems' order, so that the last total is exactly that of the cheapest rows
+            curve.append((size, sum(costs[index] for index in sorted(costs))))
+    return curve
+
+
+def _usable_cost(row: AlgorithmResult, policy: Policy | None) -> float | None:
+    return cost(row, policy) if row.ok else None
+
+
+def _identity(row: AlgorithmResult) -> tuple[object, ...]:
+    return row.algorithm, row.math_type, row.layout, row.workspace, row.time_ms
+
+
+def _slower(row: AlgorithmResult, chosen: AlgorithmResult | None, policy: Policy | None) -> str:
+    """Return by how much a row that works costs more than the chosen one."""
+    each, least = cost(row, policy), None if chosen is None else cost(chosen, policy)
+    if row.time_ms is None:
+        return "not timed"
+    if each is None or not least:
+        return ""
+    ratio = each / least
+    if ratio >= 2:
+        return f"{ratio:.3g} times the time"
+    return f"{abs(ratio - 1) * 100:.1f} % {'slower' if ratio >= 1 else 'faster'}"
+
+
+@singledispatch
+def describe(problem: Problem) -> str:
+    """Return a problem in short: shapes, dtype, layout, and what is not the default."""
+    return str(problem)
+
+
+@describe.register
+def _(problem: ConvolutionForwardProblem) -> str:
+    conv, x = problem.conv, problem.x
+    parts = [f"{_by(x.shape)} * {_by(problem.w.shape)}"]
+    for name, default in (("padding", 0), ("stride", 1), ("dilation", 1), ("groups", 1)):
+        value = getattr(conv, name)
+        if value != default:
+            parts.append(f"{name} {_by(value) if isinstance(value, tuple) else value}")
+    layouts = x.layout if problem.w.layout == x.layout else f"{x.layout} and {problem.w.layout}"
+    parts.append(f"{dtype_name(x.dtype)} {layouts}")
+    return ", ".join([*parts, *_math(conv.math_type)])
+
+
+@describe.register
+def _(problem: RNNForwardProblem) -> str:
+    spec, data = problem.spec, problem.data
+    parts = [f"{spec.cell} {spec.input_size} to {spec.num_layers} × {spec.hidden_size}"]
+    parts += ["bidirectional"] if spec.bidirectional else []
+    parts += [f"{data.batch} sequences of {data.max_length}", dtype_name(spec.dtype)]
+    parts += ["training"] if problem.training else []
+    return ", ".join([*parts, *_math(spec.math_type)])
+
+
+def _by(sizes: Sequence[int]) -> str:
+    return "×".join(map(str, sizes))
+
+
+def _math(math_type: MathType) -> list[str]:
+    return [] if math_type == MathType.DEFAULT else [f"math {math_type}"]

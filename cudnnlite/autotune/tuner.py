@@ -1,0 +1,323 @@
+"""`Tuner`: the best algorithm for each problem, measured once and remembered."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from functools import cached_property
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from cudnnlite.arrays import DeviceArray
+from cudnnlite.autotune import convolution, rnn
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.typical import typical
+from cudnnlite.errors import ArgumentError, TuningWarning
+from cudnnlite.handle import Handle
+from cudnnlite.ops.choosing import ALIGNMENT, alignment_of
+from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.warn import warn_user
+
+_MOST_REMEMBERED = 4096
+
+
+class Search(NamedTuple):
+    """How problems of one kind are searched.
+
+    Attributes
+    ----------
+    operands_of : callable
+        (handle, problem, alignments) -> operands by name: made up.
+    check : callable
+        (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written.
+    search : callable
+        (handle, problem, policy, operands) -> AlgorithmTable, the best first.
+    """
+
+    operands_of: Callable[..., Mapping[str, Any]]
+    check: Callable[..., Mapping[str, Any]]
+    search: Callable[..., AlgorithmTable]
+
+
+SEARCHES: dict[type[Problem], Search] = {
+    ConvolutionForwardProblem: Search(
+        convolution.operands_of, convolution.check_operands, convolution.search_convolution_forward
+    ),
+    RNNForwardProblem: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn),
+}
+
+
+class Tuner:
+    """Finds the best algorithm for a problem on a handle's device, and remembers it.
+
+    Parameters
+    ----------
+    handle : Handle
+        What is timed on; waited for where something is measured.
+    cache : TuningCache, str or Path, optional
+        Where choices are remembered: a cache, a file, ":memory:".  If not given, the file that `TuningCache` has by default.
+        Times of the emulated device are never written to a cache.
+    policy : TuningPolicy, optional
+        What is wanted: the least device time, if not given.
+
+    Attributes
+    ----------
+    handle, cache, policy
+        As given.
+    measured : int
+        How many problems this tuner measured itself.
+    owns_cache : bool
+        Whether the cache was opened here.
+
+    Raises
+    ------
+    ArgumentError
+        Not a handle, a cache or a policy.
+
+    Examples
+    --------
+    >>> tuner = dnn.Tuner(handle)  # doctest: +SKIP
+    >>> print(tuner.tune(problem).explain())  # doctest: +SKIP
+    >>> y = dnn.convolution_forward(handle, x, w, conv, algorithm=tuner.choose(problem))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        cache: TuningCache | str | os.PathLike[str] | None = None,
+        policy: TuningPolicy | None = None,
+    ) -> None:
+        if not isinstance(handle, Handle):
+            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
+        handle.use()
+        if policy is not None and not isinstance(policy, TuningPolicy):
+            raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
+        self.handle = handle
+        self.owns_cache = not isinstance(cache, TuningCache)
+        self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
+        self.policy = policy or TuningPolicy()
+        self.measured = 0
+        self._emulated: dict[TuningKey, TuningEntry] = {}  # times of the emulated device, which go nowhere else
+        self._choices: OrderedDict[Hashable, AlgorithmResult] = OrderedDict()
+        self._told: set[Problem] = set()
+
+    @cached_property
+    def device(self) -> DeviceIdentity:
+        """What times are measured on and with: part of every key."""
+        facts, handle = self.handle.device.facts(), self.handle
+        return DeviceIdentity(facts.name, facts.compute_capability, facts.driver, handle.version, handle.device.kind)
+
+    def tune(self, problem: Problem, operands: Mapping[str, Any] | None = None) -> AlgorithmTable:
+        """Return every candidate for a problem, the best first: remembered, or measured now.
+
+        Parameters
+        ----------
+        problem : Problem
+            What should be done.
+        operands : mapping, optional
+            Data to measure with, instead of made-up values: "x" and "w", and "out" where it is read, of a convolution; "x"
+            and "weights", and "hx" and "cx" where there are any, of an RNN.  None of them is written.  The problem is
+            measured now, and the result replaces what was remembered.
+
+        Returns
+        -------
+        AlgorithmTable
+            ``table.explain()`` says of each candidate why it was not chosen; ``table.best()`` is the choice, if there is one.
+
+        Raises
+        ------
+        ArgumentError
+            Not a problem of a kind that can be tuned, or operands that are not the problem's.
+        CudnnError, DeviceMemoryError
+            The device failed.
+        """
+        search = _search_for(problem)
+        policy = self._policy_within(self.handle.workspace.limit_for(None))
+        if operands is None:
+            return self._look_up(problem, {}, policy) or self._measure(problem, {}, policy)
+        checked = search.check(self.handle, problem, operands)
+        aligned = {name: alignment_of(array) for name, array in checked.items() if isinstance(array, DeviceArray)}
+        with self._device_alone():
+            table = self._search(problem, policy, checked)
+            self._remember(self._key(problem, aligned, policy), table)
+        return table
+
+    def choose(
+        self,
+        problem: Problem,
+        alignments: Mapping[str, int] | None = None,
+        limit: int | None = None,
+        key: Hashable = None,
+    ) -> AlgorithmResult | None:
+        """Return the best candidate for a problem, remembered or measured now.
+
+        Parameters
+        ----------
+        problem : Problem
+            What should be done.  Where an RNN's lengths were never met, similar ones decide, so that sequences of many
+            lengths are measured a few times only.
+        alignments : mapping, optional
+            What each operand's address is a multiple of, in bytes: powers of two up to 256, which is assumed otherwise.
+        limit : int, optional
+            Bytes of workspace, beside the policy's own limit.
+        key : hashable, optional
+            Under which `recall` finds this choice.
+
+        Returns
+        -------
+        AlgorithmResult or None
+            To be passed to an operation as `algorithm`.  None, with a warning, where it would have to be measured while a
+            CUDA graph is recorded on the handle's stream.
+
+        Raises
+        ------
+        NoAlgorithmError
+            Nothing satisfies the policy; the message says what excluded each candidate.
+        ArgumentError, CudnnError, DeviceMemoryError
+            As in `tune`.
+        """
+        _search_for(problem)
+        policy, aligned = self._policy_within(limit), dict(alignments or {})
+        table = self._look_up(problem, aligned, policy)
+        if table is None:
+            problem = typical(problem)
+            table = self._look_up(problem, aligned, policy)
+        if table is None:
+            if self.handle.device.is_capturing(self.handle.stream):
+                self._tell_untuned(problem)
+                return None
+            table = self._measure(problem, aligned, policy)
+        choice = table.best()
+        if key is not None:
+            self._choices[key] = choice
+            while len(self._choices) > _MOST_REMEMBERED:
+                self._choices.popitem(last=False)
+        return choice
+
+    def recall(self, key: Hashable) -> AlgorithmResult | None:
+        """Return the choice that was made under a key of the caller's; None if there is none."""
+        return self._choices.get(key)
+
+    def is_remembered(self, problem: Problem) -> bool:
+        """Tell whether `tune` would measure nothing for a problem."""
+        _search_for(problem)
+        return self._look_up(problem, {}, self._policy_within(self.handle.workspace.limit_for(None))) is not None
+
+    def _policy_within(self, limit: int | None) -> TuningPolicy:
+        return self.policy.within(limit, self.handle.device.memory_info()[1])
+
+    def _key(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
+        less = {name: value for name, value in alignments.items() if value < ALIGNMENT}
+        return make_key(problem, less, policy, self.device)
+
+    def _look_up(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable | None:
+        key = self._key(problem, alignments, policy)
+        entry = self._emulated.get(key) if self.device.is_emulated else self.cache.get(key)
+        if entry is None:
+            return None
+        memory = self.handle.device.memory_info()[1]
+        timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
+        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=memory)
+
+    def _measure(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable:
+        with self._device_alone():
+            found = self._look_up(problem, alignments, policy)  # by somebody else, while this one waited
+            if found is not None:
+                return found
+            operands = _search_for(problem).operands_of(self.handle, problem, alignments)
+            start = time.perf_counter()
+            table = self._search(problem, policy, operands)
+            self._remember(self._key(problem, alignments, policy), table, time.perf_counter() - start)
+            return table
+
+    def _search(self, problem: Problem, policy: TuningPolicy, operands: Mapping[str, Any]) -> AlgorithmTable:
+        self.measured += 1
+        before, self.handle.chooser = self.handle.chooser, None
+        try:
+            return _search_for(problem).search(self.handle, problem, policy, operands)
+        finally:
+            self.handle.chooser = before
+
+    def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float = 0.0) -> None:
+        if not any(row.ok for row in table):
+            return  # nothing to choose from, maybe for want of memory: the next one may try again
+        now = datetime.now(timezone.utc).isoformat()
+        version = metadata.version("cudnnlite")
+        entry = TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, version)
+        if self.device.is_emulated:
+            self._emulated[key] = entry
+        else:
+            self.cache.put(entry)
+        self._choices.clear()
+
+    @contextmanager
+    def _device_alone(self) -> Iterator[None]:
+        """Let no other tuner with this cache measure on this device, which would disturb both, or measure the same."""
+        if self.device.is_emulated:
+            yield
+        else:
+            with self.cache.exclusive(self.handle.device.facts().uuid):
+                yield
+
+    def _tell_untuned(self, problem: Problem) -> None:
+        if problem not in self._told:
+            self._told.add(problem)
+            warn_user(
+                f"{problem} was never tuned, and cannot be while a CUDA graph is recorded; cuDNN's heuristic chooses. Make the "
+                "call once before recording, or tune it with tune_model",
+                TuningWarning,
+            )
+
+
+@contextmanager
+def autotuned(
+    handle: Handle,
+    *,
+    cache: TuningCache | str | os.PathLike[str] | None = None,
+    policy: TuningPolicy | None = None,
+) -> Iterator[Tuner]:
+    """Let every operation on a handle that names no algorithm use the tuned choice, until the block ends.
+
+    The first call of each kind measures, unless the choice is remembered: it takes a second or so, and waits for the device.
+
+    Parameters
+    ----------
+    handle : Handle
+        Whose operations.
+    cache, policy
+        As in `Tuner`.
+
+    Yields
+    ------
+    Tuner
+        What chooses.
+
+    Raises
+    ------
+    ArgumentError
+        As in `Tuner`.
+    """
+    tuner = Tuner(handle, cache, policy)
+    before, handle.chooser = handle.chooser, tuner
+    try:
+        yield tuner
+    finally:
+        handle.chooser = before
+        if tuner.owns_cache:
+            tuner.cache.close()
+
+
+def _search_for(problem: Any) -> Search:
+    for kind, search in SEARCHES.items():
+        if isinstance(problem, kind):
+            return search
+    names = ", ".join(kind.__name__ for kind in SEARCHES)
+    raise ArgumentError(f"problem={problem!r} cannot be tuned; allowed: {names}")

@@ -1,0 +1,38 @@
+"""`typical`: the problem that stands for all of those for which the same choice is right."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from math import floor, log2
+
+from cudnnlite.problems import Problem, RNNForwardProblem
+from cudnnlite.specs import RNNDataSpec
+
+
+@singledispatch
+def typical(problem: Problem) -> Problem:
+    """Return the problem that is measured when a call poses this one.
+
+    A convolution stands for itself.  Sequences come in all lengths, and each would be measured anew: their number of steps is
+    rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that differ become evenly spread ones.
+    """
+    return problem
+
+
+@typical.register
+def _(problem: RNNForwardProblem) -> RNNForwardProblem:
+    data = problem.data
+    steps = rounded(data.max_length)
+    if data.is_full:
+        lengths = (steps,) * data.batch
+    else:  # all of them descend to 1, so that not all are full
+        lengths = tuple(max(1, steps - number * steps // data.batch) for number in range(data.batch))
+    values = data.values() | {"max_length": max(steps, 2 - data.is_full), "lengths": lengths}
+    return RNNForwardProblem(problem.spec, RNNDataSpec.from_values(values), problem.training)
+
+
+def rounded(number: int) -> int:
+    """Return the nearest of 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two, and one and a half times them."""
+    below = 1 << floor(log2(number))
+    steps = (below, below + below // 2, 2 * below)
+    return min(steps, key=lambda step: (abs(step - number), step))

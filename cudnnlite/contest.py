@@ -1,0 +1,113 @@
+"""`Contest`: the candidates of a search against each other, timed under the same conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from cudnnlite import recording
+from cudnnlite.handle import Handle
+from cudnnlite.results import AlgorithmResult
+from cudnnlite.timing import GIVE_UP, Stopwatch
+
+
+class Contest:
+    """Candidates that ran, and what their times are.
+
+    Parameters
+    ----------
+    handle : Handle
+        On a stream that can be recorded; see `own_stream`.
+    latency : bool
+        Whether the time of an eager call decides, instead of the device's time.
+    flush_l2 : bool
+        See `Stopwatch`.
+    """
+
+    def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
+        self._latency = latency
+        self._stopwatch = Stopwatch(handle.device, handle.stream, flush_l2=flush_l2)
+        self._works: dict[Hashable, Callable[[], object]] = {}
+        self._firsts: dict[Hashable, float] = {}
+        self.replayed = False
+
+    def enter(self, key: Hashable, work: Callable[[], object]) -> None:
+        """Run a candidate's work for the first time; it must be harmless to run it again."""
+        self._firsts[key] = self._stopwatch.first(work)
+        self._works[key] = work
+
+    def is_hopeless(self, key: Hashable) -> bool:
+        """Tell whether a candidate cannot become the best any more, after a second look where kernels were loaded."""
+        (self._firsts[key],) = self._stopwatch.look_again([self._works[key]], [self._firsts[key]])
+        return not self._stopwatch.is_worth(self._firsts[key])
+
+    def finish(self, rows: dict[Hashable, AlgorithmResult]) -> list[AlgorithmResult]:
+        """Time all that were entered, and return the rows with their times, the best first, what did not run last.
+
+        Parameters
+        ----------
+        rows : dict
+            Every candidate's row, under the key that it was entered with if it was.
+        """
+        rows = dict(rows)
+        keys = list(self._works)
+        firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])
+        self._firsts.update(zip(keys, firsts, strict=True))
+        for key, ms in self._firsts.items():
+            rows[key] = replace(rows[key], time_ms=ms, remark=f"not repeated: more than {GIVE_UP:g} times the best")
+        worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
+        works, firsts = [self._works[key] for key in worth], [self._firsts[key] for key in worth]
+        timings = self._stopwatch.repeat(works, firsts)
+        calls = self._stopwatch.calls(works, firsts, thorough=self._latency)
+        for key, timing, call in zip(worth, timings, calls, strict=True):
+            rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **call._asdict(), remark="")
+        self.replayed = any(timing.replayed for timing in timings)
+        return ranked(list(rows.values()), latency=self._latency)
+
+    def close(self) -> None:
+        """Give back the memory that the timing took."""
+        self._stopwatch.close()
+
+
+def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[AlgorithmResult]:
+    """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
+
+    def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
+        time = row.call_us if latency else row.time_ms
+        return not row.ok, time is None, 0.0 if time is None else time
+
+    found = sorted(rows, key=order)
+    if found and not latency:
+        best = found[0]
+        found[1:] = [
+            replace(row, remark="within the noise of the first") if _alike(best, row) else row for row in found[1:]
+        ]
+    return found
+
+
+def _alike(best: AlgorithmResult, row: AlgorithmResult) -> bool:
+    """Tell whether the distance of two medians is less than half the distance between the quartiles of either."""
+    if not row.ok or best.time_ms is None or row.time_ms is None or best.spread_ms is None or row.spread_ms is None:
+        return False
+    return row.time_ms - best.time_ms <= max(best.spread_ms, row.spread_ms) / 2
+
+
+@contextmanager
+def own_stream(handle: Handle) -> Iterator[Any]:
+    """Put the handle on a stream of its own for the time of a search: one that can be captured.
+
+    Calls of a search are not what the program is asked for: `record_problems` leaves them out.
+    """
+    before = handle.stream
+    own = handle.device.create_stream()
+    own.wait(before)
+    handle.stream = own
+    try:
+        with recording.paused():
+            yield own
+    finally:
+        own.sync()
+        handle.workspace.release(own)
+        handle.stream = before

@@ -1,0 +1,161 @@
+"""What a tuning found, for people and for programs: one HTML page that needs nothing else, and plain values for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite.autotune.rows import row_to_plain
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace, within_noise
+from cudnnlite.errors import ArgumentError
+from cudnnlite.plots import front_of
+from cudnnlite.results import AlgorithmResult
+
+SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
+
+
+def write_html(path: str | Path, tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> None:
+    """Write the report: one page with its style and its charts inside, that asks nothing of the network.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, in a folder that exists; it is overwritten.
+    tunings, facts
+        As in `to_json`.  The same ones give the same bytes.
+
+    Raises
+    ------
+    ArgumentError
+        As in `to_json`, or the path is not that of a file in a folder that exists; nothing is written.
+    MissingPackageError
+        jinja2 or matplotlib is not installed.
+    """
+    path = Path(path)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
+    from cudnnlite.report_page import render
+
+    page = render(tunings, facts, _policy(tunings, facts))
+    path.write_bytes(page.encode("utf-8", errors="replace"))
+
+
+def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that the report shows, as values that JSON can hold.
+
+    Parameters
+    ----------
+    tunings : sequence of TunedProblem
+        What was tuned.
+    facts : mapping
+        Versions, device, time; under 'policy' what `TuningPolicy.to_plain` returns.
+
+    Returns
+    -------
+    dict
+        'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all its candidates under 'rows',
+        each as `cudnnlite.autotune.rows.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
+        A figure that is missing, or that is no finite number, is None.
+
+    Raises
+    ------
+    ArgumentError
+        `tunings` or `facts` is something else, or a chosen row is not in its table.
+    """
+    policy = _policy(tunings, facts)
+    totals = [total for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
+    plain: dict[str, Any] = _plain(
+        {
+            "schema": SCHEMA,
+            "facts": facts,
+            "problems": [_problem(tuned, policy) for tuned in tunings],
+            "model": {
+                "calls": sum(tuned.count for tuned in tunings),
+                "chosen": sum(tuned.chosen is not None for tuned in tunings),
+                "from_cache": sum(tuned.from_cache for tuned in tunings),
+                "total_ms": sum(totals) if totals else None,
+                "workspace": max((tuned.chosen.workspace for tuned in tunings if tuned.chosen), default=None),
+                "shared_workspace": [
+                    {"workspace": size, "total_ms": total} for size, total in shared_workspace(tunings, policy)
+                ],
+            },
+        }
+    )
+    return plain
+
+
+def _policy(tunings: Any, facts: Any) -> Policy:
+    """Check what the report is made of, and return the policy."""
+    if isinstance(tunings, (str, bytes)) or not isinstance(tunings, Sequence):
+        raise ArgumentError(f"tunings={tunings!r} is not a sequence of TunedProblem")
+    for index, tuned in enumerate(tunings):
+        if not isinstance(tuned, TunedProblem):
+            raise ArgumentError(f"tunings[{index}]={tuned!r} is not a TunedProblem")
+    if not isinstance(facts, Mapping):
+        raise ArgumentError(f"facts={facts!r} is not a mapping of names to what they are")
+    policy = facts.get("policy") or {}
+    if not isinstance(policy, Mapping):
+        raise ArgumentError(f"facts['policy']={policy!r} is not a mapping; allowed: what TuningPolicy.to_plain returns")
+    return policy
+
+
+def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
+    place, runner_up = tuned.place, tuned.runner_up(policy)
+    reasons = tuned.reasons(policy)
+    return {
+        "title": tuned.title,
+        "description": describe(tuned.problem),
+        "problem": tuned.problem.to_plain(),
+        "flops": tuned.problem.flops,
+        "names": tuned.names,
+        "count": tuned.count,
+        "from_cache": tuned.from_cache,
+        "timing": tuned.table.timing,
+        "searched_with": tuned.table.searched_with,
+        "chosen": place,
+        "why_none": tuned.why_none,
+        "total_ms": tuned.total_ms(policy),
+        "runner_up": None if place is None or runner_up is None else _runner_up(tuned, place, runner_up, policy),
+        "pareto": front_of(tuned.table),
+        "rows": [
+            _row(row, "" if index == place else why)
+            for index, (row, why) in enumerate(zip(tuned.table, reasons, strict=True))
+        ],
+    }
+
+
+def _runner_up(tuned: TunedProblem, place: int, index: int, policy: Policy) -> dict[str, Any]:
+    chosen, other = tuned.table[place], tuned.table[index]
+    least, each = cost(chosen, policy), cost(other, policy)
+    return {
+        "row": index,
+        "slower_ms": None if least is None or each is None else each - least,
+        "ratio": each / least if least and each is not None else None,
+        "within_noise": within_noise(other, chosen) and policy.get("objective") != "latency",
+    }
+
+
+def _row(row: AlgorithmResult, why_not_chosen: str) -> dict[str, Any]:
+    plain = row_to_plain(row)
+    # where it has a word for NaN or an infinity, the number is None here
+    known = {
+        name: None if isinstance(getattr(row, name), float) and isinstance(value, str) else value
+        for name, value in plain.items()
+    }
+    return {**known, "ok": row.ok, "why_not_chosen": why_not_chosen}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: enums by name, no NaN and no infinity."""
+    if isinstance(value, CEnum):
+        return value.name
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -1,0 +1,320 @@
+"""Forward convolutions on the device: what the tuner chooses beside cudnnFind, cuDNN's v7 heuristic and PyTorch.
+
+    python tests/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--check]
+
+The problems are DeepBench's 94 training convolutions and the distinct layers of ResNet-50 at batch 32.  Each is timed as CUDA
+graphs of calls, replayed, between two events, in shuffled rounds with all the peers among them; medians.  PyTorch runs with
+`cudnn.benchmark = True`.  'best' is the least of all candidates that came within a quarter of the choice when they were tuned,
+timed again here.  Where the choice, the best and PyTorch lie within a few percent, these are taken in more rounds.
+
+With `--eager` the tuner's objective is latency, and the times are wall times of eager calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import cudnnlite as dnn
+
+DATA = Path(__file__).parents[1] / "data"
+# name: (dtype, layout, math type, channels in multiples of)
+CONFIGS = {
+    "f32": ("float32", "NCHW", "FMA", 1),
+    "tf32": ("float32", "NCHW", "DEFAULT", 1),
+    "tf32-nhwc": ("float32", "NHWC", "DEFAULT", 1),
+    "f16-nhwc": ("float16", "NHWC", "DEFAULT", 8),
+    "bf16-nhwc": ("bfloat16", "NHWC", "DEFAULT", 8),
+}
+TARGETS = {"f32": 0.83, "tf32": 1.03, "f16-nhwc": 1.00}  # geometric mean of ours over PyTorch's
+WITHIN = 1.03  # ours over the best of all candidates, on every row
+ROUNDS, MORE_ROUNDS, NEAR = 7, 14, 0.05
+AGREE = {"f32": 1e-4, "tf32": 5e-3, "tf32-nhwc": 5e-3, "f16-nhwc": 5e-3, "bf16-nhwc": 3e-2}
+
+
+def shapes():
+    """Yield (name, n, c, h, w, k, r, s, padding, stride)."""
+    for number, row in enumerate(json.loads((DATA / "deepbench_convolutions.json").read_text())["convolution"]):
+        n, c, h, w, k, r, s, pad_h, pad_w, stride_h, stride_w = row
+        yield f"deepbench {number}", n, c, h, w, k, r, s, (pad_h, pad_w), (stride_h, stride_w)
+    for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]:
+        steps = ((row["pad"],) * 2, (row["stride"],) * 2)
+        yield f"resnet50 x{row['count']}", 32, row["c"], row["h"], row["w"], row["k"], row["r"], row["s"], *steps
+
+
+def problem_of(shape, config):
+    """Return the problem."""
+    _, n, c, h, w, k, r, s, padding, stride = shape
+    dtype, layout, math_type, multiple = CONFIGS[config]
+    c, k = (math.ceil(size / multiple) * multiple for size in (c, k))
+    conv = dnn.ConvolutionSpec(padding, stride, math_type=math_type)
+    return dnn.ConvolutionForwardProblem(
+        dnn.TensorSpec((n, c, h, w), dtype, layout), dnn.FilterSpec((k, c, r, s), dtype, layout), conv
+    )
+
+
+class Peer:
+    """torch.nn.functional.conv2d on our stream."""
+
+    def __init__(self, problem, x, w, stream):
+        import torch
+
+        self.torch, self.problem = torch, problem
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = problem.math_type != dnn.MathType.FMA
+        self.x, self.w = torch.from_dlpack(x), torch.from_dlpack(w)
+        self.stream = torch.cuda.ExternalStream(int(stream.handle))
+        torch.cuda.synchronize()
+
+    def __call__(self):
+        with self.torch.no_grad(), self.torch.cuda.stream(self.stream):
+            self.y = self.call()
+
+    def call(self):
+        """Make the call on PyTorch's stream."""
+        conv = self.problem.conv
+        return self.torch.nn.functional.conv2d(self.x, self.w, padding=conv.padding, stride=conv.stride)
+
+    def graph(self, repeats):
+        """Return what replays a graph of `repeats` calls."""
+        torch = self.torch
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.graph(graph, stream=side):
+            for _ in range(repeats):
+                self.captured = self.call()
+        torch.cuda.synchronize()
+
+        def replay():
+            with torch.cuda.stream(self.stream):
+                graph.replay()
+
+        return replay
+
+    def kernels(self):
+        """Return the names of the kernels that a call runs, the longest first, with their microseconds."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as taken:
+            self()
+            self.stream.synchronize()
+        events = sorted(taken.key_averages(), key=lambda event: -event.device_time_total)
+        return [f"{event.key[:60]} {event.device_time_total:.1f}" for event in events if event.device_time_total][:3]
+
+
+def rounds_of(measure, names, close):
+    """Return {name: median of measure(name)} over shuffled rounds, more of them for those that `close` names."""
+    shuffle, taken = random.Random(0), {name: [] for name in names}
+
+    def take(order, rounds):
+        for _ in range(rounds):
+            shuffle.shuffle(order)
+            for name in order:
+                taken[name].append(measure(name))
+
+    def medians():
+        return {name: statistics.median(times) for name, times in taken.items()}
+
+    take(list(names), ROUNDS)
+    near = close(medians())
+    if len(near) > 1:
+        take(near, MORE_ROUNDS)
+    return medians()
+
+
+def near_each_other(medians):
+    """Return those that further rounds have to tell apart: the choice, and what lies near it or, with PyTorch, near the best."""
+    best = min(ms for name, ms in medians.items() if name != "torch")
+    return [name for name, ms in medians.items() if name == "ours" or ms <= (1 + NEAR) * best]
+
+
+def run(handle, shape, config, eager):
+    """Measure one row."""
+    problem, device, stream = problem_of(shape, config), handle.device, handle.stream
+    start = time.perf_counter()
+    table = dnn.Tuner(handle, ":memory:", dnn.TuningPolicy("latency" if eager else "device")).tune(problem)
+    tuning_s = time.perf_counter() - start
+    from cudnnlite.autotune.convolution import operands_of
+
+    operands = operands_of(handle, problem)
+    x, w, y = (operands[name] for name in ("x", "w", "out"))
+    found = dnn.find_convolution_forward(handle, x, w, problem.conv, out=y)
+    ranked = dnn.get_convolution_forward(handle, x, w, problem.conv, out=y)
+    ours, limit = table.best(), 1.25
+    cost = (lambda row: row.call_us) if eager else (lambda row: row.time_ms)
+    wanted = {"ours": ours, "find": found.best(), "heuristic": ranked.best()}
+    if eager:
+        wanted["device's"] = min((row for row in table if row.ok), key=lambda row: row.time_ms)
+    for row in table:
+        if row.ok and row is not table[0] and cost(row) is not None and cost(row) <= limit * cost(table[0]):
+            wanted[name_of(row)] = row
+    peer = Peer(problem, x, w, stream)
+    peer()
+    stream.sync()
+    works, plans, same = {"torch": peer}, {}, {}
+    for name, row in wanted.items():
+        same[name] = name_of(row)
+        if name_of(row) not in plans:
+            plans[name_of(row)] = dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=row)
+        plan = plans[name_of(row)]
+        plan(x, w, out=y)  # the workspace grows before anything is recorded
+        works[name] = lambda plan=plan: plan(x, w, out=y)
+    # one plan, one measurement: two names of it must not differ by noise
+    first = {}
+    alias = {name: first.setdefault(same.get(name, name), name) for name in works}
+    names = list(dict.fromkeys(alias.values()))
+    works["ours"]()
+    got, expected = y.numpy().astype(np.float64), peer.y.double().cpu().numpy()
+    error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+    best_ms = ours.time_ms
+    if eager:
+        calls = max(1, min(20, round(2 / best_ms)))
+
+        def measure(name):
+            stream.sync()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                works[name]()
+            stream.sync()
+            return (time.perf_counter() - begin) / calls * 1e6
+    else:
+        repeats = max(1, min(32, round(0.5 / best_ms)))
+        graphs = {"torch": peer.graph(repeats)}
+        for name in names:
+            if name != "torch":
+                graphs[name] = device.capture(lambda name=name: [works[name]() for _ in range(repeats)], stream)
+        for replay in graphs.values():
+            replay()
+
+        def measure(name):
+            return device.elapsed_ms(graphs[name], stream) / repeats * 1e3
+
+    us = rounds_of(measure, names, near_each_other)
+    us = {name: us[alias[name]] for name in works}
+    kernels = peer.kernels() if us["torch"] < 0.98 * min(v for n, v in us.items() if n != "torch") and not eager else []
+    for plan in plans.values():
+        plan.close()
+    handle.workspace.release()
+    return {
+        "shape": shape, "config": config, "error": error, "tuning_s": tuning_s, "us": us, "same": same, "kernels": kernels,
+        "flops": problem.flops,
+        "table": [
+            [name_of(row), row.time_ms, row.spread_ms, row.call_us, row.host_us, row.find_ms, row.workspace, row.error,
+             str(row.status), row.why_not, row.remark] for row in table
+        ],
+    }  # fmt: skip
+
+
+def name_of(row):
+    """Return 'FFT/FMA'."""
+    return f"{row.algorithm}/{row.math_type}{'/' + row.layout if row.layout else ''}"
+
+
+def best_of(row):
+    """Return the least time of all candidates."""
+    return min(us for name, us in row["us"].items() if name != "torch")
+
+
+def geometric_mean(values):
+    """Return the geometric mean."""
+    return float(np.exp(np.mean(np.log(list(values))))) if values else float("nan")
+
+
+def title(shape):
+    """Return '32x64x56x56 * 64x3x3 pad 1 stride 1'."""
+    _, n, c, h, w, k, r, s, padding, stride = shape
+    pad, step = ("x".join(map(str, pair if pair[0] != pair[1] else pair[:1])) for pair in (padding, stride))
+    return f"{n}x{c}x{h}x{w} by {k}x{r}x{s} pad {pad} stride {step}"
+
+
+def report(rows, markdown, eager):
+    """Print a line for each row."""
+    extra = ("device's",) if eager else ()
+    heads = ("config", "problem", "choice", "ours us", *extra, "best", "cudnnFind", "heuristic", "torch", "ours/torch")
+    lines = [heads]
+    for row in rows:
+        us = row["us"]
+        figures = (us["ours"], *(us[name] for name in extra), best_of(row), us["find"], us["heuristic"], us["torch"])
+        lines.append((row["config"], title(row["shape"]), row["same"]["ours"], *(f"{value:.1f}" for value in figures),
+                      f"{us['ours'] / us['torch']:.3f}"))  # fmt: skip
+    if markdown:
+        lines.insert(1, ("---",) * len(heads))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells))
+
+
+def judge(rows, eager):
+    """Print the means beside the targets; return whether all are met."""
+    good = True
+    for config in dict.fromkeys(row["config"] for row in rows):
+        mine = [row for row in rows if row["config"] == config]
+        ratios = {
+            peer: [row["us"][peer] / best_of(row) for row in mine] for peer in ("ours", "find", "heuristic", "torch")
+        }
+        torch = geometric_mean([row["us"]["ours"] / row["us"]["torch"] for row in mine])
+        target = TARGETS.get(config)
+        off = [row for row, ratio in zip(mine, ratios["ours"], strict=True) if ratio > WITHIN]
+        print(f"{config}, {len(mine)} rows: ours/torch geometric mean {torch:.3f} (target {target}), over the best candidate:",
+              ", ".join(f"{peer} {geometric_mean(values):.3f} (worst {max(values):.2f})" for peer, values in ratios.items()),
+              f"; ours beyond {WITHIN} in {len(off)}; torch below ours in {sum(r['us']['torch'] < r['us']['ours'] for r in mine)}")
+        if eager:
+            lost = [row["us"]["ours"] / row["us"]["device's"] for row in mine]
+            print(f"  latency's choice over device's: geometric mean {geometric_mean(lost):.3f}, worst {max(lost):.3f}")
+        good &= (target is None or torch <= target) and not off
+    seconds = [row["tuning_s"] for row in rows]
+    print(f"tuning: {sum(seconds):.1f} s in all, median {statistics.median(seconds):.2f} s, the longest {max(seconds):.2f} s")
+    for row in rows:
+        if row["kernels"]:
+            print(f"torch wins: {row['config']} {title(row['shape'])}: {best_of(row):.1f} us against {row['us']['torch']:.1f} by",
+                  "; ".join(row["kernels"]))
+    return good
+
+
+def main():
+    """Run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--configs", default=",".join(CONFIGS))
+    parser.add_argument("--every", type=int, default=1, help="only each n-th problem")
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--seconds", type=float, default=1e9, help="leave out what would begin later")
+    arguments = parser.parse_args()
+    import torch
+
+    rows, begin, left_out = [], time.perf_counter(), 0
+    with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
+        print(f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]},",
+              f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}")
+        for config in arguments.configs.split(","):
+            for shape in list(shapes())[:: arguments.every]:
+                if time.perf_counter() - begin > arguments.seconds:
+                    left_out += 1
+                    continue
+                rows.append(run(handle, shape, config, arguments.eager))
+                if rows[-1]["error"] > AGREE[config]:
+                    print("DISAGREES with torch:", config, title(shape), f"{rows[-1]['error']:.1e}")
+                torch.cuda.empty_cache()
+                if arguments.json and len(rows) % 20 == 0:
+                    arguments.json.write_text(json.dumps(rows))  # a run may be cut short
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows))
+    if left_out:
+        print(f"left out for want of time: {left_out} rows")
+    report(rows, arguments.markdown, arguments.eager)
+    good = judge(rows, arguments.eager)
+    return 0 if good or not arguments.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

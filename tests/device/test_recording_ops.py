@@ -1,0 +1,184 @@
+"""Operations that run while somebody records: which calls count, and as which problem."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.ops import convolution, rnn_plan
+from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.recording import record_problems
+
+from .test_rnn_plan import Network
+
+SPEC = dnn.ConvolutionSpec(padding=1, stride=2, math_type="FMA")
+
+
+def counts(found):
+    return {listed.problem: listed.count for listed in found}
+
+
+def operands(handle, batch=2, layout=None):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, 3, 8, 9), np.float32)
+    w = rng.standard_normal((4, 3, 3, 3), np.float32)
+    return handle.array(x, layout=layout), handle.array(w, layout=layout)
+
+
+def posed(x, w, conv=SPEC, **options):
+    return ConvolutionForwardProblem(x.spec, dnn.FilterSpec(w.shape, w.spec.dtype, w.layout), conv, **options)
+
+
+# ---------------------------------------------------------------- convolution
+
+
+def test_every_call_of_a_convolution_counts(handle):
+    x, w = operands(handle)
+    last = operands(handle, layout="NHWC")
+    dnn.convolution_forward(handle, x, w, SPEC)
+    with dnn.plan_convolution_forward(handle, x, w, SPEC) as plan, record_problems() as found:
+        with dnn.plan_convolution_forward(handle, x, w):  # made, but not called
+            assert len(found) == 0
+        y = dnn.convolution_forward(handle, x, w, SPEC)
+        dnn.convolution_forward(handle, x, w, SPEC, out=y, algorithm="IMPLICIT_GEMM", workspace_limit="1 MiB")
+        for _ in range(3):
+            plan(x, w, out=y)
+        dnn.convolution_forward(handle, *last, SPEC)
+    dnn.convolution_forward(handle, x, w, SPEC)
+    assert counts(found) == {posed(x, w): 5, posed(*last): 1}
+    assert posed(x, w) != posed(*last)
+    assert all(listed.names == () for listed in found)
+
+
+def test_a_convolution_is_recorded_with_its_scalars_and_its_output(handle):
+    x, w = operands(handle)
+    spec = dnn.TensorSpec((2, 4, 4, 5), "float32", "NHWC")
+    out = handle.array(np.zeros(spec.shape, np.float32), layout=spec.layout)
+    with record_problems() as found:
+        dnn.convolution_forward(handle, x, w, SPEC, alpha=0.1, beta=1, out=out)
+    (listed,) = found
+    assert listed.problem == posed(x, w, y=spec, alpha=0.1, beta=1.0)
+    assert listed.problem.alpha == 0.1  # as it was asked for, not as a float32
+    assert listed.problem.y == spec
+
+
+def test_what_a_problem_says_can_be_asked_again(handle):
+    x, w = operands(handle, layout="NHWC")
+    with record_problems() as found:
+        y = dnn.convolution_forward(handle, x, w, SPEC)
+        problem = found[0].problem
+        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, out=problem.y) as plan:
+            again = plan(x, w)
+    np.testing.assert_array_equal(again.numpy(), y.numpy())
+    assert counts(found) == {problem: 2}
+
+
+def test_calls_that_were_not_made_do_not_count(handle):
+    x, w = operands(handle)
+    empty = handle.empty(dnn.TensorSpec((0, 3, 8, 9)))
+    with record_problems() as found:
+        assert dnn.convolution_forward(handle, empty, w, SPEC).shape == (0, 4, 4, 5)
+        with pytest.raises(dnn.ArgumentError):
+            dnn.convolution_forward(handle, x, w, SPEC, out=x)
+        with pytest.raises(dnn.CudnnError):
+            dnn.convolution_forward(handle, x, w, SPEC, algorithm="WINOGRAD")  # which has no strides
+    assert len(found) == 0
+
+
+def test_searches_do_not_count(handle):
+    x, w = operands(handle)
+    network = Network(handle)
+    with record_problems() as found:
+        dnn.find_convolution_forward(handle, x, w, SPEC)
+        dnn.get_convolution_forward(handle, x, w, SPEC)
+        table = dnn.find_rnn_forward(handle, network.spec, network.weights, network.x, algorithms=["STANDARD"])
+        assert table.best().time_ms is not None  # it has run
+        assert len(found) == 0
+        dnn.convolution_forward(handle, x, w, SPEC)  # and what comes after it does
+    assert found.total == 1
+
+
+def test_other_threads_count(device):
+    problems = []
+
+    def work(batch):
+        with dnn.Handle(device) as handle:
+            x, w = operands(handle, batch)
+            for _ in range(batch):
+                dnn.convolution_forward(handle, x, w, SPEC)
+            problems.append(posed(x, w))
+
+    with record_problems() as found:
+        threads = [threading.Thread(target=work, args=(batch,)) for batch in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts(found) == {problem: problem.x.shape[0] for problem in problems}
+    assert len(found) == 3
+
+
+def test_nothing_is_made_while_nobody_records(handle, monkeypatch):
+    x, w = operands(handle)
+    network = Network(handle)
+
+    def refuse(*_):
+        raise AssertionError("made without need")
+
+    monkeypatch.setattr(convolution, "ConvolutionForwardProblem", refuse)
+    monkeypatch.setattr(rnn_plan, "RNNForwardProblem", refuse)
+    dnn.convolution_forward(handle, x, w, SPEC)
+    dnn.rnn_forward(handle, network.spec, network.weights, network.x)
+    with record_problems(), pytest.raises(AssertionError, match="made without need"):
+        dnn.convolution_forward(handle, x, w, SPEC)
+    with record_problems(), pytest.raises(AssertionError, match="made without need"):
+        dnn.rnn_forward(handle, network.spec, network.weights, network.x)
+
+
+# ---------------------------------------------------------------- recurrent networks
+
+
+def test_every_forward_call_of_a_network_counts(handle):
+    network = Network(handle)
+    spec, weights, x = network.spec, network.weights, network.x
+    with dnn.plan_rnn(handle, spec, x, lengths=(5, 5, 3, 1)) as plan, record_problems() as found:
+        with dnn.plan_rnn(handle, spec, x):  # made, but not called
+            assert len(found) == 0
+        dnn.rnn_forward(handle, spec, weights, x)
+        dnn.rnn_forward(handle, spec, weights, x, algorithm="STANDARD")
+        plan(weights, x)
+        plan(weights, x, lengths=(5, 5, 3, 1))
+        plan(weights, x, lengths=(5, 4, 3, 1))
+        plan(weights, x, lengths=[5, 4, 3, 1])
+        trained = dnn.rnn_forward(handle, spec, weights, x, training=True)
+        dnn.rnn_backward_data(handle, trained.reserve, trained.y)  # of which there is no kind of problem
+        dnn.rnn_backward_weights(handle, trained.reserve)
+        with pytest.raises(dnn.ArgumentError):
+            plan(weights, x, lengths=(5, 6, 1, 1))
+    full = dnn.RNNDataSpec(x.shape, None, x.spec.dtype)
+    assert counts(found) == {
+        RNNForwardProblem(spec, full): 3,
+        RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1,
+        RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 4, 3, 1), x.spec.dtype)): 2,
+        RNNForwardProblem(spec, full, training=True): 1,
+    }
+
+
+def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypatch):
+    network = Network(handle, hidden_size=8)
+    calls = []
+
+    def guess(spec, data, *, full):
+        calls.append(spec)
+        return dnn.AlgorithmResult(dnn.RNNAlgo.PERSIST_STATIC, spec.math_type)
+
+    monkeypatch.setattr("cudnnlite.ops.rnn_problem.heuristic", guess)
+    spec, x = network.spec, network.x
+    with record_problems() as found:
+        # PERSIST_STATIC does not do unequal lengths: it is refused, and STANDARD runs
+        dnn.rnn_forward(handle, spec, network.weights, x, lengths=(5, 5, 3, 1))
+    assert len(calls) == 1
+    assert counts(found) == {RNNForwardProblem(spec, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1}

@@ -1,0 +1,213 @@
+"""The emulated `cudnnTransformTensor`, called as C calls it: numbers, strides, and what it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.types import cudnnHandle_t
+from cudnnlite.dtypes import numpy_dtype, parse_dtype
+from cudnnlite.emulated.device import EmulatedDevice
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
+SHAPE = (2, 3, 4, 5)
+# Of (2, 3, 4, 5), written out: nothing here asks cudnnlite where a value lies.
+STRIDES = {
+    "NCHW": (60, 20, 5, 1),
+    "NHWC": (60, 1, 15, 3),
+    "gaps": (252, 72, 14, 2),
+    "channels_outermost": (20, 40, 5, 1),
+}
+CUBE = (2, 3, 2, 4, 3)
+CUBE_STRIDES = {"NCDHW": (72, 24, 12, 3, 1), "NDHWC": (72, 1, 36, 9, 3), "gaps": (700, 200, 90, 20, 3)}
+FILLED = 0x5A
+
+
+class Machine:
+    """An emulated device, a handle, and one call."""
+
+    def __init__(self) -> None:
+        self.device = EmulatedDevice()
+        self.handle = cudnnHandle_t()
+        self.device.api.cudnnCreate(ctypes.byref(self.handle))
+
+    def buffer(self, memory: Any) -> Any:
+        buffer = self.device.memory.allocate(memory.nbytes)
+        buffer.bytes()[:] = memory.view(np.uint8)
+        return buffer
+
+    def call(
+        self, source: Any, x: int, target: Any, y: int, alpha: float = 1.0, beta: float = 0.0, *, without: str = ""
+    ) -> None:
+        """Call it; a null pointer stands for the scalar that is named by `without`."""
+        kind = ctypes.c_double if source.dtype == dnn.DataType.DOUBLE else ctypes.c_float
+        scalars = {"alpha": kind(alpha), "beta": kind(beta)}
+        a, b = (None if name == without else ctypes.addressof(scalar) for name, scalar in scalars.items())
+        with dnn.TensorDescriptor(source) as x_desc, dnn.TensorDescriptor(target) as y_desc:
+            self.device.api.cudnnTransformTensor(self.handle, a, x_desc.ptr, x, b, y_desc.ptr, y)
+
+
+@pytest.fixture
+def machine() -> Any:
+    machine = Machine()
+    yield machine
+    machine.device.api.cudnnDestroy(machine.handle)
+
+
+def offsets(shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Return where each value lies, in values."""
+    return sum(np.indices(shape)[axis] * stride for axis, stride in enumerate(strides))
+
+
+def lay_out(values: Any, strides: tuple[int, ...]) -> Any:
+    """Return the memory of values with these strides; gaps hold a pattern."""
+    where = offsets(values.shape, strides)
+    memory = np.full((int(where.max()) + 1) * values.itemsize, FILLED, np.uint8).view(values.dtype)
+    memory[where] = values
+    return memory
+
+
+def small(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    """Values whose halves and doubles every dtype but int8 holds exactly."""
+    return np.random.default_rng(seed).integers(-30, 31, shape).astype(numpy_dtype(parse_dtype(dtype)))
+
+
+def check(machine: Machine, dtype: str, shape: Any, one: Any, other: Any, alpha: float, beta: float) -> None:
+    x, old = small(shape, dtype, 0), small(shape, dtype, 1)
+    source = machine.buffer(lay_out(x, one))
+    before = lay_out(old, other)
+    target = machine.buffer(before)
+    machine.call(
+        dnn.TensorSpec(shape, dtype, strides=one), source.handle,
+        dnn.TensorSpec(shape, dtype, strides=other), target.handle, alpha, beta,
+    )  # fmt: skip
+    expected = alpha * x.astype(np.float64) + beta * old.astype(np.float64)
+    if dtype == "int8":
+        expected = np.rint(expected)
+    after = target.bytes().view(x.dtype)
+    where = offsets(shape, other)
+    np.testing.assert_array_equal(after[where].astype(np.float64), expected)
+    gaps = np.ones(after.size, bool)
+    gaps[where] = False
+    assert (after[gaps].view(np.uint8) == FILLED).all()
+    np.testing.assert_array_equal(source.bytes(), lay_out(x, one).view(np.uint8))
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (2.0, 0.0), (2.0, 0.5), (1.0, 1.0), (0.0, -1.0)])
+@pytest.mark.parametrize("other", STRIDES)
+@pytest.mark.parametrize("one", STRIDES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strides(machine: Machine, dtype: str, one: str, other: str, alpha: float, beta: float) -> None:
+    check(machine, dtype, SHAPE, STRIDES[one], STRIDES[other], alpha, beta)
+
+
+@pytest.mark.parametrize("other", CUBE_STRIDES)
+@pytest.mark.parametrize("one", CUBE_STRIDES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_five_axes(machine: Machine, dtype: str, one: str, other: str) -> None:
+    check(machine, dtype, CUBE, CUBE_STRIDES[one], CUBE_STRIDES[other], 2.0, 0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:4])
+def test_beta_0_does_not_read_y(machine: Machine, dtype: str) -> None:
+    x = small(SHAPE, dtype, 0)
+    source = machine.buffer(lay_out(x, STRIDES["NCHW"]))
+    target = machine.device.memory.allocate(source.size)  # all NaN
+    specs = [dnn.TensorSpec(SHAPE, dtype, layout) for layout in ("NCHW", "NHWC")]
+    machine.call(specs[0], source.handle, specs[1], target.handle, 2.0)
+    np.testing.assert_array_equal(target.bytes(), lay_out(x + x, STRIDES["NHWC"]).view(np.uint8))
+    machine.call(specs[0], source.handle, specs[1], target.handle, 0.0)
+    assert not target.bytes().view(x.dtype).astype(float).any()
+
+
+def test_scalars_of_float64_are_doubles(machine: Machine) -> None:
+    x, old = small(SHAPE, "float64", 0), small(SHAPE, "float64", 1)
+    source, target = machine.buffer(lay_out(x, STRIDES["NCHW"])), machine.buffer(lay_out(old, STRIDES["NHWC"]))
+    specs = [dnn.TensorSpec(SHAPE, "float64", layout) for layout in ("NCHW", "NHWC")]
+    machine.call(specs[0], source.handle, specs[1], target.handle, 1 / 3, 1 / 7)
+    got = target.bytes().view(np.float64)[offsets(SHAPE, STRIDES["NHWC"])]
+    np.testing.assert_allclose(got, x / 3 + old / 7, rtol=1e-14, atol=1e-14)
+
+
+def test_int8_is_rounded_and_saturated(machine: Machine) -> None:
+    x = np.array([100, -100, 1, 3, -1, -3, 0, 127], np.int8).reshape(1, 2, 2, 2)
+    source, target = machine.buffer(x.reshape(-1)), machine.device.memory.allocate(8)
+    spec = dnn.TensorSpec(x.shape, "int8")
+    machine.call(spec, source.handle, spec, target.handle, 1.5)
+    expected = [127, -128, 2, 4, -2, -4, 0, 127]  # 1.5 and 4.5 go to the even neighbour
+    np.testing.assert_array_equal(target.bytes().view(np.int8), expected)
+
+
+PLAIN = dnn.TensorSpec(SHAPE)
+REFUSED = {
+    "shape": (PLAIN, dnn.TensorSpec((2, 3, 5, 4)), dnn.BadParamError, "shape"),
+    "dtype": (PLAIN, dnn.TensorSpec(SHAPE, "float16"), dnn.NotSupportedError, "HALF"),
+    "integers": (dnn.TensorSpec(SHAPE, "int32"), dnn.TensorSpec(SHAPE, "int32"), dnn.NotSupportedError, "INT32"),
+    "vectors": (
+        dnn.TensorSpec((2, 8, 4, 5), "int8x4"), dnn.TensorSpec((2, 8, 4, 5), "int8x4"),
+        dnn.NotSupportedError, "INT8x4",
+    ),
+    "rank": (dnn.TensorSpec((2,) * 6), dnn.TensorSpec((2,) * 6), dnn.NotSupportedError, "rank 6"),
+    "target_overlaps_itself": (
+        PLAIN, dnn.TensorSpec(SHAPE, strides=(60, 20, 4, 1)), dnn.BadParamError, "overlap",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(machine: Machine, case: str) -> None:
+    source, target, error, words = REFUSED[case]
+    x, y = (machine.device.memory.allocate(4096) for _ in range(2))
+    before = y.bytes().copy()
+    with pytest.raises(error, match=words):
+        machine.call(source, x.handle, target, y.handle)
+    np.testing.assert_array_equal(y.bytes(), before)
+
+
+@pytest.mark.parametrize("short", ["x", "y"])
+@pytest.mark.parametrize("strides", STRIDES)
+def test_one_byte_out_of_bounds(machine: Machine, strides: str, short: str) -> None:
+    packed, spec = PLAIN, dnn.TensorSpec(SHAPE, strides=STRIDES[strides])
+    sizes = {"x": spec.nbytes - (short == "x"), "y": packed.nbytes - (short == "y")}
+    x, y = (machine.device.memory.allocate(size) for size in sizes.values())
+    with pytest.raises(dnn.ExecutionError, match="live allocation"):
+        machine.call(spec, x.handle, packed, y.handle)
+    assert (y.bytes() == 0xFF).all()
+    whole = machine.device.memory.allocate(4096)
+    machine.call(*((spec, whole.handle, packed, y.handle) if short == "x" else (spec, x.handle, packed, whole.handle)))
+
+
+def test_freed_memory(machine: Machine) -> None:
+    x, y = (machine.device.memory.allocate(PLAIN.nbytes) for _ in range(2))
+    x.close()
+    with pytest.raises(dnn.ExecutionError, match="live allocation"):
+        machine.call(PLAIN, x.handle, PLAIN, y.handle)
+
+
+def test_in_place(machine: Machine) -> None:
+    both = machine.device.memory.allocate(2 * PLAIN.nbytes)
+    for offset in (0, 4, PLAIN.nbytes - 4):
+        with pytest.raises(dnn.BadParamError, match="overlap"):
+            machine.call(PLAIN, both.handle, PLAIN, both.handle + offset)
+    machine.call(PLAIN, both.handle, PLAIN, both.handle + PLAIN.nbytes)
+
+
+@pytest.mark.parametrize("which", ["alpha", "beta", "x", "y"])
+def test_null_pointers(machine: Machine, which: str) -> None:
+    x, y = (machine.device.memory.allocate(PLAIN.nbytes) for _ in range(2))
+    addresses = [None if which == name else buffer.handle for name, buffer in (("x", x), ("y", y))]
+    with pytest.raises((dnn.BadParamError, dnn.ExecutionError), match=r"null pointer|live allocation"):
+        machine.call(PLAIN, addresses[0], PLAIN, addresses[1], without=which)
+    assert (y.bytes() == 0xFF).all()
+    machine.call(PLAIN, x.handle, PLAIN, y.handle)
+
+
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_misaligned(machine: Machine, which: str) -> None:
+    x, y = (machine.device.memory.allocate(PLAIN.nbytes + 2) for _ in range(2))
+    with pytest.raises(dnn.BadParamError, match=f"{which} at .* is not aligned"):
+        machine.call(PLAIN, x.handle + 2 * (which == "x"), PLAIN, y.handle + 2 * (which == "y"))

@@ -1,0 +1,55 @@
+"""Entries to put into tuning caches.  Children of the tests import this too: nothing here imports pytest."""
+
+from dataclasses import dataclass, replace
+
+from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.keys import DeviceIdentity, make_key
+from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
+from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.results import AlgorithmResult
+
+H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
+H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
+ALIGNMENTS = {"x": 256, "w": 256, "y": 256}
+EARLY, LATE = "2026-01-31T10:00:00+00:00", "2026-01-31T11:00:00+00:00"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What `make_key` needs of a policy."""
+
+    deterministic: bool = False
+
+    def to_plain(self):
+        return {"deterministic": self.deterministic}
+
+
+def convolution(number=0):
+    x, w = TensorSpec((1 + number, 8, 16, 16), "float16"), FilterSpec((16, 4, 3, 3), "float16")
+    return ConvolutionForwardProblem(x, w, ConvolutionSpec(padding=1, groups=2))
+
+
+def rnn(number=0):
+    return RNNForwardProblem(RNNSpec("lstm", 8, 16), RNNDataSpec((5, 2 + number, 8)))
+
+
+def rows(problem, time_ms=0.5):
+    algorithm = ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM if problem.kind == "convolution_forward" else RNNAlgo.STANDARD
+    good = AlgorithmResult(algorithm, MathType.TENSOR_OP, time_ms=time_ms, workspace=4096, error=3e-4, spread_ms=0.01)
+    slow = replace(good, math_type=MathType.FMA, time_ms=2 * time_ms, deterministic=None)
+    return good, slow, replace(good, status=Status.NOT_SUPPORTED, time_ms=None, workspace=0, why_not="too small")
+
+
+def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
+    problem = convolution(number) if problem is None else problem
+    return TuningEntry(
+        key=make_key(problem, ALIGNMENTS, Policy(), device),
+        title=str(problem),
+        timing="device time, median of 9",
+        rows=rows(problem, time_ms),
+        chosen=0,
+        tuned_at=tuned_at,
+        seconds=0.25,
+        cudnnlite="0.1.0",
+    )
