@@ -12,7 +12,12 @@ Importing it loads no library; making the first descriptor or handle does.
 
 from cudnnlite import errors, raw
 from cudnnlite.arrays import DeviceArray
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.model import tune_model
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import Tuner, autotuned
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
@@ -53,6 +58,7 @@ from cudnnlite.errors import (
     InternalError,
     LibraryError,
     LibraryNotFoundError,
+    MissingPackageError,
     MixedLibrariesError,
     NoAlgorithmError,
     NoDeviceError,
@@ -77,13 +83,14 @@ from cudnnlite.ops.rnn import plan_rnn, rnn_backward_data, rnn_backward_weights,
 from cudnnlite.ops.rnn_outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_search import find_rnn_forward
+from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.recording import record_problems
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.rnn_weights import RNNWeights, WeightLayout, WeightPlace
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.version import __version__ as __version__
 from cudnnlite.workspace import Workspace
-
-__version__ = "0.1.0"
 
 __all__ = [
     "TF32",
@@ -116,12 +123,16 @@ __all__ = [
     "InternalError",
     "LibraryError",
     "LibraryNotFoundError",
+    "ListedProblem",
     "MathType",
+    "MissingPackageError",
     "MixedLibrariesError",
+    "ModelTuning",
     "NoAlgorithmError",
     "NoDeviceError",
     "NotInitializedError",
     "NotSupportedError",
+    "ProblemList",
     "RNNAlgo",
     "RNNBiasMode",
     "RNNDataDescriptor",
@@ -139,13 +150,16 @@ __all__ = [
     "RNNTrainingOutput",
     "RNNWeights",
     "ReorderType",
+    "SkippedNode",
     "Status",
     "SymbolNotFoundError",
     "TensorDescriptor",
     "TensorFormat",
     "TensorSpec",
     "ThreadError",
+    "TunedProblem",
     "Tuner",
+    "TuningCache",
     "TuningCacheError",
     "TuningCacheWarning",
     "TuningPolicy",
@@ -163,8 +177,11 @@ __all__ = [
     "get_convolution_forward",
     "plan_convolution_forward",
     "plan_rnn",
+    "problems_from_onnx",
     "raw",
+    "record_problems",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
+    "tune_model",
 ]

@@ -14,6 +14,7 @@ Array = np.ndarray[Any, Any]
 # Errors beyond these are no matter of rounding: the algorithm computed something else.
 _WRONG = {DataType.DOUBLE: 1e-9, DataType.FLOAT: 1e-2}
 _WRONG_REDUCED = 0.1  # TF32, float16, bfloat16
+_TF32 = 3e-4  # what TF32 costs on an H200
 
 
 class Errors(NamedTuple):
@@ -50,3 +51,14 @@ def why_wrong(error: float, dtype: DataType, math_type: MathType) -> str:
     reduced = math_type != MathType.FMA or dtype in (DataType.HALF, DataType.BFLOAT16)
     bound = _WRONG_REDUCED if reduced and dtype != DataType.DOUBLE else _WRONG.get(dtype, 0.0)
     return "" if error <= bound else f"wrong: relative error {error:.1e}"
+
+
+def why_inexact(error: float, bound: float | None) -> str:
+    """Return why an error is more than the user allows; empty if it is not."""
+    return "" if bound is None or error <= bound else f"its error is {error:.1e}, the bound is {bound:.1e}"
+
+
+def remark_on(error: float, dtype: DataType, math_type: MathType) -> str:
+    """Return what to say of true float32 that is no more exact than TF32, as Winograd's with 5 x 5 taps; else nothing."""
+    inexact = dtype == DataType.FLOAT and math_type == MathType.FMA and error > _TF32
+    return "no more exact than TF32" if inexact else ""

@@ -28,7 +28,7 @@ class Contest:
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
         self._latency = latency
-        self._stopwatch = Stopwatch(handle.device, handle.stream, flush_l2=flush_l2)
+        self._stopwatch = Stopwatch(handle.device, handle.stream, eager=latency, flush_l2=flush_l2)
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._firsts: dict[Hashable, float] = {}
         self.replayed = False
@@ -55,14 +55,16 @@ class Contest:
         keys = list(self._works)
         firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])
         self._firsts.update(zip(keys, firsts, strict=True))
-        for key, ms in self._firsts.items():
-            rows[key] = replace(rows[key], time_ms=ms, remark=f"not repeated: more than {GIVE_UP:g} times the best")
+        given_up = f"not repeated: more than {GIVE_UP:g} times the best"
         worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
         works, firsts = [self._works[key] for key in worth], [self._firsts[key] for key in worth]
         timings = self._stopwatch.repeat(works, firsts)
         calls = self._stopwatch.calls(works, firsts, thorough=self._latency)
+        for key in keys:
+            if key not in worth:
+                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=_joined(rows[key].remark, given_up))
         for key, timing, call in zip(worth, timings, calls, strict=True):
-            rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **call._asdict(), remark="")
+            rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **call._asdict())
         self.replayed = any(timing.replayed for timing in timings)
         return ranked(list(rows.values()), latency=self._latency)
 
@@ -82,7 +84,8 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     if found and not latency:
         best = found[0]
         found[1:] = [
-            replace(row, remark="within the noise of the first") if _alike(best, row) else row for row in found[1:]
+            replace(row, remark=_joined(row.remark, "within the noise of the first")) if _alike(best, row) else row
+            for row in found[1:]
         ]
     return found
 
@@ -92,6 +95,10 @@ def _alike(best: AlgorithmResult, row: AlgorithmResult) -> bool:
     if not row.ok or best.time_ms is None or row.time_ms is None or best.spread_ms is None or row.spread_ms is None:
         return False
     return row.time_ms - best.time_ms <= max(best.spread_ms, row.spread_ms) / 2
+
+
+def _joined(*remarks: str) -> str:
+    return "; ".join(dict.fromkeys(remark for remark in remarks if remark))
 
 
 @contextmanager
@@ -108,6 +115,8 @@ def own_stream(handle: Handle) -> Iterator[Any]:
         with recording.paused():
             yield own
     finally:
-        own.sync()
-        handle.workspace.release(own)
-        handle.stream = before
+        try:
+            own.sync()
+            handle.workspace.release(own)
+        finally:
+            handle.stream = before

@@ -73,16 +73,7 @@ class CudaDevice:
 
     def facts(self) -> DeviceFacts:
         """Return name, compute capability, driver and UUID."""
-        major, minor = self._device.compute_capability
-        return DeviceFacts(self.name, f"{major}.{minor}", self._driver_version(), str(self._device.uuid))
-
-    def _driver_version(self) -> str:
-        """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
-        try:
-            return _DRIVER_VERSION.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeError):
-            result, version = self._driver.cuDriverGetVersion()
-            return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
+        return _facts_of(self._device, self._driver)
 
     def activate(self) -> None:
         """Make it this thread's current device."""
@@ -263,6 +254,31 @@ class _BorrowedStream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self._address
+
+
+def all_facts() -> tuple[DeviceFacts, ...]:
+    """Return what the visible devices are, without making one of them current; none where there is no driver."""
+    try:
+        from cuda import core
+        from cuda.bindings import driver
+
+        return tuple(_facts_of(device, driver) for device in core.Device.get_all_devices())
+    except Exception:  # as in `CudaDevice`
+        return ()
+
+
+def _facts_of(device: Any, driver: Any) -> DeviceFacts:
+    major, minor = device.compute_capability
+    return DeviceFacts(str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid))
+
+
+def _driver_version(driver: Any) -> str:
+    """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
+    try:
+        return _DRIVER_VERSION.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError):
+        result, version = driver.cuDriverGetVersion()
+        return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
 
 
 def format_cuda_version(version: int) -> str:

@@ -27,6 +27,7 @@ _HOW_TO_EMULATE = (
 _devices: dict[tuple[str, int], Device] = {}
 _lock = threading.Lock()
 _told_fallback = False
+_forked_from_cuda = False
 
 
 class DeviceFacts(NamedTuple):
@@ -167,10 +168,22 @@ def get_device(device: Any = None) -> Device:
 
 def _device(kind: str, index: int) -> Device:
     """Return the one object for that device, made when it is first asked for."""
+    if kind == "cuda" and _forked_from_cuda:
+        raise NoDeviceError(
+            "no CUDA device: this process was forked from one that used CUDA, which does not survive that; start processes "
+            'with multiprocessing.get_context("spawn")'
+        )
     with _lock:
         if (kind, index) not in _devices:
             _devices[kind, index] = _make(kind, index)
         return _devices[kind, index]
+
+
+def visible_gpus() -> tuple[DeviceFacts, ...]:
+    """Return what the CUDA devices are that this process sees, in their order, without using one; empty if there is none."""
+    from cudnnlite.cuda_device import all_facts
+
+    return all_facts()
 
 
 def default_device() -> str:
@@ -198,6 +211,15 @@ def _make(kind: str, index: int) -> Device:
     from cudnnlite.cuda_device import CudaDevice
 
     return CudaDevice(index)
+
+
+def _note_fork() -> None:
+    """Remember in a forked process that CUDA, which does not survive that, was in use."""
+    global _forked_from_cuda  # noqa: PLW0603  (a fact of the process)
+    _forked_from_cuda = any(kind == "cuda" for kind, _ in _devices)
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def _tell_fallback(reason: NoDeviceError) -> None:

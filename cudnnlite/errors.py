@@ -43,6 +43,10 @@ class WorkspaceLimitError(DeviceMemoryError):
     """A call needs more workspace than the limit, or than the caller's own buffer, allows."""
 
 
+class MissingPackageError(CudnnliteError, ImportError):
+    """A package is needed that is not installed; the message names the extra that brings it."""
+
+
 class LibraryError(CudnnliteError):
     """libcudnn is in a state in which it cannot be used."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from cudnnlite.autotune.onnx_file import MissingPackageError
+from cudnnlite.errors import MissingPackageError
 from cudnnlite.sizes import format_size
 
 COLORS = {
@@ -81,7 +82,9 @@ def printable(text: str) -> str:
 def plain_style() -> Iterator[None]:
     """Draw in matplotlib's own style, not in what a program has set; text stays text, and the same chart has the same bytes."""
     matplotlib = import_matplotlib()
-    with matplotlib.style.context("default"), matplotlib.rc_context(_STYLE):
+    with matplotlib.style.context("default"), matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # a page is shown in the reader's fonts; a picture has boxes for what matplotlib's own lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
         yield
 
 

@@ -87,7 +87,7 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     marks = [(legends[name], label) for name, label in (("chosen", "chosen"), ("bar", "candidate")) if name in legends]
     if any(spreads):
         halves = [spread / 2 for spread in spreads]
-        ax.errorbar(times, rows, xerr=halves, fmt="none", ecolor=COLORS["ink"], elinewidth=0.9, capsize=2.5)
+        ax.errorbar(times, rows, xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
     edge = 1.2 * cut
     reported = {row: ms for ms, row in finds}
     for row, time, spread in zip(rows, times, spreads, strict=True):
@@ -189,10 +189,7 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
         matplotlib is not installed.
     """
     totals = _totals(tunings, policy)
-    bars = [
-        (total, f"{shorten((*tuned.names, tuned.title)[0])}{f' × {tuned.count}' if tuned.count > 1 else ''}")
-        for total, tuned in totals[:MOST_PROBLEMS]
-    ]
+    bars = [(total, _in_short(tuned)) for total, tuned in totals[:MOST_PROBLEMS]]
     left = [total for total, _ in totals[MOST_PROBLEMS:]]
     bars += [(sum(left), f"{len(left)} others")] if left else []
     ax = prepare(ax, bars_height(len(bars), _THIN), NAMES)
@@ -203,9 +200,9 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
     unit = time_unit(total for total, _ in bars)
     ax.barh(range(len(bars)), [total for total, _ in bars], height=0.66, color=COLORS["chosen"])
     for row, (total, _) in enumerate(bars):
-        note(ax, f"{unit.text(total)}  {100 * total / whole:.1f} %", total, row)
+        note(ax, f"{unit.text(total)} ({100 * total / whole:.1f} %)", total, row)
     ax.set_yticks(range(len(bars)), [label for _, label in bars], parse_math=False)
-    ax.set_xlim(0, 1.3 * longest)
+    ax.set_xlim(0, 1.45 * longest)
     ax.set_ylim(len(bars) - 0.45, -0.55)
     time_axis(ax.xaxis, unit, "total time")
     grid(ax, "x")
@@ -358,6 +355,11 @@ def _limit(policy: Policy | None) -> int | None:
     if limit is None or (isinstance(limit, str) and limit.strip().endswith("%")):
         return None
     return parse_size(limit, "workspace_limit")
+
+
+def _in_short(tuned: TunedProblem) -> str:
+    times = f" × {tuned.count}" if tuned.count > 1 else ""
+    return shorten((*tuned.names, tuned.title)[0], 25 - len(times)) + times
 
 
 def _how(row: AlgorithmResult) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any, ClassVar
 
-from cudnnlite.enums import MathType, RNNMode
+from cudnnlite.enums import MathType, RNNInputMode, RNNMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
@@ -75,6 +75,8 @@ class ConvolutionForwardProblem(Problem):
             value = getattr(self, name)
             if not isinstance(value, wanted) and not (name == "y" and value is None):
                 raise ArgumentError(f"{name}={value!r} is not a {wanted.__name__}")
+        for name in ("alpha", "beta"):
+            object.__setattr__(self, name, real_number(getattr(self, name), name))
         expected = self.conv.output_spec(self.x, self.w)
         # what is left open, and what can be written in two ways, is written in one: equal problems are equal
         steps = {name: _one_number(getattr(self.conv, name)) for name in ("padding", "stride", "dilation")}
@@ -140,7 +142,9 @@ class RNNForwardProblem(Problem):
         gates = {RNNMode.LSTM: 4, RNNMode.GRU: 3}.get(spec.cell, 1)
         state, values = spec.state_size, 0
         for layer in range(spec.num_layers):
-            values += spec.directions * gates * spec.hidden_size * (spec.layer_input_size(layer) + state)
+            skipped = layer == 0 and spec.input_mode == RNNInputMode.SKIP
+            inputs = 0 if skipped else spec.layer_input_size(layer)
+            values += spec.directions * gates * spec.hidden_size * (inputs + state)
             values += spec.directions * spec.hidden_size * state if spec.projects else 0
         return 2 * values * sum(self.data.lengths)
 
@@ -151,6 +155,16 @@ class RNNForwardProblem(Problem):
 
     def __str__(self) -> str:
         return f"RNN forward of {self.data} through {self.spec}{' in training' if self.training else ''}"
+
+
+def real_number(value: Any, argument: str) -> float:
+    """Return a host scalar as a float; ArgumentError if it is none."""
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ArgumentError(f"{argument}={value!r} must be a real number")
 
 
 def _one_number(steps: int | tuple[int, ...]) -> int | tuple[int, ...]:
@@ -169,7 +183,8 @@ def problem_from_plain(plain: Any) -> Problem:
     ArgumentError
         It is no problem, lacks a field, or has one that is not allowed.
     """
-    kind = KINDS.get(plain.get("kind", "")) if isinstance(plain, Mapping) else None
+    name = plain.get("kind") if isinstance(plain, Mapping) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*KINDS]}")
     values = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cudnnlite.autotune.onnx_file import MissingPackageError
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, within_noise
+from cudnnlite.errors import MissingPackageError
 from cudnnlite.plot_axes import TimeUnit, plain_style, printable, time_unit
 from cudnnlite.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
 from cudnnlite.results import AlgorithmResult

@@ -201,6 +201,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
                 told = "not chosen: ranked behind"
             else:
                 told = f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
+                if row.time_ms < chosen.time_ms and row.call_us is not None and chosen.call_us is not None:
+                    told += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
             lines.append(f"  {_named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
         return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
 

@@ -19,11 +19,12 @@ Work = Callable[[], object]
 SampleT = TypeVar("SampleT")
 
 GIVE_UP = 3.0  # work whose first run takes so many times the best one is not run again
-_LOADING_MS = 50.0  # what a first run may spend on loading kernels (12 ms were seen): less than this is looked at twice
-_ALWAYS_MS = 0.2  # and what a first run may spend on the host: less than this is never given up
+_LOADING_MS = 50.0  # what a first run may spend on the host and on loading kernels (12 ms were seen)
+_ALWAYS_MS = 0.03  # what launching a graph may take: less than this is never given up
 _ROUNDS = 9
-_CLOSE = 1.05  # work within so many times the best median is taken in further rounds
+_CLOSE = 1.05  # what lies within so many times the best, or within its own noise of it, is taken in further rounds
 _FURTHER_ROUNDS = 18
+_MOST_FURTHER = 4  # times so many, as long as the best one's quartiles lie further apart than `_CLOSE` says
 _SAMPLE_MS = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
 _MOST_REPEATS = 64
 _CALLS_MS = 2.0  # as many calls as take about so long are made one after the other
@@ -78,13 +79,18 @@ class Stopwatch:
         What it is enqueued on; not the legacy default stream, which cannot be recorded.
     seed : int
         Of the shuffling.
+    eager : bool
+        Whether the work will be called eagerly, so that the host's time counts where hopeless work is given up.
     flush_l2 : bool
         Overwrite the second-level cache before each sample of `repeat`, which is then of one piece of work: it finds its
         operands in memory, not in the cache.
     """
 
-    def __init__(self, device: Device, stream: Any, *, seed: int = 0, flush_l2: bool = False) -> None:
+    def __init__(
+        self, device: Device, stream: Any, *, seed: int = 0, eager: bool = False, flush_l2: bool = False
+    ) -> None:
         self._device, self._stream = device, stream
+        self._eager = eager
         self._random = random.Random(seed)
         self._best_first = float("inf")
         self._flushed = device.allocate(_L2_BYTES, stream) if flush_l2 else None
@@ -96,14 +102,24 @@ class Stopwatch:
         return ms
 
     def look_again(self, works: Sequence[Work], firsts: Sequence[float]) -> list[float]:
-        """Return the milliseconds of the first runs, of a second run where the first may have waited for kernels to load.
+        """Return about how many milliseconds each takes, after a second look where the first run says little.
 
-        That is where it took more than `GIVE_UP` times the best, but less than `_LOADING_MS`.
+        A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
+        that took less than `_LOADING_MS` is recorded, and replayed once; where it is not recorded, or eager calls count, it is run
+        again if it took more than `GIVE_UP` times the best.
         """
-        return [
-            min(ms, self.first(work)) if self._limit < ms < _LOADING_MS else ms
-            for work, ms in zip(works, firsts, strict=True)
-        ]
+        looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
+        self._best_first = min([self._best_first, *looked])
+        return looked
+
+    def _second(self, work: Work, first_ms: float) -> float:
+        if first_ms >= _LOADING_MS:
+            return first_ms
+        recorded = None if self._eager else self._device.capture(work, self._stream)
+        if recorded is not None:
+            recorded()  # the first launch uploads the graph
+            return min(first_ms, self._device.elapsed_ms(recorded, self._stream))
+        return min(first_ms, self._device.elapsed_ms(work, self._stream)) if first_ms > self._limit else first_ms
 
     def is_worth(self, first_ms: float) -> bool:
         """Tell whether work that took so long may still turn out to be the best."""
@@ -191,9 +207,12 @@ class Stopwatch:
                     taken[index].append(measure(index))
 
         take(list(range(count)), rounds)
-        medians = [statistics.median(map(value, samples)) for samples in taken]
-        close = [index for index, median in enumerate(medians) if median <= _CLOSE * min(medians)]
-        if len(close) > 1:
+        for _ in range(_MOST_FURTHER if further else 0):
+            middles = [_quartiles(list(map(value, samples))) for samples in taken]
+            best = min(middles, key=lambda quartiles: quartiles[1], default=(0.0, 0.0, 0.0))
+            close = [index for index, (low, median, _) in enumerate(middles) if min(low, median / _CLOSE) <= best[1]]
+            if len(close) < 2 or (len(taken[close[0]]) > rounds and best[2] - best[0] <= (_CLOSE - 1) * best[1]):
+                break
             take(close, further)
         return taken
 
@@ -214,5 +233,11 @@ class Stopwatch:
 
 
 def _summary(times: list[float], replayed: bool) -> Timing:
-    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [0.0, 0.0, 0.0]
-    return Timing(statistics.median(times), quartiles[2] - quartiles[0], len(times), replayed)
+    low, median, high = _quartiles(times)
+    return Timing(median, high - low, len(times), replayed)
+
+
+def _quartiles(times: list[float]) -> tuple[float, float, float]:
+    """Return the quartiles; of a single value, that one."""
+    low, median, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
+    return low, median, high

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.device import DEVICE_VARIABLE, get_device
 from cudnnlite.native import NativeObject
 from cudnnlite.plans import Plan
@@ -111,6 +112,12 @@ def no_default_device(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
     if "device" in request.fixturenames:
         monkeypatch.setenv(DEVICE_VARIABLE, "a test names its device")
+
+
+@pytest.fixture(autouse=True)
+def no_users_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the tests away from the user's tuning cache."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path_factory.getbasetemp() / "tuning.sqlite"))
 
 
 @pytest.fixture(params=DEVICES, scope="session")

@@ -9,10 +9,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from cudnnlite.problem_list import ProblemList
+
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int | str | None] | None
 DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
           "bfloat16": TensorProto.BFLOAT16}  # fmt: skip
+
+
+IMAGE, FILTER = (2, 6, 12, 13), (4, 6, 3, 3)
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def value(name: str, shape: Shape = None, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
@@ -49,6 +55,49 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
 
 
+def conv(x: str = "x", w: str = "w", y: str = "y", name: str = "conv", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node("Conv", [x, w], [y], name, **attributes)
+
+
+def one_conv(x: Any = IMAGE, w: Any = FILTER, dtype: int = TensorProto.FLOAT, **attributes: Any) -> onnx.ModelProto:
+    """Return a model of one convolution."""
+    return model([conv(**attributes)], {"x": x}, [absent("w", w, dtype)], dtype=dtype)
+
+
+def one_rnn(
+    kind: str = "LSTM",
+    x: Any = (5, 3, 6),
+    hidden: int = 4,
+    directions: int = 1,
+    *,
+    bias: bool = True,
+    lengths: Any = None,
+    peepholes: bool = False,
+    dtype: int = TensorProto.FLOAT,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """Return a model of one recurrent layer; `lengths` may be an array or the name of an input."""
+    rows = GATES[kind] * hidden
+    weights = [
+        absent("w", (directions, rows, x[2]), dtype),
+        absent("r", (directions, rows, hidden), dtype),
+        absent("b", (directions, 2 * rows), dtype),
+        absent("p", (directions, 3 * hidden), dtype),
+    ]
+    inputs = [value("x", x, dtype)]
+    if isinstance(lengths, str):
+        inputs.append(value(lengths, (3,), TensorProto.INT32))
+    elif lengths is not None:
+        weights.append(numpy_helper.from_array(np.array(lengths, np.int32), "lengths"))
+    names = ["x", "w", "r", "b" if bias else "", "" if lengths is None else "lengths", "", ""]
+    names = names[:-1] if kind != "LSTM" else [*names, "p" if peepholes else ""]
+    if kind == "GRU":
+        attributes.setdefault("linear_before_reset", 1)
+    attributes.setdefault("hidden_size", hidden)
+    node = helper.make_node(kind, names, ["y", "hy"], "rnn", **attributes)
+    return model([node], inputs, weights, dtype=dtype)
+
+
 def resnet50() -> onnx.ModelProto:
     """Return ResNet-50 v1.5, after its description: its convolutions have no data, and its batch is symbolic."""
     nodes: list[onnx.NodeProto] = []
@@ -56,10 +105,8 @@ def resnet50() -> onnx.ModelProto:
 
     def conv(name: str, x: str, channels: int, filters: int, taps: int, stride: int) -> str:
         weights.append(absent(f"{name}.weight", (filters, channels, taps, taps)))
-        pads = [taps // 2] * 4
-        nodes.append(
-            helper.make_node("Conv", [x, f"{name}.weight"], [name], name, strides=[stride] * 2, pads=pads, kernel_shape=[taps] * 2)
-        )  # fmt: skip
+        how = {"strides": [stride] * 2, "pads": [taps // 2] * 4, "kernel_shape": [taps] * 2}
+        nodes.append(helper.make_node("Conv", [x, f"{name}.weight"], [name], name, **how))
         weights.extend(absent(f"{name}.{part}", (filters,)) for part in ("scale", "shift", "mean", "variance"))
         parts = [name, *(f"{name}.{part}" for part in ("scale", "shift", "mean", "variance"))]
         nodes.append(helper.make_node("BatchNormalization", parts, [f"{name}.norm"]))
@@ -90,3 +137,18 @@ def resnet50() -> onnx.ModelProto:
     weights += [absent("fc.weight", (1000, 2048)), absent("fc.bias", (1000,))]
     nodes.append(helper.make_node("Gemm", ["flat", "fc.weight", "fc.bias"], ["scores"], transB=1))
     return model(nodes, {"image": ("batch", 3, 224, 224)}, weights)
+
+
+def only(found: ProblemList) -> Any:
+    """Return the one problem of a model without anything skipped."""
+    assert found.skipped == []
+    ((listed),) = found
+    assert listed.count == 1
+    return listed.problem
+
+
+def why(found: ProblemList) -> str:
+    """Return the reason of a model of which the one node was skipped."""
+    assert len(found) == 0
+    (node,) = found.skipped
+    return node.why

@@ -354,10 +354,9 @@ class TuningCache:
         """Do `work` in one transaction, after writing what could not be written before."""
         assert self._file is not None
 
-        kept = [record_of(entry) for entry in self._kept.values()]
 
         def everything(connection: sqlite3.Connection) -> T:
-            insert(connection, kept, newer=True)
+            insert(connection, map(record_of, self._kept.values()), newer=True)
             return work(connection)
 
         result = self._file.write(everything, create=create)

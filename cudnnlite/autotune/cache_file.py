@@ -18,7 +18,7 @@ from cudnnlite.autotune import sqlite_files
 from cudnnlite.autotune.entries import CREATE, SELECT, Record, TuningEntry, insert, readable, record_of
 from cudnnlite.autotune.keys import SCHEMA
 from cudnnlite.autotune.locks import exclusive, lock_paths
-from cudnnlite.autotune.sqlite_files import APPLICATION_ID, SIDECARS, Unfit, is_damage
+from cudnnlite.autotune.sqlite_files import APPLICATION_ID, SIDECARS, Unfit, identity, is_damage
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 from cudnnlite.warn import warn_user
 
@@ -51,10 +51,10 @@ class CacheFile:
         self.read_only = read_only
         self._survivors = survivors
         self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, ...] | None = None  # the identity of the file that is open
+        self._opened: tuple[object, ...] | None = None  # the identity of the file that is open
         self._immutable = False
         self._pid = 0
-        self._barred: tuple[tuple[int, ...] | None, str] | None = None
+        self._barred: tuple[tuple[object, ...] | None, str] | None = None
 
     @property
     def barred(self) -> str:
@@ -118,31 +118,26 @@ class CacheFile:
                 if connection is None:
                     return None
                 result = work(connection)
-                # a file that was replaced meanwhile took what was written with it
-                if not writes or self._identity() == self._opened:
+                # a file that was replaced meanwhile took with it what was written; one that is taken as immutable and was
+                # changed was perhaps not read as it ever was
+                if not (writes or self._immutable) or self._identity() == self._opened:
                     return result
             except _FAILURES as error:
                 self.close()
+                if self._immutable and self._identity() != self._opened:
+                    continue
                 if thorough or not is_damage(error):
                     raise TuningCacheError(f"{self.path}: {_told(error)}") from error
                 thorough = True
-        raise TuningCacheError(f"{self.path}: replaced again and again while it was written")
+        raise TuningCacheError(f"{self.path}: it changes again and again while it is used")
 
-    def _identity(self) -> tuple[int, ...] | None:
-        """Return what tells the file at the path from another one; None if there is none."""
-        try:
-            found = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        # SQLite takes an immutable file as it first saw it
-        changes = (found.st_mtime_ns, found.st_size) if self._immutable else ()
-        return (found.st_dev, found.st_ino, *changes)
+    def _identity(self) -> tuple[object, ...] | None:
+        return identity(self.path, immutable=self._immutable)
 
     def _connect(self, create: bool, thorough: bool) -> sqlite3.Connection | None:
         """Return the connection; None where there is nothing to read and nothing may be made."""
-        identity = self._identity()
         if self._connection is not None:
-            if self._pid == os.getpid() and identity == self._opened:
+            if self._pid == os.getpid() and self._identity() == self._opened:
                 return self._connection
             self.close()
         if self.barred:
@@ -226,10 +221,17 @@ def read_cache(path: Path) -> tuple[list[TuningEntry], int]:
     TuningCacheError
         It is not there, cannot be read, or is not a cache.
     """
+    before = after = None
     try:
-        connection, _ = sqlite_files.open_cache(path, writable=False)
-        with closing(connection):
-            return readable(connection.execute(SELECT))
+        while before is None or after != before:
+            before = identity(path, immutable=True)
+            connection, immutable = sqlite_files.open_cache(path, writable=False)
+            with closing(connection):
+                found = readable(connection.execute(SELECT))
+            after = identity(path, immutable=True) if immutable else before
+        return found
+    except FileNotFoundError:
+        raise TuningCacheError(f"{path} does not exist") from None
     except Unfit as unfit:
         raise TuningCacheError(f"{path} {unfit}: it is no tuning cache that could be read") from unfit
     except _FAILURES as error:
@@ -237,7 +239,7 @@ def read_cache(path: Path) -> tuple[list[TuningEntry], int]:
 
 
 def write_cache(path: Path, entries: Iterable[TuningEntry]) -> None:
-    """Write a cache file of its own, with nothing beside it; one that is there is replaced at once, or is as it was.
+    """Write a cache file with nothing beside it; one that is there is replaced as a whole, or is as it was.
 
     Raises
     ------
@@ -247,7 +249,6 @@ def write_cache(path: Path, entries: Iterable[TuningEntry]) -> None:
     work = partial(_make_table, records=[record_of(entry) for entry in entries])
     try:
         with exclusive(f"{path}", *lock_paths(path)):
-            sqlite_files.stop_wal(path)
             sqlite_files.write_alone(path, partial(_transaction, work))
     except Unfit as unfit:
         raise TuningCacheError(f"{path} {unfit}: it is no tuning cache that could be replaced") from unfit

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite import arrays
-from cudnnlite.accuracy import why_wrong
+from cudnnlite.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
@@ -51,7 +51,7 @@ def check_operands(
     """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
     wanted = {"x", "w", "out"} if problem.beta else {"x", "w"}
     if not wanted <= set(operands) <= {"x", "w", "out"}:
-        raise ArgumentError(f"operands={sorted(operands)}; needed: {sorted(wanted)}")
+        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed too: {sorted({'out'} - wanted)}")
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
     if own["x"].spec != problem.x or filter_spec_of(own["w"], problem.x) != problem.w:
         raise ArgumentError(f"x is {own['x'].spec}, w is {own['w'].spec}; the problem has {problem.x} and {problem.w}")
@@ -155,7 +155,8 @@ class _Trial:
         if row.why_not:
             return row
         if policy.deterministic and not row.deterministic:
-            return replace(row, why_not="not deterministic")
+            known = "not deterministic" if row.deterministic is False else "cuDNN does not say if it is deterministic"
+            return replace(row, why_not=known)
         problem = self._problem
         try:
             described = ConvolutionProblem(self._handle, problem.x, problem.w, problem.conv, problem.y)
@@ -172,6 +173,10 @@ class _Trial:
             return replace(row, status=Status(refused.status), why_not=refused.detail)
         except DeviceMemoryError as refused:
             return replace(row, why_not=str(refused))
+        except ArgumentError as refused:
+            if not row.layout:
+                raise
+            return replace(row, why_not=str(refused))  # it cannot be converted: an integer output with beta
         return row
 
     def _check(self, plan: ConvolutionForwardPlan, row: AlgorithmResult, policy: TuningPolicy) -> AlgorithmResult:
@@ -185,10 +190,10 @@ class _Trial:
         if self._reference is None:
             return row
         error, max_error = self._reference.errors_of(y)
-        wrong = why_wrong(error, self._problem.y.dtype, row.math_type)
-        if not wrong and policy.max_error is not None and error > policy.max_error:
-            wrong = f"its error is {error:.1e}, the bound is {policy.max_error:.1e}"
-        return replace(row, error=error, max_error=max_error, why_not=wrong)
+        dtype, math_type = self._problem.y.dtype, row.math_type
+        wrong = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
+        remark = remark_on(error, dtype, math_type)
+        return replace(row, error=error, max_error=max_error, why_not=wrong, remark=remark)
 
 
 def _determinism(handle: Handle, problem: ConvolutionForwardProblem) -> dict[ConvolutionFwdAlgo, bool | None]:

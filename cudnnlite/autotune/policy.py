@@ -68,10 +68,10 @@ class TuningPolicy:
         elif limit is not None:
             parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
         math_type = None if self.math_type is None else parse_math_type(self.math_type)
-        layouts = (self.layouts,) if isinstance(self.layouts, str) else tuple(self.layouts)
-        for layout in layouts:
-            if layout not in _LAYOUTS:
-                raise ArgumentError(f"layouts={layouts!r}; allowed: {', '.join(map(repr, _LAYOUTS))}")
+        given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
+        layouts = tuple(given) if isinstance(given, Iterable) else (given,)
+        if not all(isinstance(layout, str) and layout in _LAYOUTS for layout in layouts):
+            raise ArgumentError(f"layouts={given!r}; allowed: {', '.join(map(repr, _LAYOUTS))}")
         values = {"workspace_limit": limit, "max_error": parse_max_error(self.max_error), "math_type": math_type}
         for name, value in {**values, "layouts": layouts}.items():
             object.__setattr__(self, name, value)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.sample import fill_random, random_array
-from cudnnlite.contest import ranked
 from cudnnlite.enums import DataType, MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.handle import Handle
@@ -35,7 +33,7 @@ def operands_of(
 def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's operands; ArgumentError if they are not the problem's (the search checks the rest)."""
     if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
-        raise ArgumentError(f"operands={sorted(operands)}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']")
+        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']")
     x = on_device(handle, operands["x"], "x")
     if x.spec != problem.data.tensor():
         raise ArgumentError(f"x is {x.spec}; the problem has {problem.data.tensor()}")
@@ -77,12 +75,11 @@ def search_rnn(
     assert limit is None or isinstance(limit, int)
     found = search_rnn_forward(
         handle, spec, operands["weights"], operands["x"], operands.get("hx"), operands.get("cx"), problem.data,
-        not problem.data.is_full or problem.data.is_packed, problem.training, pairs, limit, latency=latency,
-        flush_l2=policy.flush_l2,
+        not problem.data.is_full or problem.data.is_packed, problem.training, pairs, limit, max_error=policy.max_error,
+        latency=latency, flush_l2=policy.flush_l2,
     )  # fmt: skip
-    rows = [*(_within_error(row, policy.max_error) for row in found), *excluded]
-    memory = handle.device.memory_info()[1]
-    return AlgorithmTable(ranked(rows, latency=latency), title=str(problem), timing=found.timing, device_memory=memory)
+    rows, memory = [*found, *excluded], handle.device.memory_info()[1]
+    return AlgorithmTable(rows, title=str(problem), timing=found.timing, device_memory=memory)
 
 
 def _why_excluded(math_type: MathType, dtype: DataType, policy: TuningPolicy) -> str:
@@ -93,9 +90,3 @@ def _why_excluded(math_type: MathType, dtype: DataType, policy: TuningPolicy) ->
     if not policy.allow_tf32 and dtype == DataType.FLOAT and math_type != MathType.FMA:
         return f"{math_type} may multiply in TF32, which is not allowed"
     return ""
-
-
-def _within_error(row: AlgorithmResult, bound: float | None) -> AlgorithmResult:
-    if bound is None or not row.ok or row.error is None or row.error <= bound:
-        return row
-    return replace(row, why_not=f"its error is {row.error:.1e}, the bound is {bound:.1e}")

@@ -71,11 +71,14 @@ def open_cache(path: Path, *, writable: bool, thorough: bool = False) -> tuple[s
     """
     if 0 < os.stat(path).st_size < _SMALLEST:
         raise Unfit("damaged", "is not a SQLite file")
+    # A file in WAL mode is read with files beside it, which SQLite makes, and a reader cannot remove.  Where there are none
+    # nobody has the file open, and it is complete.
+    beside = [suffix for suffix in SIDECARS if _size(f"{path}{suffix}") is not None]
+    modes = ["ro", "immutable"] if beside else ["immutable"]
     refusal: sqlite3.OperationalError | None = None
-    # a file that was left in WAL mode needs files beside it, also to be read; in a read-only folder there are none
-    for mode in ("rw", "ro", "immutable")[0 if writable else 1 :]:
+    for mode in ["rw", *modes] if writable else modes:
         if mode == "immutable" and any(_size(f"{path}{suffix}") for suffix in ("-wal", "-journal")):
-            continue  # the file alone is not consistent
+            continue  # the file alone is not
         try:
             return _checked(path, mode, thorough), mode == "immutable"
         except sqlite3.OperationalError as error:
@@ -84,6 +87,21 @@ def open_cache(path: Path, *, writable: bool, thorough: bool = False) -> tuple[s
             refusal = refusal or error
     assert refusal is not None
     raise refusal
+
+
+def identity(path: Path, *, immutable: bool = False) -> tuple[object, ...] | None:
+    """Return what tells the file at a path from another one; None if there is none.
+
+    With `immutable` also from the same file after a change: SQLite does not look for any in a file that it takes as immutable.
+    """
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    file = (found.st_dev, found.st_ino)
+    if not immutable:
+        return file
+    return (*file, found.st_mtime_ns, found.st_size, *(_size(f"{path}{suffix}") is not None for suffix in SIDECARS))
 
 
 @contextmanager
@@ -95,12 +113,14 @@ def begun(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write_alone(path: Path, work: Callable[[sqlite3.Connection], object]) -> None:
-    """Make a file of its own, with nothing beside it, by `work(connection)`; what has its name is replaced at once or not.
+    """Make a file of its own, with nothing beside it, by `work(connection)`; a cache of its name is replaced at once or not.
 
     Raises
     ------
+    Unfit
+        What has its name is not a cache.
     sqlite3.Error, OSError
-        It could not be written; what has its name is as it was.
+        It could not be written, or what has its name is in use.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -108,29 +128,22 @@ def write_alone(path: Path, work: Callable[[sqlite3.Connection], object]) -> Non
             connection.execute("PRAGMA journal_mode = MEMORY")  # it is of no use unfinished
             connection.execute("PRAGMA synchronous = FULL")
             work(connection)
+        if _size(path):
+            _stop_wal(path)
+        for suffix in SIDECARS:
+            if os.path.lexists(f"{path}{suffix}"):  # it would be taken for the new file's
+                raise FileExistsError(0, f"it is in use: there is {path.name}{suffix}")
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def stop_wal(path: Path) -> None:
-    """Bring everything into the file itself, so that it can be replaced.
-
-    Raises
-    ------
-    Unfit
-        It is not a cache.
-    sqlite3.Error, OSError
-        It cannot be written, or is in use.
-    """
-    if _size(path):
-        connection, _ = open_cache(path, writable=True)
-        with closing(connection):
-            connection.execute("PRAGMA busy_timeout = 1000")
-            connection.execute("PRAGMA journal_mode = DELETE")
-    for suffix in SIDECARS:
-        if os.path.lexists(f"{path}{suffix}"):
-            raise FileExistsError(0, f"it is in use: there is {path.name}{suffix}")
+def _stop_wal(path: Path) -> None:
+    """Bring everything into the file itself; an error if somebody else has it open."""
+    connection, _ = open_cache(path, writable=True)
+    with closing(connection):
+        connection.execute("PRAGMA busy_timeout = 1000")
+        connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def _checked(path: Path, mode: str, thorough: bool) -> sqlite3.Connection:
@@ -188,8 +201,8 @@ def _check(connection: sqlite3.Connection, thorough: bool) -> None:
         raise Unfit("damaged", f"is damaged ({error})") from error
 
 
-def _size(path: str | Path) -> int:
+def _size(path: str | Path) -> int | None:
     try:
         return os.stat(path).st_size
     except (FileNotFoundError, NotADirectoryError):
-        return 0
+        return None

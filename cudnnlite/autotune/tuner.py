@@ -9,10 +9,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
-from importlib import metadata
 from typing import Any, NamedTuple
 
-from cudnnlite.arrays import DeviceArray
 from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import TuningEntry
@@ -24,6 +22,7 @@ from cudnnlite.handle import Handle
 from cudnnlite.ops.choosing import ALIGNMENT, alignment_of
 from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 
 _MOST_REMEMBERED = 4096
@@ -40,16 +39,19 @@ class Search(NamedTuple):
         (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written.
     search : callable
         (handle, problem, policy, operands) -> AlgorithmTable, the best first.
+    aligned : tuple of str
+        The operands whose alignment calls tell: to those of another alignment another choice may be right.
     """
 
     operands_of: Callable[..., Mapping[str, Any]]
     check: Callable[..., Mapping[str, Any]]
     search: Callable[..., AlgorithmTable]
+    aligned: tuple[str, ...] = ()
 
 
 SEARCHES: dict[type[Problem], Search] = {
     ConvolutionForwardProblem: Search(
-        convolution.operands_of, convolution.check_operands, convolution.search_convolution_forward
+        convolution.operands_of, convolution.check_operands, convolution.search_convolution_forward, ("x", "w", "out")
     ),
     RNNForwardProblem: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn),
 }
@@ -143,8 +145,10 @@ class Tuner:
         policy = self._policy_within(self.handle.workspace.limit_for(None))
         if operands is None:
             return self._look_up(problem, {}, policy) or self._measure(problem, {}, policy)
+        if not isinstance(operands, Mapping):
+            raise ArgumentError(f"operands={operands!r} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
-        aligned = {name: alignment_of(array) for name, array in checked.items() if isinstance(array, DeviceArray)}
+        aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
         with self._device_alone():
             table = self._search(problem, policy, checked)
             self._remember(self._key(problem, aligned, policy), table)
@@ -167,7 +171,7 @@ class Tuner:
         alignments : mapping, optional
             What each operand's address is a multiple of, in bytes: powers of two up to 256, which is assumed otherwise.
         limit : int, optional
-            Bytes of workspace, beside the policy's own limit.
+            Bytes of workspace, beside the policy's own limit; the handle's limit if not given.
         key : hashable, optional
             Under which `recall` finds this choice.
 
@@ -185,7 +189,7 @@ class Tuner:
             As in `tune`.
         """
         _search_for(problem)
-        policy, aligned = self._policy_within(limit), dict(alignments or {})
+        policy, aligned = self._policy_within(self.handle.workspace.limit_for(limit)), dict(alignments or {})
         table = self._look_up(problem, aligned, policy)
         if table is None:
             problem = typical(problem)
@@ -250,8 +254,7 @@ class Tuner:
         if not any(row.ok for row in table):
             return  # nothing to choose from, maybe for want of memory: the next one may try again
         now = datetime.now(timezone.utc).isoformat()
-        version = metadata.version("cudnnlite")
-        entry = TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, version)
+        entry = TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__)
         if self.device.is_emulated:
             self._emulated[key] = entry
         else:

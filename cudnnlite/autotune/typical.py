@@ -25,9 +25,11 @@ def _(problem: RNNForwardProblem) -> RNNForwardProblem:
     steps = rounded(data.max_length)
     if data.is_full:
         lengths = (steps,) * data.batch
-    else:  # all of them descend to 1, so that not all are full
+    elif data.batch == 1:  # it ends early: there is room for more
+        lengths = (steps - 1,)
+    else:  # down in as many even steps as there are sequences, so that not all are full
         lengths = tuple(max(1, steps - number * steps // data.batch) for number in range(data.batch))
-    values = data.values() | {"max_length": max(steps, 2 - data.is_full), "lengths": lengths}
+    values = data.values() | {"max_length": steps, "lengths": lengths}
     return RNNForwardProblem(problem.spec, RNNDataSpec.from_values(values), problem.training)
 
 

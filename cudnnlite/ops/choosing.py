@@ -35,7 +35,11 @@ def tuned_choice(
         return None
     aligned = tuple((name, alignment_of(array)) for name, array in operands.items() if array is not None)
     full = (key, aligned, limit)
-    found = chooser.recall(full)
+    try:
+        found = chooser.recall(full)
+    except TypeError:  # unhashable: an argument of a wrong type, which making the problem names
+        problem()
+        raise
     return chooser.choose(problem(), dict(aligned), limit, full) if found is None else found
 
 

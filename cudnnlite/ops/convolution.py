@@ -21,12 +21,11 @@ from cudnnlite.ops.operands import (
     check_workspace,
     check_writable,
     on_device,
-    real_number,
     use,
     wait_for_streams,
 )
 from cudnnlite.plans import Plan, cached_plan
-from cudnnlite.problems import ConvolutionForwardProblem
+from cudnnlite.problems import ConvolutionForwardProblem, real_number
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
@@ -85,6 +84,7 @@ class ConvolutionForwardPlan(Plan):
     def _choose(self, algorithm: AlgorithmResult | ConvolutionFwdAlgo | None, limit: int | None) -> None:
         problem = self._problem
         if algorithm is None:
+            problem.prefer_tensor_cores()
             table = problem.heuristic()
             if not any(row.ok for row in table):
                 raise NotSupportedError(
@@ -296,7 +296,7 @@ def plan_convolution_forward(
     problem = ConvolutionProblem(handle, x, w, conv, out)
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     kind = _parse_algorithm(algorithm)
-    if kind is None and handle.chooser is not None:
+    if kind is None and handle.chooser is not None and problem.y.size:
         posed = ConvolutionForwardProblem(problem.x, problem.w, problem.conv, problem.y, alpha, beta)
         arrays_ = {name: array for name, array in (("x", x), ("w", w), ("out", out)) if isinstance(array, DeviceArray)}
         kind = tuned_choice(handle, posed, lambda: posed, limit, **arrays_)
@@ -355,7 +355,8 @@ def convolution_forward(
     Notes
     -----
     C function: `cudnnConvolutionForward`.  float32 tensors are multiplied in TF32 on Ampere and later unless
-    ``conv.math_type`` is `MathType.FMA`.
+    ``conv.math_type`` is `MathType.FMA`.  Without `algorithm`, DEFAULT math means TENSOR_OP in half precision (float16 and
+    bfloat16), which is as accurate, and uses the tensor cores.
     """
     use(handle)
     x = on_device(handle, x, "x")
@@ -368,7 +369,7 @@ def convolution_forward(
     # as plain values, so that what is equal finds the same plan
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     algorithm = _parse_algorithm(algorithm)
-    if algorithm is None and handle.chooser is not None:
+    if algorithm is None and handle.chooser is not None and x.spec.size:
         posed = (x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta)
         algorithm = tuned_choice(handle, posed, lambda: _problem(*posed), limit, x=x, w=w, out=y)
     key = ("convolution_forward", x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta, algorithm, limit)

@@ -9,7 +9,7 @@ from typing import Any
 from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
-from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, Status
+from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, MathType, Status
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import HostScalars, check_shape, tensor_spec
@@ -97,8 +97,16 @@ class ConvolutionProblem:
         self.handle.api.cudnnGetConvolutionForwardAlgorithmMaxCount(self.handle.ptr, room)
         return (cudnnConvolutionFwdAlgoPerf_t * room.value)(), ctypes.c_int(), room.value
 
+    def prefer_tensor_cores(self) -> None:
+        """Ask for tensor cores where the user left the math type of half precision open.
+
+        With DEFAULT math cuDNN multiplies float16 and bfloat16 without them, on an H200 in ten times the time.
+        """
+        if self.conv.math_type == MathType.DEFAULT and self.x.dtype in (DataType.HALF, DataType.BFLOAT16):
+            self.conv_desc.set_math_type(MathType.TENSOR_OP)
+
     def heuristic(self) -> AlgorithmTable:
-        """Ask the v7 heuristic."""
+        """Ask the v7 heuristic, with the descriptor's present math type."""
         results, count, room = self.result_array()
         self.handle.api.cudnnGetConvolutionForwardAlgorithm_v7(*self.pointers, room, count, results)
         return self.table(results, count.value, f"none, ranked by cuDNN's heuristic on {self.handle.device}")

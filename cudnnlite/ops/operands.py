@@ -103,16 +103,6 @@ def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
     return buffer
 
 
-def real_number(value: Any, argument: str) -> float:
-    """Return a host scalar as a float; ArgumentError if it is none."""
-    try:
-        if not isinstance(value, str):
-            return float(value)
-    except (TypeError, ValueError):
-        pass
-    raise ArgumentError(f"{argument}={value!r} must be a real number")
-
-
 class HostScalars:
     """alpha and beta in the host type that cuDNN wants for them: double beside double tensors, float otherwise.
 

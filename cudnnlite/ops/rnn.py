@@ -73,7 +73,7 @@ def plan_rnn(
     x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
     data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
     limit = handle.workspace.limit_for(workspace_limit)
-    algorithm = _tuned(handle, spec, data, training, algorithm, limit)
+    algorithm = _tuned(handle, spec, data, training, algorithm, limit, padded=lengths is not None)
     plan = RNNPlan(
         handle,
         make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
@@ -183,8 +183,12 @@ def rnn_forward(
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
     # with a buffer of the caller's own, that is all there is: no limit of the handle's is asked
     limit = handle.workspace.limit_for(workspace_limit) if workspace is None or workspace_limit is not None else None
-    algorithm = _tuned(handle, spec, data, training, algorithm, limit)
-    request = make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit)
+    if algorithm is None and handle.chooser is not None and workspace is not None and limit is None:
+        limit = on_device(handle, workspace, "workspace").nbytes  # what is chosen must make do with it
+    choice = _tuned(handle, spec, data, training, algorithm, limit)
+    request = make_request(handle, spec, data, training, choice, padding_fill, dropout_state, limit)
+    if algorithm is None:  # what was tuned is a guess too: it was measured with similar lengths, maybe
+        request = request._replace(guessed=True)
     arguments = {
         "lengths": None if lengths is None else data.lengths,
         "out": out,
@@ -283,10 +287,26 @@ def rnn_backward_weights(
     return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
 
 
-def _tuned(handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, limit: int | None) -> Any:
-    """Return the algorithm that was given; where none was, what the handle's chooser says, if there is one."""
+def _tuned(
+    handle: Handle,
+    spec: RNNSpec,
+    data: RNNDataSpec,
+    training: Any,
+    algorithm: Any,
+    limit: int | None,
+    *,
+    padded: bool = False,
+) -> Any:
+    """Return the algorithm that was given; where none was, what the handle's chooser says, if there is one.
+
+    With `padded`, later calls may have lengths that differ, even where these do not.
+    """
     if algorithm is not None or handle.chooser is None or not isinstance(training, bool):
         return algorithm
+    if padded and data.is_full and not data.is_packed:
+        steps = max(2, data.max_length)
+        unequal = {"max_length": steps, "lengths": (*(steps,) * (data.batch - 1), steps - 1)}
+        data = RNNDataSpec.from_values(data.values() | unequal)
     posed = (spec, data, training)
     return tuned_choice(handle, posed, lambda: RNNForwardProblem(*posed), limit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
@@ -49,10 +50,14 @@ def from_plain(plain: Any, argument: str = "spec") -> Any:
     ArgumentError
         It is no spec, lacks a field, or has one that is not allowed.
     """
-    kind = _KINDS.get(plain.get("spec", "")) if isinstance(plain, dict) else None
+    name = plain.get("spec") if isinstance(plain, dict) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ArgumentError(f"{argument}={plain!r} is not a spec; allowed: an object with 'spec', one of {[*_KINDS]}")
     values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
+    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    if {*values} != {*known}:
+        raise ArgumentError(f"{argument}={plain!r} is not a {kind.__name__}; it must have the fields {', '.join(known)}")
     try:
         return kind.from_values(values)
     except (KeyError, TypeError) as error:

@@ -14,8 +14,8 @@ ROOT = Path(cudnnlite.__file__).parent
 # other as long as there is no cycle.
 LAYERS = (
     ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
-    ("errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types", "_raw.record", "_raw.functions",
-     "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
+    ("version", "errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types", "_raw.record",
+     "_raw.functions", "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
     ("problems", "problem_list", "recording", "accuracy", "rnn_cells", "rnn_equations", "rnn_formats"),
@@ -30,7 +30,8 @@ LAYERS = (
     ("ops",),
     ("autotune",),
     ("raw", "__init__"),
-    ("environment", "demo", "cli", "__main__"),
+    ("plot_axes", "plot_svg", "plots", "report_page", "report"),
+    ("environment", "demo", "cli_common", "cli_problems", "cli_tunings", "cli_autotune", "cli_cache", "cli", "__main__"),
 )  # fmt: skip
 GENERATOR_LAYER = 0
 GENERATOR = LAYERS[GENERATOR_LAYER]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import suppress
+
+import pytest
 
 import cudnnlite as dnn
 from cudnnlite import recording
@@ -71,14 +74,24 @@ def test_a_block_that_fails_ends_its_recording():
     assert kept[0].total == 1
 
 
+@pytest.fixture
+def eager_threads():
+    """Let Python change threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_threads")
 def test_all_threads_are_recorded_and_no_count_is_lost():
-    calls, barrier = 400, threading.Barrier(5)
+    calls, barrier = 4000, threading.Barrier(5)
 
     def work(number):
         barrier.wait()
         for call in range(calls):
             record(problem(1 + call % 2))
-            if call % 40 == number:
+            if call % 400 == number:
                 with record_problems() as own:
                     record(problem(3))
                 assert own.total >= 1  # and what the others did meanwhile
@@ -92,7 +105,7 @@ def test_all_threads_are_recorded_and_no_count_is_lost():
             assert sum(listed.count for listed in found) <= 4 * (calls + 10)  # read while it grows
         for thread in threads:
             thread.join()
-    assert counts(found) == {problem(1): 4 * calls // 2, problem(2): 4 * calls // 2, problem(3): 4 * calls // 40}
+    assert counts(found) == {problem(1): 4 * calls // 2, problem(2): 4 * calls // 2, problem(3): 4 * calls // 400}
     assert not recording.active
 
 

@@ -339,3 +339,232 @@ def test_a_reason_is_escaped():
     row = dataclasses.replace(WRONG, why_not="a < b & c", remark="<i>")
     markup = AlgorithmTable([row], title="t", timing="t")._repr_html_()
     assert "a &lt; b &amp; c; &lt;i&gt;" in markup
+
+
+# ---------------------------------------------------------------- what a tuner knows
+
+
+TUNED = tuple(
+    AlgorithmResult(algorithm, math_type, time_ms=ms, spread_ms=0.25, workspace=size, error=error, max_error=2 * error,
+                    call_us=1e3 * ms + 20, host_us=15.0, find_ms=find_ms, layout=layout)
+    for algorithm, math_type, ms, size, error, find_ms, layout in (
+        (A.IMPLICIT_PRECOMP_GEMM, MathType.DEFAULT, 1.0, 8 * MIB, 3e-4, 1.5, ""),
+        (A.WINOGRAD, MathType.FMA, 1.25, 2 * MIB, 8e-4, None, "NHWC"),
+        (A.IMPLICIT_PRECOMP_GEMM, MathType.FMA, 1.5, 8 * MIB, 1e-7, None, ""),
+        (A.GEMM, MathType.FMA, 2.0, 2 * MIB, 1e-7, None, ""),
+        (A.IMPLICIT_GEMM, MathType.FMA, 4.0, 0, 1e-7, None, ""),
+    )
+)  # fmt: skip
+UNMEASURED = AlgorithmResult(A.FFT, MathType.DEFAULT, time_ms=0.5, workspace=MIB)
+TOO_LARGE = AlgorithmResult(A.FFT_TILING, MathType.FMA, workspace=99 * MIB, why_not="needs 99 MiB, the limit is 64 MiB")
+
+
+@pytest.fixture
+def tuned():
+    return AlgorithmTable((*TUNED, TOO_LARGE, DIRECT), title="a layer", timing="graphs", device_memory=1000 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("limits", "place"),
+    [
+        ({"max_error": 1}, 0),
+        ({"max_error": 3e-4}, 0),
+        ({"max_error": 2.9e-4}, 2),
+        ({"max_error": 1e-7}, 2),
+        ({"max_error": 1e-3, "math_type": "fma"}, 1),
+        ({"max_error": 1e-5, "workspace_limit": "2 MiB"}, 3),
+        ({"max_error": 1e-5, "workspace_limit": "1 MiB"}, 4),
+        ({"max_error": float("inf")}, 0),
+    ],
+    ids=str,
+)
+def test_best_within_an_error(tuned, limits, place):
+    assert tuned.best(**limits) == TUNED[place]
+
+
+def test_an_error_that_is_too_large_is_told(tuned):
+    best = tuned.best(max_error=1e-5)
+    assert [why for _, why in best.passed_over] == [
+        "its error is 3.0e-04, the bound is 1.0e-05 (0.5 ms faster)",
+        "its error is 8.0e-04, the bound is 1.0e-05 (0.25 ms faster)",
+    ]
+    with pytest.raises(NoAlgorithmError) as caught:
+        tuned.best(max_error=0)
+    assert str(caught.value).count("the bound is 0.0e+00") == len(TUNED)
+    assert "FFT_TILING (FMA): needs 99 MiB, the limit is 64 MiB" in str(caught.value)
+    assert "WINOGRAD (FMA, in NHWC): its error is 8.0e-04" in str(caught.value)
+
+
+def test_an_error_that_nobody_measured_satisfies_no_bound():
+    table = AlgorithmTable((UNMEASURED, *TUNED), title="t", timing="t")
+    assert table.best() == UNMEASURED
+    best = table.best(max_error=1)
+    assert best == TUNED[0]
+    assert best.passed_over[0][1] == "its error was not measured, the bound is 1.0e+00 (0.5 ms faster)"
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), "1e-3", True, [], 1j], ids=repr)
+@pytest.mark.parametrize("method", ["best", "explain"])
+def test_bounds_that_are_none(tuned, method, value):
+    with pytest.raises(ArgumentError, match=r"max_error=.*; allowed: a number, 0 or more"):
+        getattr(tuned, method)(max_error=value)
+
+
+@pytest.mark.parametrize("method", ["best", "explain"])
+@pytest.mark.parametrize("value", [1, "yes", 0])
+def test_deterministic_is_true_or_false(tuned, method, value):
+    with pytest.raises(ArgumentError, match=r"deterministic=.*; allowed: True, False, None"):
+        getattr(tuned, method)(deterministic=value)
+
+
+def test_explain_gives_each_candidate_its_reason(tuned):
+    assert tuned.explain().splitlines() == [
+        "a layer",
+        "  IMPLICIT_PRECOMP_GEMM (DEFAULT): chosen: 1 ms",
+        "  WINOGRAD (FMA, in NHWC): not chosen: 1.25 ms, 1.25 times the chosen",
+        "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: 1.5 ms, 1.50 times the chosen",
+        "  GEMM (FMA): not chosen: 2 ms, 2.00 times the chosen",
+        "  IMPLICIT_GEMM (FMA): not chosen: 4 ms, 4.00 times the chosen",
+        "  FFT_TILING (FMA): not chosen: needs 99 MiB, the limit is 64 MiB",
+        "  DIRECT (DEFAULT): not chosen: NOT_SUPPORTED",
+    ]
+
+
+def test_explain_within_limits(tuned):
+    both = "needs 8 MiB, the limit is 5 MiB; its error is 3.0e-04, the bound is 1.0e-05 (1 ms faster)"
+    assert tuned.explain("5 MiB", max_error=1e-5).splitlines()[1:] == [
+        f"  IMPLICIT_PRECOMP_GEMM (DEFAULT): not chosen: {both}",
+        "  WINOGRAD (FMA, in NHWC): not chosen: its error is 8.0e-04, the bound is 1.0e-05 (0.75 ms faster)",
+        "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: needs 8 MiB, the limit is 5 MiB (0.5 ms faster)",
+        "  GEMM (FMA): chosen: 2 ms",
+        "  IMPLICIT_GEMM (FMA): not chosen: 4 ms, 2.00 times the chosen",
+        "  FFT_TILING (FMA): not chosen: needs 99 MiB, the limit is 64 MiB",
+        "  DIRECT (DEFAULT): not chosen: NOT_SUPPORTED",
+    ]
+
+
+def test_explain_agrees_with_best(tuned):
+    for limits in ({}, {"workspace_limit": 0}, {"max_error": 1e-5}, {"math_type": "fma"}, {"workspace_limit": "3 MiB"}):
+        (chosen,) = (line for line in tuned.explain(**limits).splitlines() if ": chosen" in line)
+        assert chosen.startswith(f"  {str(tuned.best(**limits)).splitlines()[0].split(',')[0].rstrip(')')}")
+
+
+def test_explain_where_nothing_can_be_chosen(tuned):
+    lines = tuned.explain(max_error=0).splitlines()
+    assert len(lines) == 1 + len(tuned) + 1
+    assert not any(": chosen" in line for line in lines)
+    assert lines[1].endswith("not chosen: its error is 3.0e-04, the bound is 0.0e+00")
+    assert lines[-1] == "  none can be chosen"
+    assert AlgorithmTable((), title="t", timing="t").explain().splitlines() == ["t", "  none can be chosen"]
+
+
+def test_explain_tells_remarks_and_what_was_only_ranked():
+    rows = (GEMM, dataclasses.replace(IMPLICIT, time_ms=None), dataclasses.replace(FFT, time_ms=1.0, remark="odd"))
+    assert AlgorithmTable(rows, title="t", timing="t").explain().splitlines()[1:] == [
+        "  GEMM (FMA): chosen: 1 ms",
+        "  IMPLICIT_GEMM (FMA): not chosen: ranked behind",
+        "  FFT (DEFAULT): not chosen: 1 ms, 1.00 times the chosen (odd)",
+    ]
+    unranked = [dataclasses.replace(row, time_ms=None) for row in (GEMM, FFT)]
+    assert AlgorithmTable(unranked, title="t", timing="t").explain().splitlines()[1:] == [
+        "  GEMM (FMA): chosen: the first in the ranking",
+        "  FFT (DEFAULT): not chosen: ranked behind",
+    ]
+
+
+def test_explain_where_calls_decide():
+    """What is faster on the device, and was passed over for the time of its calls, says so."""
+    called = [
+        AlgorithmResult(A.GEMM, MathType.FMA, time_ms=0.5, call_us=20.0, host_us=19.0),
+        AlgorithmResult(A.IMPLICIT_PRECOMP_GEMM, MathType.FMA, time_ms=0.25, call_us=35.5, host_us=35.0),
+        AlgorithmResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1020.0, host_us=35.0),
+    ]
+    assert AlgorithmTable(called, title="t", timing="t").explain().splitlines()[1:] == [
+        "  GEMM (FMA): chosen: 0.5 ms",
+        "  IMPLICIT_PRECOMP_GEMM (FMA): not chosen: 0.25 ms, 0.50 times the chosen, but 35.5 us a call, not 20.0 us",
+        "  FFT (FMA): not chosen: 1 ms, 2.00 times the chosen",
+    ]
+
+
+def test_the_front_of_time_and_workspace(tuned):
+    """Each is the fastest of those that need no more than it does."""
+    front = tuned.pareto()
+    assert front == (TUNED[0], TUNED[1], TUNED[4])
+    for row in tuned:
+        if row.ok and row.time_ms is not None and row not in front:
+            assert any(other.time_ms <= row.time_ms and other.workspace <= row.workspace for other in front)
+    for limit in (0, MIB, 2 * MIB, 7 * MIB, 8 * MIB, 99 * MIB):
+        assert tuned.best(limit) == next(row for row in front if row.workspace <= limit)
+
+
+@pytest.mark.parametrize(
+    ("rows", "front"),
+    [
+        ((), ()),
+        ((DIRECT, TOO_LARGE), ()),
+        ((dataclasses.replace(FFT, time_ms=None), GEMM), (GEMM,)),
+        ((GEMM, FFT), (FFT, GEMM)),
+        ((GEMM, dataclasses.replace(IMPLICIT, time_ms=1.0)), (dataclasses.replace(IMPLICIT, time_ms=1.0),)),
+        ((GEMM, GEMM), (GEMM,)),
+        ((dataclasses.replace(GEMM, why_not="wrong"), IMPLICIT), (IMPLICIT,)),
+    ],
+    ids=["nothing", "failed", "not_timed", "sorted", "same_time", "same_row", "useless"],
+)
+def test_fronts(rows, front):
+    assert AlgorithmTable(rows, title="t", timing="t").pareto() == front
+
+
+def test_columns_of_a_tuning(tuned):
+    lines = str(tuned).splitlines()
+    assert lines[1].split("  ")[0] == "algorithm"
+    assert tuned.cells()[0] == (
+        "algorithm", "math", "in", "ms", "+-", "us a call", "host us", "cudnnFind's ms", "workspace", "error", "max error",
+        "deterministic", "status",
+    )  # fmt: skip
+    assert tuned.cells()[1] == (
+        "IMPLICIT_PRECOMP_GEMM", "DEFAULT", "-", "1.0000", "0.2500", "1020.0", "15.0", "1.5000", "8 MiB", "3.0e-04",
+        "6.0e-04", "yes", "ok",
+    )  # fmt: skip
+    assert tuned.cells()[2][2] == "NHWC"
+    assert tuned.cells()[-1][:8] == ("DIRECT", "DEFAULT", *"-" * 6)
+    heading = lines[1]
+    for cell, line in zip([row[3] for row in tuned.cells()[1:]], lines[2:], strict=True):
+        assert line[: heading.index(" ms ") + 3].endswith(cell), "numbers are aligned to the right"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "column", "shown"),
+    [
+        ("spread_ms", 0.0, "+-", "0.0000"),
+        ("call_us", 12.34, "us a call", "12.3"),
+        ("host_us", 0.0, "host us", "0.0"),
+        ("find_ms", 0.5, "cudnnFind's ms", "0.5000"),
+        ("max_error", 1e-7, "max error", "1.0e-07"),
+        ("layout", "NHWC", "in", "NHWC"),
+    ],
+)
+def test_each_new_column_is_shown_where_there_is_something_in_it(name, value, column, shown):
+    plain = AlgorithmResult(A.GEMM, MathType.FMA)
+    table = AlgorithmTable([dataclasses.replace(plain, **{name: value}), plain], title="t", timing="t")
+    without = AlgorithmTable([plain], title="t", timing="t")
+    assert column not in without.cells()[0]
+    place = table.cells()[0].index(column)
+    assert [row[place] for row in table.cells()[1:]] == [shown, "-"]
+    assert set(table.cells()[0]) - {column} == set(without.cells()[0])
+
+
+def test_a_choice_tells_its_layout(tuned):
+    assert str(tuned[1]) == "WINOGRAD (FMA, in NHWC, 1.25 ms, workspace 2 MiB)"
+    assert str(tuned[2]) == "IMPLICIT_PRECOMP_GEMM (FMA, 1.5 ms, workspace 8 MiB)"
+
+
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(AlgorithmResult) if item.compare])
+def test_every_field_tells_rows_apart(name):
+    """A choice is a key of the plan cache: two that differ in anything are two."""
+    changes = {
+        "algorithm": A.FFT, "math_type": MathType.DEFAULT, "status": Status.NOT_SUPPORTED, "deterministic": None,
+        "why_not": "x", "remark": "x", "layout": "NHWC",
+    }  # fmt: skip
+    other = dataclasses.replace(TUNED[3], **{name: changes.get(name, 77)})
+    assert other != TUNED[3]
+    assert len({other, TUNED[3], pickle.loads(pickle.dumps(other))}) == 2

@@ -1,6 +1,10 @@
-"""Entries to put into tuning caches.  Children of the tests import this too: nothing here imports pytest."""
+"""Entries to put into tuning caches, and processes that do; these import this module too, so it is quick to import."""
 
+import json
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.autotune.entries import TuningEntry
@@ -53,3 +57,44 @@ def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
         seconds=0.25,
         cudnnlite="0.1.0",
     )
+
+
+# What the code of every child finds: the names above, `path` and `folder`, the warnings so far, and a cache's refusals as text.
+_CHILD = """
+import json, os, sys, warnings
+sys.path.insert(0, sys.argv[1])
+from unit.tuning_entries import *
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.errors import TuningCacheError, TuningCacheWarning
+path, folder = sys.argv[2:4]
+told = []
+def tell(message, category, *_):
+    if issubclass(category, TuningCacheWarning):
+        told.append(f"{category.__name__}: {message}")
+warnings.showwarning = tell
+warnings.simplefilter("always")
+def attempt(use):
+    try:
+        return use()
+    except TuningCacheError as error:
+        return f"TuningCacheError: {error}"
+"""
+
+
+def start_child(code, path):
+    """Start a process that runs code, and talks through pipes."""
+    command = [sys.executable, "-c", _CHILD + code, str(Path(__file__).parents[1]), str(path), str(path.parent)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish_child(child, told=""):
+    """Tell a child something, wait for it, and return the JSON in the last line that it printed."""
+    out, errors = child.communicate(told)
+    assert child.returncode == 0, errors
+    return json.loads(out.splitlines()[-1])
+
+
+def run_child(code, path):
+    """Run code in another process, and return the JSON that it prints."""
+    return finish_child(start_child(code, path))

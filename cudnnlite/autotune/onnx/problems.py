@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cudnnlite.autotune.onnx_node import NoProblemError, OnnxNode
+from cudnnlite.autotune.onnx.node import NoProblemError, OnnxNode
 from cudnnlite.enums import DataType
 from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec

@@ -8,14 +8,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.errors import ArgumentError, MissingPackageError
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
 _SMALL = 65536
-
-
-class MissingPackageError(CudnnliteError, ImportError):
-    """A package is needed that is not installed; the message names the extra that brings it."""
 
 
 class OnnxFile:

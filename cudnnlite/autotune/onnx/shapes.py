@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, NamedTuple
 
-from cudnnlite.autotune.onnx_file import OnnxFile, graphs, import_onnx, subgraphs
+from cudnnlite.autotune.onnx.file import OnnxFile, graphs, import_onnx, subgraphs
 from cudnnlite.errors import ArgumentError
 
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)

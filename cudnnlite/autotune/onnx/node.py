@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite.autotune.onnx_shapes import Scope, TensorType
+from cudnnlite.autotune.onnx.shapes import Scope, TensorType
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 
@@ -82,7 +82,8 @@ class OnnxNode:
         number = self._scope.types.get(name, TensorType()).elem_type
         if not number:
             raise NoProblemError(f"the data type of its input {name!r} is not known; dtype= gives one")
-        kind = self._onnx.TensorProto.DataType.Name(number)
+        kinds = self._onnx.TensorProto.DataType
+        kind = kinds.Name(number) if number in kinds.values() else f"of data type {number}"
         if kind not in FLOATS:
             allowed = ", ".join(map(dtype_name, FLOATS.values()))
             raise NoProblemError(f"its input {name!r} is {kind.lower()}; cudnnlite convolves {allowed}")
@@ -95,7 +96,7 @@ class OnnxNode:
             return None
         try:
             values: list[Any] = self._onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()
-        except ValueError as error:
+        except Exception as error:  # whatever to_array stumbles over
             raise NoProblemError(f"its input {self._input(position)!r} cannot be read: {error}") from error
         return values
 

@@ -7,10 +7,10 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cudnnlite.autotune.onnx_file import OnnxFile, import_onnx, subgraphs
-from cudnnlite.autotune.onnx_node import FLOATS, NoProblemError, OnnxNode
-from cudnnlite.autotune.onnx_problems import READERS, Reading, why_skipped
-from cudnnlite.autotune.onnx_shapes import Scope, ancestors, infer_shapes
+from cudnnlite.autotune.onnx.file import OnnxFile, import_onnx, subgraphs
+from cudnnlite.autotune.onnx.node import FLOATS, NoProblemError, OnnxNode
+from cudnnlite.autotune.onnx.problems import READERS, Reading, why_skipped
+from cudnnlite.autotune.onnx.shapes import Scope, ancestors, infer_shapes
 from cudnnlite.dtypes import dtype_name, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -72,7 +72,9 @@ def problems_from_onnx(
     for name, value in walk.unknown.items() if file.unread else ():
         if missing := ancestors(inferred, value) & set(file.unread):
             told = "; ".join(f"{tensor!r}: {file.unread[tensor]}" for tensor in sorted(missing))
-            raise ArgumentError(f"{file.where}: the shapes of {name} depend on external data that cannot be read: {told}")
+            raise ArgumentError(
+                f"{file.where}: the shapes of {name} depend on external data that cannot be read: {told}"
+            )
     return walk.found
 
 

@@ -1,0 +1,397 @@
+"""`tune_model`: every problem of a model tuned once, on as many GPUs as there are, into one cache."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.library import format_version
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.claims import Claim, is_like
+from cudnnlite.autotune.keys import DeviceIdentity
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.autotune.onnx.model import problems_from_onnx
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.progress import Report, reporting
+from cudnnlite.autotune.remembered import Remembered, identity_of
+from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuner import SEARCHES, Tuner
+from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
+from cudnnlite.autotune.workers import Answer, CachePlace, Task, Worker, identify, tune_task, tune_with
+from cudnnlite.device import Device, default_device, get_device, visible_gpus
+from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
+from cudnnlite.handle import Handle
+from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.problems import Problem
+from cudnnlite.results import AlgorithmTable
+from cudnnlite.version import __version__
+from cudnnlite.warn import warn_user
+
+__all__ = ["ModelTuning", "tune_model"]
+
+_TRIES = 2  # of a problem whose worker process died
+_ON_THIS_MACHINE = (ThreadPoolExecutor, ProcessPoolExecutor)
+
+
+def tune_model(
+    problems: ProblemList | Iterable[Problem | ListedProblem] | str | os.PathLike[str],
+    *,
+    device: Any = None,
+    cache: TuningCache | str | os.PathLike[str] | None = None,
+    policy: TuningPolicy | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    progress: bool | Report | None = None,
+) -> ModelTuning:
+    """Tune every distinct problem of a model: what is remembered is looked up, the rest is measured and remembered.
+
+    Each result is in the cache as soon as it is there.  A run that is interrupted has lost nothing but what was being
+    measured; the next one measures only what is missing.
+
+    Parameters
+    ----------
+    problems : ProblemList, iterable of Problem, or path
+        A list (of `problems_from_onnx` or `record_problems`), problems, of which equal ones are counted together, or the path
+        of an ONNX file.
+    device : str, int, device object or Handle, optional
+        As in `Handle`.  "cuda", which is also what None means unless `CUDNNLITE_DEVICE` says otherwise, stands for every GPU
+        like the first one; "cuda:1" for that one.  On a handle, which is not closed, the work is done in this process unless
+        `workers` or `executor` is given.
+    cache : TuningCache, str or Path, optional
+        As in `Tuner`.  Of the emulated device nothing is written.
+    policy : TuningPolicy, optional
+        What is wanted: the least device time, if not given.
+    executor : concurrent.futures.Executor, optional
+        Who measures: anything with `submit` that returns futures.  Each worker (a process, or a thread) takes the GPU of its
+        host that has the fewest.  It is not shut down.
+    workers : int, optional
+        How many processes measure, this one included, where no executor is given.  One for each GPU, if not given.
+    progress : True or callable, optional
+        True: a bar on stderr.  A callable is called with (done, total, TunedProblem) for each problem.
+
+    Returns
+    -------
+    ModelTuning
+        With every problem.  One for which nothing was found, or whose worker died, has a `why_none` and stops no other.
+
+    Raises
+    ------
+    ArgumentError
+        An argument that is not allowed, an ONNX file that cannot be read, or a problem of a kind that cannot be tuned.
+    NoDeviceError, LibraryError
+        There is no device, or no libcudnn, here or at a worker.
+
+    Warns
+    -----
+    TuningWarning
+        A worker's GPU is another one than is asked for: what it measured is remembered for that one.
+
+    Notes
+    -----
+    Workers on this machine write into the cache's file themselves; from other hosts the entries come back and are put into
+    it here.  On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that differ should be tuned
+    apart, into one cache.
+
+    Examples
+    --------
+    In this process, or with a process more for each further GPU:
+
+    >>> tuning = dnn.tune_model("model.onnx", progress=True)  # doctest: +SKIP
+    >>> print(tuning)  # doctest: +SKIP
+
+    In processes of one's own.  CUDA does not survive a fork:
+
+    >>> spawn = multiprocessing.get_context("spawn")  # doctest: +SKIP
+    >>> with ProcessPoolExecutor(4, mp_context=spawn) as executor:  # doctest: +SKIP
+    ...     tuning = dnn.tune_model(problems, executor=executor)
+
+    In threads, each with a handle of its own:
+
+    >>> with ThreadPoolExecutor(2) as executor:  # doctest: +SKIP
+    ...     tuning = dnn.tune_model(problems, executor=executor)
+
+    On a Dask cluster, with a thread for each GPU:
+
+    >>> with dask.distributed.Client("scheduler:8786") as client:  # doctest: +SKIP
+    ...     tuning = dnn.tune_model(problems, executor=client.get_executor())
+
+    Over MPI, in a program run by ``mpiexec -n 9 python -m mpi4py.futures program.py``:
+
+    >>> with mpi4py.futures.MPIPoolExecutor() as executor:  # doctest: +SKIP
+    ...     tuning = dnn.tune_model(problems, executor=executor)
+    """
+    policy = _check(policy, executor, workers)
+    listed, skipped, notes = _listed(problems)
+    with ExitStack() as stack:
+        report = stack.enter_context(reporting(progress, len(listed)))
+        if not isinstance(cache, TuningCache):
+            cache = stack.enter_context(TuningCache(cache))
+        where = _Where.of(device, policy, executor)
+        run = _Run(listed, Remembered(cache, where.policy, where.device, where.memory), report)
+        missing = run.look_up()
+        if missing and executor is not None:
+            run.spread(executor, missing, where, None)
+        elif missing:
+            assert where.local is not None
+            more = min(workers or where.gpus, len(missing)) - 1
+            if where.local.kind == "cuda":  # further workers shall take other GPUs
+                stack.callback(Claim([(where.local.index, where.local.facts())]).close)
+            tuner = Tuner(where.handle or stack.enter_context(Handle(where.local)), cache, policy)
+            if more:
+                run.spread(stack.enter_context(WorkerPool(more)), missing, where, tuner)
+            else:
+                run.work(missing, tuner)
+    return ModelTuning(run.tunings, _facts(where, run.workers), skipped, notes, run.workers)
+
+
+class _Where(NamedTuple):
+    """Where and how is measured.
+
+    Attributes
+    ----------
+    spec : str
+        What workers are told: as in `pinned_device`.
+    device : DeviceIdentity
+        What they have.
+    memory : int
+        Bytes of that.
+    policy : TuningPolicy
+        With its limit in bytes of that memory.
+    local : Device or None
+        The device in this process; None where only the workers are known to have one.
+    handle : Handle or None
+        The user's.
+    gpus : int
+        How many this process may spread its work over, its own counted.
+    """
+
+    spec: str
+    device: DeviceIdentity
+    memory: int
+    policy: TuningPolicy
+    local: Device | None
+    handle: Handle | None
+    gpus: int
+
+    @classmethod
+    def of(cls, device: Any, policy: TuningPolicy, executor: Executor | None) -> _Where:
+        """Find out, from the user's `device`; from a worker where the executor may reach other hosts."""
+        handle = device if isinstance(device, Handle) else None
+        limit = None
+        if handle is not None:
+            handle.use()
+            limit = handle.workspace.limit_for(None)
+        spec = default_device() if device is None else f"cuda:{device}" if type(device) is int else device
+        is_open = isinstance(spec, str) and spec.lower() in ("cuda", "auto")
+        if executor is not None and not isinstance(executor, _ON_THIS_MACHINE) and isinstance(spec, str):
+            identity, memory = executor.submit(identify, spec, uuid.uuid4().hex).result()
+            return cls(spec, identity, memory, policy.within(limit, memory), None, None, 0)
+        local = get_device(device) if handle is None else handle.device
+        identity, memory = identity_of(local), local.memory_info()[1]
+        gpus = 1
+        if local.kind == "cuda" and is_open:
+            gpus = sum(is_like(gpu, (identity.gpu, identity.compute_capability)) for gpu in visible_gpus())
+        anywhere = local.kind == "cuda" and (is_open or handle is not None)
+        spec = "cuda" if anywhere else f"{local.kind}:{local.index}"
+        return cls(spec, identity, memory, policy.within(limit, memory), local, handle, gpus)
+
+
+class _Run:
+    """One call of `tune_model`: its problems, and what became of each."""
+
+    def __init__(self, listed: tuple[ListedProblem, ...], known: Remembered, report: Report) -> None:
+        self._listed, self._known, self._report = listed, known, report
+        self._tuned: dict[int, TunedProblem] = {}
+        self._told = False
+        self.workers: Counter[Worker] = Counter()
+
+    @property
+    def tunings(self) -> tuple[TunedProblem, ...]:
+        """What became of every problem, in the order of the list."""
+        return tuple(self._tuned[index] for index in range(len(self._listed)))
+
+    def look_up(self) -> list[int]:
+        """Answer what is remembered; return the numbers of the other problems."""
+        missing = []
+        for index, listed in enumerate(self._listed):
+            table = self._known.table(listed.problem)
+            if table is None:
+                missing.append(index)
+            else:
+                self._finish(index, table, from_cache=True)
+        return missing
+
+    def work(self, missing: Iterable[int], tuner: Tuner) -> None:
+        """Tune problems in this thread."""
+        for index in missing:
+            self._take(index, tune_with(tuner, self._listed[index].problem))
+
+    def spread(self, executor: Executor, missing: list[int], where: _Where, tuner: Tuner | None) -> None:
+        """Let an executor tune problems, and this thread too if it has a tuner.
+
+        Of a future nothing is asked but `result`, `cancel`, `done` and `add_done_callback`.
+        """
+        finished: SimpleQueue[Future[Answer]] = SimpleQueue()
+        waiting: dict[Future[Answer], int] = {}
+        tries: Counter[int] = Counter()
+        like = (where.device.gpu, where.device.compute_capability)
+        place = CachePlace.of(self._known.cache)
+
+        def submit(index: int) -> None:
+            problem = self._listed[index].problem
+            task = Task(problem, where.policy, where.spec, like, place, uuid.uuid4().hex)
+            try:
+                future = executor.submit(tune_task, task)
+            except BrokenExecutor as error:
+                self._fail(index, error)
+                return
+            except RuntimeError as error:
+                raise ArgumentError(f"executor={executor!r} takes no work: {error}") from error
+            waiting[future] = index
+            tries[index] += 1
+            future.add_done_callback(finished.put)
+
+        try:
+            for index in missing:
+                submit(index)
+            while waiting:
+                future = self._first_done(finished, waiting, tries, tuner)
+                if future not in waiting:  # taken back
+                    continue
+                index = waiting.pop(future)
+                try:
+                    self._take(index, future.result())
+                except CudnnliteError:  # the worker cannot work: nor could it tune the others
+                    raise
+                except WorkerDiedError as error:
+                    if tries[index] < _TRIES:
+                        submit(index)
+                    else:
+                        self._fail(index, f"{error}; as before, when it was tried first")
+                except Exception as error:  # whose fault it is cannot be told from here
+                    self._fail(index, error)
+        finally:
+            self._abandon(waiting)
+
+    def _first_done(
+        self,
+        finished: SimpleQueue[Future[Answer]],
+        waiting: dict[Future[Answer], int],
+        tries: Counter[int],
+        tuner: Tuner | None,
+    ) -> Future[Answer]:
+        """Return a future that is done; meanwhile tune what no worker has begun, from the end, if there is a tuner."""
+        while tuner is not None and finished.empty():
+            for future in reversed(waiting):
+                # not what a worker died of
+                if tries[waiting[future]] == 1 and future.cancel():
+                    break
+            else:
+                break
+            index = waiting.pop(future)
+            self.work([index], tuner)
+        return finished.get()
+
+    def _abandon(self, waiting: dict[Future[Answer], int]) -> None:
+        """Take back what nobody waits for any more; of what is done already, nothing shall be lost."""
+        for future in waiting:
+            future.cancel()
+        for future in waiting:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._keep(future.result())
+
+    def _take(self, index: int, answer: Answer) -> None:
+        self._keep(answer)
+        if answer.worker.device != self._known.device and not self._told:
+            self._told = True
+            warn_user(
+                f"{answer.worker} measured for itself; asked for is {self._known.device}. What it found is remembered for "
+                "what it has",
+                TuningWarning,
+            )
+        if answer.table is None:
+            self._fail(index, answer.why_none)
+        else:
+            self.workers[answer.worker] += not answer.from_cache
+            self._finish(index, answer.table, answer.from_cache)
+
+    def _keep(self, answer: Answer) -> None:
+        if answer.entry is not None:
+            self._known.keep(answer.entry)
+
+    def _fail(self, index: int, why: str | BaseException) -> None:
+        told = why if isinstance(why, str) else f"not tuned: {type(why).__name__}: {why}".rstrip(": ")
+        table = AlgorithmTable((), title=str(self._listed[index].problem), timing="none")
+        self._add(index, table, None, told, False)
+
+    def _finish(self, index: int, table: AlgorithmTable, from_cache: bool) -> None:
+        try:
+            self._add(index, table, table.best(), "", from_cache)
+        except NoAlgorithmError as error:
+            self._add(index, table, None, str(error), from_cache)
+
+    def _add(self, index: int, table: AlgorithmTable, chosen: Any, why_none: str, from_cache: bool) -> None:
+        problem, count, names = (getattr(self._listed[index], name) for name in ("problem", "count", "names"))
+        tuned = TunedProblem(problem, table, chosen, why_none, count, names, from_cache)
+        self._tuned[index] = tuned
+        self._report(len(self._tuned), len(self._listed), tuned)
+
+
+def _facts(where: _Where, workers: Counter[Worker]) -> dict[str, Any]:
+    """Return what a report says of the run."""
+    device = where.device
+    facts: dict[str, Any] = {
+        "cudnnlite": __version__,
+        "cuDNN": format_version(device.cudnn),
+        "device": device.gpu,
+        "compute capability": device.compute_capability,
+        "driver": device.driver,
+        "python": platform.python_version(),
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "policy": where.policy.to_plain(),
+    }
+    if len(workers) > 1:
+        facts["workers"] = [f"{worker} ({count} measured)" for worker, count in workers.items()]
+    return facts
+
+
+def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
+    """Return the distinct problems, what is skipped and what is noted; ArgumentError if they cannot be tuned."""
+    if isinstance(problems, (str, os.PathLike)):
+        problems = problems_from_onnx(problems)
+    skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
+    try:
+        given = tuple(problems)
+    except TypeError:
+        raise ArgumentError(f"problems={problems!r} is neither a list of problems nor the path of a model") from None
+    found: dict[Problem, ListedProblem] = {}
+    for item in given:
+        one = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
+        if not isinstance(one.problem, tuple(SEARCHES)):
+            names = ", ".join(kind.__name__ for kind in SEARCHES)
+            raise ArgumentError(f"problem={one.problem!r} cannot be tuned; allowed: {names}")
+        before = found.get(one.problem, ListedProblem(one.problem, 0))
+        names_of_both = tuple(dict.fromkeys((*before.names, *one.names)))
+        found[one.problem] = ListedProblem(one.problem, before.count + one.count, names_of_both)
+    return tuple(found.values()), skipped, notes
+
+
+def _check(policy: TuningPolicy | None, executor: Executor | None, workers: int | None) -> TuningPolicy:
+    if policy is not None and not isinstance(policy, TuningPolicy):
+        raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise ArgumentError(f"executor={executor!r} is not a concurrent.futures.Executor: it has no submit")
+    if workers is not None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise ArgumentError(f"workers={workers!r}; allowed: an integer from 1")
+        if executor is not None:
+            raise ArgumentError(f"workers={workers}, but the executor has its own; allowed: one of the two")
+    return policy or TuningPolicy()

@@ -1,0 +1,158 @@
+"""`ModelTuning`: what tuning a whole model found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
+from cudnnlite.autotune.workers import Worker
+from cudnnlite.errors import NoAlgorithmError
+from cudnnlite.problem_list import SkippedNode
+from cudnnlite.results import AlgorithmResult
+from cudnnlite.sizes import format_size
+
+_HEADING = ("count", "problem", "where", "algorithm", "math", "ms", "ms in all", "workspace", "from")
+_NUMBERS = ("count", "ms", "ms in all", "workspace")
+
+
+@dataclass(frozen=True)
+class ModelTuning:
+    """What `tune_model` found.  Prints as a table.
+
+    Attributes
+    ----------
+    tunings : tuple of TunedProblem
+        Every distinct problem, in the order in which they were given.
+    facts : mapping
+        Versions, device, time, and the policy: what a report says of it.
+    skipped : tuple of SkippedNode
+        What the model asks for, but is no problem that cudnnlite knows.
+    notes : tuple of str
+        What was assumed where the model does not say it.
+    workers : mapping of Worker to int
+        Who measured, and how many problems.
+    """
+
+    tunings: tuple[TunedProblem, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    skipped: tuple[SkippedNode, ...] = ()
+    notes: tuple[str, ...] = ()
+    workers: Mapping[Worker, int] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> Policy:
+        """What was wanted, as `TuningPolicy.to_plain` returns it."""
+        policy: Policy = self.facts.get("policy", {})
+        return policy
+
+    @property
+    def total_ms(self) -> float | None:
+        """What the model spends on all problems that have a choice: by the policy's objective; None if none has one."""
+        totals = [total for tuned in self.tunings if (total := tuned.total_ms(self.policy)) is not None]
+        return sum(totals) if totals else None
+
+    @property
+    def measured(self) -> int:
+        """How many problems were measured now."""
+        return sum(bool(tuned.table) and not tuned.from_cache for tuned in self.tunings)
+
+    @property
+    def remembered(self) -> int:
+        """How many problems were answered from the cache."""
+        return sum(tuned.from_cache for tuned in self.tunings)
+
+    @property
+    def failed(self) -> tuple[TunedProblem, ...]:
+        """The problems without a choice; the `why_none` of each says why."""
+        return tuple(tuned for tuned in self.tunings if tuned.chosen is None)
+
+    def assign(self, workspace_limit: int | str | None = None) -> tuple[AlgorithmResult | None, ...]:
+        """Return the choices that minimise the total time under one workspace, which the problems use in turn.
+
+        Parameters
+        ----------
+        workspace_limit : int or str, optional
+            How large that workspace may be: bytes, "64 MiB", or "10%" of the device's memory.
+
+        Returns
+        -------
+        tuple of AlgorithmResult or None
+            In the order of `tunings`; None for a problem that has no candidate at all.
+
+        Raises
+        ------
+        NoAlgorithmError
+            Problems need more; the message names them, and the least workspace that does.
+        ArgumentError
+            The limit is no size.
+        """
+        choices: list[AlgorithmResult | None] = []
+        lacking: list[str] = []
+        for tuned in self.tunings:
+            choices.append(None)
+            if all(cost(row, self.policy) is None for row in tuned.table if row.ok):
+                continue
+            try:
+                choice = tuned.table.best(workspace_limit)
+            except NoAlgorithmError:
+                lacking.append(tuned.title)
+                continue
+            if cost(choice, self.policy) is None:  # those that were timed come first
+                lacking.append(tuned.title)
+            choices[-1] = choice
+        if lacking:
+            least, _ = self.pareto()[0]
+            raise NoAlgorithmError(
+                f"workspace_limit={workspace_limit!r} is too little for {', '.join(lacking)}; the model needs at least "
+                f"{format_size(least)}"
+            )
+        return tuple(choices)
+
+    def pareto(self) -> tuple[tuple[int, float], ...]:
+        """Return what the model costs under one workspace: (bytes, milliseconds in all from there on), the least first."""
+        return tuple(shared_workspace(self.tunings, self.policy))
+
+    def __str__(self) -> str:
+        rows = [_HEADING, *(self._cells(tuned) for tuned in self.tunings)]
+        shown = [index for index in range(len(_HEADING)) if any(row[index] for row in rows[1:])]
+        widths = [max(len(row[index]) for row in rows) for index in shown]
+        lines = [self._summary()]
+        for row in rows if self.tunings else []:
+            cells = [
+                row[index].rjust(width) if _HEADING[index] in _NUMBERS else row[index].ljust(width)
+                for index, width in zip(shown, widths, strict=True)
+            ]
+            lines.append("  ".join(cells).rstrip())
+        lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
+        lines += [f"skipped: {node}" for node in self.skipped]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<ModelTuning: {self._summary()}>"
+
+    def _summary(self) -> str:
+        count, calls = len(self.tunings), sum(tuned.count for tuned in self.tunings)
+        parts = [f"{count} problem{'' if count == 1 else 's'}, {calls} in all: {self.measured} measured"]
+        parts.append(f"{self.remembered} remembered")
+        parts += [f"{len(self.failed)} failed"] if self.failed else []
+        total = self.total_ms
+        return ", ".join(parts) + ("" if total is None else f"; {total:.4g} ms in all")
+
+    def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:
+        head = (str(tuned.count), describe(tuned.problem), tuned.title if tuned.names else "")
+        chosen = tuned.chosen
+        if chosen is None:
+            return (*head, "none", "", "", "", "", "")
+        each, total = cost(chosen, self.policy), tuned.total_ms(self.policy)
+        return (
+            *head,
+            f"{chosen.algorithm} in {chosen.layout}" if chosen.layout else str(chosen.algorithm),
+            str(chosen.math_type),
+            "" if each is None else f"{each:.4f}",
+            "" if total is None else f"{total:.4f}",
+            format_size(chosen.workspace),
+            "cache" if tuned.from_cache else "measured",
+        )

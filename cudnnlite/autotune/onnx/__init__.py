@@ -1,0 +1,1 @@
+"""Reading problems from an ONNX model."""

@@ -1,0 +1,58 @@
+"""`Remembered`: what a cache knows of problems on a device, looked up without a handle."""
+
+from __future__ import annotations
+
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.device import Device
+from cudnnlite.problems import Problem
+from cudnnlite.results import AlgorithmTable
+
+
+class Remembered:
+    """What a cache knows of problems on a device, under a policy.  Looking it up needs no handle and runs nothing.
+
+    Parameters
+    ----------
+    cache : TuningCache
+        Where it is looked up.
+    policy : TuningPolicy
+        Its workspace limit in bytes, as `TuningPolicy.within` returns it.
+    device : DeviceIdentity
+        What was measured on.  Of the emulated device nothing is remembered.
+    memory : int
+        Bytes of that device.
+    """
+
+    def __init__(self, cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity, memory: int) -> None:
+        self.cache, self.policy, self.device, self.memory = cache, policy, device, memory
+
+    def key(self, problem: Problem) -> TuningKey:
+        """Return the key of a problem whose operands are aligned as an allocation is."""
+        return make_key(problem, {}, self.policy, self.device)
+
+    def entry(self, problem: Problem) -> TuningEntry | None:
+        """Return what is remembered of a problem, if anything."""
+        return None if self.device.is_emulated else self.cache.get(self.key(problem))
+
+    def table(self, problem: Problem) -> AlgorithmTable | None:
+        """Return the candidates that are remembered of a problem, the best first, if any are."""
+        entry = self.entry(problem)
+        if entry is None:
+            return None
+        timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
+        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=self.memory)
+
+    def keep(self, entry: TuningEntry) -> None:
+        """Put an entry that was made elsewhere into the cache, unless it is there; one of an emulated device is refused."""
+        if not entry.key.device.is_emulated and self.cache.get(entry.key) is None:
+            self.cache.put(entry)
+
+
+def identity_of(device: Device) -> DeviceIdentity:
+    """Return what times on a device are measured on and with."""
+    facts = device.facts()
+    version = int(device.api.cudnnGetVersion())
+    return DeviceIdentity(facts.name, facts.compute_capability, facts.driver, version, device.kind)

@@ -1,0 +1,386 @@
+"""`cudnnlite autotune`: the fastest algorithm for each problem, measured, remembered, and shown with the reasons."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cudnnlite.cli_common import (
+    CACHE_DEFAULT,
+    DEVICE_DEFAULT,
+    DEVICE_HELP,
+    INTERRUPTED,
+    SOME_FAILED,
+    check_output,
+    check_packages,
+    chosen_device,
+    counted,
+    errors_told,
+    failure,
+    misuse,
+    say,
+    tell,
+)
+from cudnnlite.cli_problems import Wanted
+from cudnnlite.cli_tunings import lines_of, outcome, title_of, to_plain, why_none
+from cudnnlite.plot_axes import printable
+
+if TYPE_CHECKING:
+    from cudnnlite.autotune.cache import TuningCache
+    from cudnnlite.autotune.model import ModelTuning
+    from cudnnlite.autotune.policy import TuningPolicy
+    from cudnnlite.autotune.tuned import TunedProblem
+    from cudnnlite.problem_list import ProblemList
+
+EXIT_CODES = (
+    "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, 2 if the command line is wrong, 1 "
+    "after another error, 130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
+)
+_CONVOLUTION, _RNN, _MODELS = "One convolution", "Recurrent networks", "Models and lists"
+_ARITHMETIC, _WANTED, _WHERE, _OUTPUT = "Data and arithmetic", "What is wanted", "Where", "Output"
+
+
+def autotune(
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.", rich_help_panel=_CONVOLUTION
+        ),
+    ] = None,
+    filter_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.", rich_help_panel=_CONVOLUTION
+        ),
+    ] = None,
+    padding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.", rich_help_panel=_CONVOLUTION
+        ),
+    ] = None,
+    stride: Annotated[str | None, typer.Option(metavar="S|SxS", rich_help_panel=_CONVOLUTION)] = None,
+    dilation: Annotated[str | None, typer.Option(metavar="D|DxD", rich_help_panel=_CONVOLUTION)] = None,
+    groups: Annotated[int | None, typer.Option(rich_help_panel=_CONVOLUTION)] = None,
+    rnn: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL:...",
+            help="lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
+            "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable.",
+            rich_help_panel=_RNN,
+        ),
+    ] = None,
+    onnx: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="An ONNX model.  Repeatable.", rich_help_panel=_MODELS),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(help="The size of the model's batch axis, where that is open.", rich_help_panel=_MODELS),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=1x3x224x224",
+            help="The shape of one of the model's inputs.  Repeatable.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = None,
+    problems: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="A list that was recorded or saved: ProblemList.save.  Repeatable.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.",
+            show_default="float32, or the model's",
+            rich_help_panel=_ARITHMETIC,
+        ),
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.",
+            show_default="NCHW",
+            rich_help_panel=_ARITHMETIC,
+        ),
+    ] = None,
+    math_type: Annotated[
+        str | None,
+        typer.Option(
+            help="default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, "
+            "--rnn and --onnx ask for.",
+            rich_help_panel=_ARITHMETIC,
+        ),
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="device|latency",
+            help="The least time on the device, or the least wall time of eager calls.",
+            rich_help_panel=_WANTED,
+        ),
+    ] = "device",
+    workspace_limit: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.", rich_help_panel=_WANTED),
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Only what gives the same bits each time.", rich_help_panel=_WANTED)
+    ] = False,
+    max_error: Annotated[
+        float | None,
+        typer.Option(help="The largest relative L2 error against float64 sums, such as 1e-3.", rich_help_panel=_WANTED),
+    ] = None,
+    no_tf32: Annotated[
+        bool, typer.Option("--no-tf32", help="Multiply float32 data in true float32 only.", rich_help_panel=_WANTED)
+    ] = False,
+    also_layout: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NHWC|NCHW",
+            help="Try this layout too, the conversion there and back counted.  Repeatable.",
+            rich_help_panel=_WANTED,
+        ),
+    ] = None,
+    flush_l2: Annotated[
+        bool,
+        typer.Option("--flush-l2", help="Time with operands that are not in the L2 cache.", rich_help_panel=_WANTED),
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help=DEVICE_HELP, show_default=DEVICE_DEFAULT, rich_help_panel=_WHERE)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that tune.", show_default="one for each GPU", rich_help_panel=_WHERE),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where choices are remembered.",
+            show_default=CACHE_DEFAULT,
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Neither read nor write a cache.", rich_help_panel=_WHERE)
+    ] = False,
+    read_only_cache: Annotated[
+        bool, typer.Option("--read-only-cache", help="Read the cache, but save nothing.", rich_help_panel=_WHERE)
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            "-v",
+            help="Every candidate of each problem, not only of a single one.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=_OUTPUT)
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report: one page.", rich_help_panel=_OUTPUT)
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a chart: .png, .svg or .pdf.", rich_help_panel=_OUTPUT),
+    ] = None,
+    save_problems: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the list of what is tuned.", rich_help_panel=_OUTPUT),
+    ] = None,
+) -> None:
+    """Find the fastest algorithm for each problem within your limits, and remember it.
+
+    Several may be given at once.  What a cache of earlier tunings knows is not measured again.
+    """
+    wanted = Wanted(
+        input_ or [], filter_ or [], padding, stride, dilation, groups, rnn or [], onnx or [], batch, shape or [],
+        problems or [], dtype, layout, math_type,
+    ).check()  # fmt: skip
+    if no_cache and (cache or read_only_cache):
+        raise misuse(f"--no-cache and {'--cache' if cache else '--read-only-cache'} exclude each other")
+    policy = _policy(
+        objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
+        allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), flush_l2=flush_l2,
+    )  # fmt: skip
+    _check_outputs(html, plot, save_problems)
+    progress = _Progress()
+    with _interruptible(progress), errors_told():
+        listed = wanted.find()
+        for line in (*(f"note: {note}" for note in listed.notes), *(f"skipped: {node}" for node in listed.skipped)):
+            tell(printable(line))
+        if not listed:
+            raise failure("there is nothing to tune: no convolution and no recurrent layer was found")
+        if save_problems is not None:
+            listed.save(save_problems)
+        where = chosen_device(device)
+        emulated = _is_emulated(where)
+        if emulated:
+            tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
+        saving = not (emulated or no_cache or read_only_cache)
+        with _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened:
+            progress.saved = Path(opened.path) if saving else None
+            tuning = _tune(listed, where, opened, policy, workers, progress)
+    written = _write_files(tuning, html, plot)  # before stdout, which a pipe may close
+    if as_json:
+        say(json.dumps(to_plain(tuning), indent=2))
+    else:
+        say("\n".join(lines_of(tuning, policy, progress.saved, explain=explain)))
+    for tuned in tuning.failed:
+        tell(f"no algorithm for {title_of(tuned)}: {why_none(tuned)}")
+    if not written:
+        raise typer.Exit(1)
+    if tuning.failed:
+        raise typer.Exit(SOME_FAILED)
+
+
+class _Progress:
+    """What is told while problems are tuned, and what of them is safe.
+
+    Attributes
+    ----------
+    done, total : int
+        How many problems are tuned or known, and of how many.
+    saved : Path or None
+        Where they are saved; None if nowhere.
+    """
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self.saved: Path | None = None
+
+    def __call__(self, done: int, total: int, tuned: TunedProblem) -> None:
+        """Tell that a problem is done: in a line, where nobody looks at a bar."""
+        self.done, self.total = done, total
+        if total > 1 and not sys.stderr.isatty():
+            tell(f"{done} of {total}: {title_of(tuned)}: {outcome(tuned)}")
+
+    def __str__(self) -> str:
+        if self.saved is None or not self.done:
+            return "nothing is saved" if self.done else "nothing was tuned"
+        return (
+            f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}; the same command goes on there"
+        )
+
+
+@contextmanager
+def _interruptible(progress: _Progress) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(err=True)  # after the terminal's ^C
+        tell(f"interrupted: {progress}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _tune(
+    listed: ProblemList,
+    device: str,
+    cache: TuningCache,
+    policy: TuningPolicy,
+    workers: int | None,
+    progress: _Progress,
+) -> ModelTuning:
+    from cudnnlite.autotune.model import tune_model
+    from cudnnlite.autotune.progress import reporting
+
+    progress.total = len(listed)
+    with reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as report:
+
+        def both(done: int, total: int, tuned: TunedProblem) -> None:
+            progress(done, total, tuned)
+            report(done, total, tuned)
+
+        return tune_model(listed, device=device, cache=cache, policy=policy, workers=workers, progress=both)
+
+
+def _is_emulated(device: str) -> bool:
+    """Tell whether there will be no GPU, without using one."""
+    from cudnnlite.device import visible_gpus
+
+    kind = device.lower().partition(":")[0]
+    return kind == "emulated" or (kind == "auto" and not visible_gpus())
+
+
+def _policy(**options: Any) -> TuningPolicy:
+    from cudnnlite.autotune.policy import TuningPolicy
+    from cudnnlite.errors import ArgumentError
+
+    try:
+        return TuningPolicy(**options)
+    except ArgumentError as error:
+        name, _, rest = str(error).partition("=")
+        raise misuse(f"--{'also-layout' if name == 'layouts' else name.replace('_', '-')}={rest}") from error
+
+
+def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | None) -> None:
+    """End the command now if a file could not be written when all is tuned."""
+    from cudnnlite.plots import FORMATS
+
+    check_output("--html", html, (".html", ".htm"))
+    check_output("--plot", plot, FORMATS)
+    check_output("--save-problems", save_problems, (".json",))
+    if html is not None:
+        check_packages("--html", "report", "jinja2", "matplotlib")
+    if plot is not None:
+        check_packages("--plot", "report", "matplotlib")
+
+
+@contextmanager
+def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> Iterator[TuningCache]:
+    """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
+    from cudnnlite.autotune.cache import TuningCache
+    from cudnnlite.cli_cache import check_cache
+
+    if path is not None:
+        check_cache(path)
+        if read_only and not path.exists():
+            raise failure(f"--cache {path} does not exist")
+    with TuningCache(":memory:" if none else path, read_only=read_only) as cache:
+        if saving and isinstance(cache.path, Path) and not _is_writable(cache.path):
+            raise failure(f"{cache.path} cannot be written: give another --cache, --read-only-cache or --no-cache")
+        yield cache
+
+
+def _is_writable(path: Path) -> bool:
+    """Tell whether a file, and what SQLite puts beside it, can be made or written."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+
+
+def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> bool:
+    """Write the report and the chart; tell whether that worked."""
+    from cudnnlite.errors import CudnnliteError
+    from cudnnlite.plots import save_chart
+    from cudnnlite.report import write_html
+
+    good = True
+    for path, write in (
+        (html, lambda: write_html(html, tuning.tunings, tuning.facts)),
+        (plot, lambda: save_chart(plot, tuning.tunings, policy=tuning.policy)),
+    ):
+        try:
+            if path is not None:
+                write()
+                tell(f"{path} is written")
+        except (CudnnliteError, OSError) as error:
+            good = False
+            tell(f"{path}: {error}")
+    return good

@@ -1,0 +1,284 @@
+"""`cudnnlite cache`: what was tuned and is remembered: show it, ship it, take over another's, forget it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cudnnlite.cli_common import CACHE_DEFAULT, JSONOption, aligned, counted, errors_told, failure, misuse, say, tell
+
+if TYPE_CHECKING:
+    from cudnnlite.autotune.cache import TuningCache
+    from cudnnlite.autotune.entries import TuningEntry
+
+cache_app = typer.Typer(help="Show, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True)
+
+CacheOption = Annotated[Path | None, typer.Option("--cache", help="The cache's file.", show_default=CACHE_DEFAULT)]
+GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
+CudnnOption = Annotated[str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", help="Only those of a kind of problem: convolution_forward, rnn_forward.")
+]
+
+
+@cache_app.command()
+def show(
+    gpu: GPUOption = None,
+    cudnn: CudnnOption = None,
+    kind: KindOption = None,
+    cache: CacheOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
+    filters = _filters(gpu, cudnn, kind)
+    with errors_told():
+        path = _path(cache)
+        entries = []
+        if path.exists():
+            with _opened(path, read_only=True) as opened:
+                entries = _selected(opened, filters)
+        elif cache is not None:
+            raise failure(f"{path} does not exist")
+        here = _cudnn_here() if entries else None
+        if as_json:
+            say(json.dumps(_plain(path, entries, here), indent=2))
+            return
+        say(f"{path}: {_size(path)}, {counted(len(entries), 'entry', 'entries')}")
+        if entries:
+            say("\n".join(_table(entries, here)))
+        if here is not None and any(entry.key.device.cudnn != here for entry in entries):
+            tell(f"* not used here, where cuDNN is {_version(here)}")
+
+
+@cache_app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="The file to write; a cache that is there is replaced.")],
+    gpu: GPUOption = None,
+    cudnn: CudnnOption = None,
+    kind: KindOption = None,
+    cache: CacheOption = None,
+) -> None:
+    """Write the entries to one file that can be shipped: to be merged, or used with --read-only-cache."""
+    filters = _filters(gpu, cudnn, kind)
+    with errors_told():
+        path = _path(cache)
+        if not path.exists():
+            raise failure(f"{path} does not exist: there is nothing to export")
+        with _opened(path, read_only=True) as opened:
+            if not _selected(opened, filters):
+                raise failure(f"{path} has nothing to export; {file} is not written")
+            number = opened.export(file, **filters)
+        say(f"{counted(number, 'entry', 'entries')} of {path} written to {file}")
+
+
+@cache_app.command()
+def merge(
+    file: Annotated[Path, typer.Argument(help="The cache to take over; it is only read.")], cache: CacheOption = None
+) -> None:
+    """Take over the entries of another cache; where both have one, the newer."""
+    with errors_told(), _opened(_path(cache)) as opened:
+        number = opened.merge(file)
+        say(f"{counted(number, 'entry', 'entries')} of {file} merged into {opened.path}, which has {len(opened)}")
+
+
+@cache_app.command()
+def clear(
+    gpu: GPUOption = None,
+    cudnn: CudnnOption = None,
+    kind: KindOption = None,
+    cache: CacheOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove the entries, or some of them."""
+    filters = _filters(gpu, cudnn, kind)
+    if not (yes or sys.stdin.isatty()):
+        raise misuse("clear needs --yes where nobody can be asked")
+    with errors_told():
+        path = _path(cache)
+        if not path.exists():
+            raise failure(f"{path} does not exist")
+        with _opened(path) as opened:
+            number = len(_selected(opened, filters))
+            noun = counted(number, "entry", "entries")
+            if number and not yes and not _agreed(f"Remove {noun} from {path}?"):
+                raise failure("nothing is removed")
+            removed = opened.clear(**filters) if number else 0
+        say(f"{counted(removed, 'entry', 'entries')} removed from {path}")
+
+
+def check_cache(path: Path) -> None:
+    """Raise TuningCacheError if there is something at a path that is no tuning cache.
+
+    A `TuningCache` would set it aside; what was named on the command line may be anything, and stays.
+    """
+    from cudnnlite.autotune.cache_file import read_cache
+    from cudnnlite.autotune.cache_path import parse_file
+
+    file = parse_file(path)
+    if file.exists() and file.stat().st_size:
+        read_cache(file)
+
+
+def _path(cache: Path | None) -> Path:
+    """Return where the cache is; end the command if that is nowhere."""
+    from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, parse_cache_path
+
+    path = parse_cache_path(cache)
+    if path == IN_MEMORY:
+        raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no file")
+    return Path(path)
+
+
+def _opened(path: Path, *, read_only: bool = False) -> TuningCache:
+    from cudnnlite.autotune.cache import TuningCache
+
+    check_cache(path)
+    return TuningCache(path, read_only=read_only)
+
+
+def _agreed(question: str) -> bool:
+    """Ask on stderr; what is not a yes is a no."""
+    typer.echo(f"{question} [y/N] ", err=True, nl=False)  # typer's own prompt prints a space to stdout
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
+    from cudnnlite.problems import KINDS
+
+    if kind is not None and kind not in KINDS:
+        raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
+    return {"gpu": gpu, "cudnn": None if cudnn is None else _parse_version(cudnn), "kind": kind}
+
+
+def _parse_version(text: str) -> int:
+    """Return the number that `cudnnGetVersion` has for 9.28.0, or that number itself."""
+    if re.fullmatch(r"[0-9]{4,6}", text):
+        return int(text)
+    if re.fullmatch(r"9\.[0-9]{1,2}\.[0-9]{1,2}", text):
+        major, minor, patch = map(int, text.split("."))
+        return major * 10000 + minor * 100 + patch
+    raise misuse(f"--cudnn {text}: allowed: a version such as 9.28.0, or its number, 92800")
+
+
+def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
+    """Return the entries that are meant; where there are none, say what there is."""
+    found = cache.entries(**filters)
+    if not found and any(value is not None for value in filters.values()):
+        there = cache.entries()
+        gpus = ", ".join(sorted({repr(entry.key.device.gpu) for entry in there}))
+        versions = ", ".join(_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
+        tell("no such entry" + (f"; there are those of {gpus} with cuDNN {versions}" if there else ""))
+    return found
+
+
+def _cudnn_here() -> int | None:
+    """Return the version of libcudnn; None if it cannot be loaded."""
+    from cudnnlite._raw.library import load_library
+    from cudnnlite.errors import CudnnliteError
+
+    try:
+        return load_library().version
+    except CudnnliteError:
+        return None
+
+
+def _version(number: int) -> str:
+    from cudnnlite._raw.library import format_version
+
+    return format_version(number)
+
+
+def _size(path: Path) -> str:
+    from cudnnlite.sizes import format_size
+
+    return format_size(_bytes(path)) if path.exists() else "does not exist yet"
+
+
+def _bytes(path: Path) -> int:
+    """Return the size of the file with what SQLite has not yet moved into it."""
+    return sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
+
+
+def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
+    rows = [("tuned at (UTC)", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
+    for entry in entries:
+        device, chosen = entry.key.device, entry.rows[entry.chosen]
+        other = "*" if here is not None and device.cudnn != here else ""
+        rows.append(
+            (
+                entry.tuned_at[:16].replace("T", " "),
+                device.gpu,
+                f"{_version(device.cudnn)}{other}",
+                "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}",
+                _choice(entry),
+                _what(entry),
+                _wanted(entry),
+            )
+        )
+    return aligned(rows, ("ms",))
+
+
+def _choice(entry: TuningEntry) -> str:
+    from cudnnlite.cli_tunings import named
+
+    return named(entry.rows[entry.chosen])
+
+
+def _what(entry: TuningEntry) -> str:
+    """Return the problem in short; as it was called then, if this version has no such problem."""
+    from cudnnlite.errors import ArgumentError
+    from cudnnlite.problem_list import summary
+
+    try:
+        return summary(entry.key.problem)
+    except ArgumentError:
+        return entry.title
+
+
+def _wanted(entry: TuningEntry) -> str:
+    """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
+    from cudnnlite.autotune.policy import TuningPolicy
+
+    usual = TuningPolicy().to_plain()
+    policy, alignments = (entry.key.plain.get(name) or {} for name in ("policy", "alignments"))
+    texts = [f"{name}={_text(name, value)}" for name, value in policy.items() if value != usual.get(name)]
+    return ", ".join([*texts, *(f"{name} aligned to {value}" for name, value in alignments.items())]) or "-"
+
+
+def _text(name: str, value: Any) -> str:
+    from cudnnlite.sizes import format_size
+
+    if name == "workspace_limit" and isinstance(value, int):
+        return format_size(value)
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _plain(path: Path, entries: list[TuningEntry], here: int | None) -> dict[str, Any]:
+    """Return what `show` shows, as JSON can hold it."""
+    from cudnnlite.autotune.rows import row_to_plain
+
+    return {
+        "path": str(path),
+        "bytes": _bytes(path),
+        "cudnn_here": here,
+        "entries": [
+            {
+                "what": _what(entry),
+                **{name: entry.key.plain.get(name) for name in ("problem", "policy", "alignments", "device")},
+                "used_here": None if here is None else entry.key.device.cudnn == here,
+                "chosen": row_to_plain(entry.rows[entry.chosen]),
+                "candidates": len(entry.rows),
+                "timing": entry.timing,
+                "tuned_at": entry.tuned_at,
+                "seconds": entry.seconds,
+                "cudnnlite": entry.cudnnlite,
+                "digest": entry.key.digest,
+            }
+            for entry in entries
+        ],
+    }

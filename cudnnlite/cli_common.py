@@ -1,0 +1,127 @@
+"""What the commands share: messages, text for pipes, tables, checks of the files that will be written."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, 130, 141  # exit codes; 1 is any other error
+
+DEVICE_HELP = "cuda, cuda:1, emulated, or auto: CUDA if there is a GPU."
+DEVICE_DEFAULT = "$CUDNNLITE_DEVICE, or auto"
+CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a file in your cache folder"
+
+DeviceOption = Annotated[str | None, typer.Option(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)]
+JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def say(text: str) -> None:
+    """Print to stdout."""
+    _write(text, sys.stdout)
+
+
+def tell(message: str) -> None:
+    """Print a message to stderr, as every command of Unix does: with the program's name."""
+    _write(f"cudnnlite: {message}", sys.stderr)
+
+
+def failure(message: str) -> typer.Exit:
+    """Say what went wrong, and return the exception that ends the command with 1."""
+    tell(message)
+    return typer.Exit(1)
+
+
+def misuse(message: str) -> typer.Exit:
+    """Say what is wrong with the command line, and return the exception that ends the command with 2."""
+    tell(f"{message} (--help lists the options)")
+    return typer.Exit(USAGE)
+
+
+def _write(text: str, stream: Any) -> None:
+    try:
+        typer.echo(text, file=stream)
+    except BrokenPipeError:
+        # the reader has gone, as in `| head`; what is left in the buffer must not fail again when Python exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise typer.Exit(CLOSED_PIPE) from None
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """Tell errors and warnings in a line each: no traceback, no source line."""
+    import cudnnlite as dnn
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        tell(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        for category in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("default", category)
+        warnings.showwarning = show
+        try:
+            yield
+        except dnn.CudnnliteError as error:
+            raise failure(str(error)) from error
+        except OSError as error:
+            raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+
+
+def chosen_device(device: str | None) -> str:
+    """Return the device that the user chose; 'auto' if nothing was chosen."""
+    from cudnnlite.device import DEVICE_VARIABLE
+
+    return device or os.environ.get(DEVICE_VARIABLE) or "auto"
+
+
+def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> list[str]:
+    """Return the lines of a table: the heading first, unwrapped, numbers to the right.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str
+        The cells, the heading first.
+    numeric : collection of str
+        The headings of the columns that hold numbers.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = [name in numeric for name in rows[0]]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return '1 problem', '2 problems'."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def check_output(option: str, path: Path | None, suffixes: Sequence[str]) -> None:
+    """End the command unless a file can be written later, as far as that can be known."""
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if path.suffix.lower() not in suffixes:
+        raise misuse(f"{option} {path}: its name must end in {' or '.join(suffixes)}")
+    if not folder.is_dir():
+        raise failure(f"{option} {path}: there is no folder {folder}")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise failure(f"{option} {path}: cannot be written{': it is a folder' if path.is_dir() else ''}")
+
+
+def check_packages(option: str, extra: str, *packages: str) -> None:
+    """End the command unless packages are installed that an option needs."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[{extra}]'")

@@ -1,0 +1,231 @@
+"""What the flags of `cudnnlite autotune` ask to tune, as a list of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from cudnnlite.cli_common import misuse
+from cudnnlite.dtypes import parse_dtype
+from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.errors import ArgumentError
+from cudnnlite.problem_list import ProblemList
+from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+
+# What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
+_NEEDED = ("steps", "batch", "input", "hidden")
+_NUMBERS = {**dict.fromkeys((*_NEEDED, "layers", "projection"), int), "dropout": float}
+_TEXTS = ("bias",)
+_FLAGS = ("bidirectional", "training", "batch_major")
+_RNN_FORM = (
+    "CELL:steps=T,batch=N,input=I,hidden=H with, if wanted, layers=, projection=, bias=, dropout=, bidirectional, training, "
+    "batch_major"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The flags that say what to tune, as they were given; each is named as its flag.
+
+    Attributes
+    ----------
+    input, filter : list of str
+        The convolution's shapes; at most one of each is allowed.
+    padding, stride, dilation, groups : optional
+        The convolution's.
+    rnn : list of str
+        Recurrent networks.
+    onnx, problems : list of Path
+        Models, and saved lists.
+    batch, shape
+        Of the models.
+    dtype, layout, math_type : str, optional
+        Of everything that is not in a saved list.
+    """
+
+    input: list[str]
+    filter: list[str]
+    padding: str | None
+    stride: str | None
+    dilation: str | None
+    groups: int | None
+    rnn: list[str]
+    onnx: list[Path]
+    batch: int | None
+    shape: list[str]
+    problems: list[Path]
+    dtype: str | None
+    layout: str | None
+    math_type: str | None
+
+    def check(self) -> Wanted:
+        """Return it; end the command if flags are missing or go with nothing."""
+        for name in ("input", "filter"):
+            if len(getattr(self, name)) > 1:
+                raise misuse(f"--{name} is given twice; several convolutions are a list, see --problems")
+        if bool(self.input) != bool(self.filter):
+            raise misuse("--input and --filter are needed together")
+        if not (self.input or self.rnn or self.onnx or self.problems):
+            raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
+        anything = bool(self.input or self.rnn or self.onnx)
+        goes_with = {
+            **dict.fromkeys(("padding", "stride", "dilation", "groups"), (bool(self.input), "--input")),
+            **dict.fromkeys(("batch", "shape"), (bool(self.onnx), "--onnx")),
+            **dict.fromkeys(("dtype", "math_type"), (anything, "--input, --rnn or --onnx")),
+            "layout": (bool(self.input or self.onnx), "--input or --onnx"),
+        }
+        for name, (there, others) in goes_with.items():
+            if getattr(self, name) not in (None, []) and not there:
+                raise misuse(f"--{name.replace('_', '-')} goes with {others}")
+        with _misuse_told():
+            if self.dtype is not None:
+                parse_dtype(self.dtype, "--dtype")
+            if self.math_type is not None:
+                parse_math_type(self.math_type, "--math-type")
+        return self
+
+    def find(self) -> ProblemList:
+        """Return what is to be tuned; end the command if a flag's value is not allowed.
+
+        Raises
+        ------
+        CudnnliteError
+            A file cannot be read, or is not what it should be.
+        """
+        lists = []
+        if self.input:
+            lists.append(ProblemList([self._convolution()]))
+        lists += [ProblemList([parse_rnn(text, self.dtype, self.math_type)]) for text in self.rnn]
+        lists += [self._model(path) for path in self.onnx]
+        lists += [ProblemList.load(path) for path in self.problems]
+        return lists[0] if len(lists) == 1 else _together(lists)
+
+    def _convolution(self) -> ConvolutionForwardProblem:
+        (x_text,), (w_text,) = self.input, self.filter
+        x_shape, w_shape = _sizes("--input", x_text), _sizes("--filter", w_text)
+        given = {
+            **{name: _steps(f"--{name}", getattr(self, name)) for name in ("padding", "stride", "dilation")},
+            "groups": self.groups,
+            "math_type": self.math_type,
+        }
+        with _misuse_told(f"--input {x_text} --filter {w_text}: "):
+            dtype = self.dtype or "float32"
+            x = TensorSpec(x_shape, dtype, _of_rank(self.layout, len(x_shape)))
+            w = FilterSpec(w_shape, dtype, _of_rank(self.layout, len(w_shape)))
+            conv = ConvolutionSpec(**{name: value for name, value in given.items() if value is not None})
+            return ConvolutionForwardProblem(x, w, conv)
+
+    def _model(self, path: Path) -> ProblemList:
+        from cudnnlite.autotune.onnx.model import problems_from_onnx
+
+        shapes = dict(_named_shape(text) for text in self.shape)
+        if len(shapes) < len(self.shape):
+            raise misuse("--shape names an input twice")
+        found = problems_from_onnx(path, batch=self.batch, shapes=shapes, dtype=self.dtype, layout=self.layout)
+        if self.math_type is None:
+            return found
+        math_type = parse_math_type(self.math_type)
+        return _together([found], lambda problem: _with_math_type(problem, math_type))
+
+
+def parse_rnn(text: str, dtype: str | None = None, math_type: str | None = None) -> RNNForwardProblem:
+    """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"; end the command if it is none."""
+    cell, _, rest = text.partition(":")
+    values: dict[str, Any] = {}
+    for part in rest.split(",") if rest else []:
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name in values:
+            raise misuse(f"--rnn {text}: {name} is given twice")
+        if name in _FLAGS and not equals:
+            values[name] = True
+        elif name in _NUMBERS and equals:
+            values[name] = _number(_NUMBERS[name], value, f"--rnn {text}: {name}")
+        elif name in _TEXTS and value:
+            values[name] = value
+        else:
+            raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
+    missing = [name for name in _NEEDED if name not in values]
+    if missing:
+        raise misuse(f"--rnn {text}: {', '.join(missing)} missing; the form is {_RNN_FORM}")
+    steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
+    training, batch_major = values.pop("training", False), values.pop("batch_major", False)
+    names = {"hidden": "hidden_size", "layers": "num_layers", "projection": "projection_size"}
+    with _misuse_told(f"--rnn {text}: "):
+        options = {names.get(name, name): value for name, value in values.items()}
+        options |= {} if math_type is None else {"math_type": math_type}
+        spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
+        shape = (batch, steps, size) if batch_major else (steps, batch, size)
+        data = RNNDataSpec(shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major")
+        return RNNForwardProblem(spec, data, training)
+
+
+@contextmanager
+def _misuse_told(where: str = "") -> Iterator[None]:
+    try:
+        yield
+    except ArgumentError as error:
+        raise misuse(f"{where}{error}") from error
+
+
+def _sizes(option: str, text: str) -> tuple[int, ...]:
+    """Read sizes such as 32x64x56x56."""
+    return tuple(_number(int, part, f"{option} {text}") for part in text.lower().split("x"))
+
+
+def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
+    """Read a number for every axis, or one for each, as in 1x2."""
+    if text is None:
+        return None
+    sizes = _sizes(option, text)
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def _number(kind: type[int] | type[float], text: str, where: str) -> Any:
+    try:
+        # int() reads 1_000 and other alphabets' digits too
+        if text.isascii() and "_" not in text:
+            return kind(text)
+    except ValueError:
+        pass
+    raise misuse(f"{where}: {text!r} is not {'an integer' if kind is int else 'a number'}")
+
+
+def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read the value of --shape: an input's name, which may contain anything, and its sizes."""
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name:
+        raise misuse(f"--shape {text}: the form is NAME=1x3x224x224")
+    return name, _sizes("--shape", sizes)
+
+
+def _of_rank(layout: str | None, rank: int) -> str | None:
+    """Return what NCHW or NHWC is called at a rank."""
+    name = None if layout is None else layout.upper()
+    return {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}.get(name or "", {}).get(rank, name)
+
+
+def _with_math_type(problem: Problem, math_type: MathType) -> Problem:
+    specs = {
+        item.name: spec.replace(math_type=math_type)
+        for item in fields(problem)
+        if isinstance(spec := getattr(problem, item.name), (ConvolutionSpec, RNNSpec))
+    }
+    return replace(problem, **specs)
+
+
+def _together(lists: Sequence[ProblemList], change: Any = lambda problem: problem) -> ProblemList:
+    """Return one list of several, each problem changed."""
+    found = ProblemList()
+    for each in lists:
+        for listed in each:
+            problem = change(listed.problem)
+            found.add(problem, count=listed.count)
+            found._name(problem, list(listed.names))
+        found.skipped += each.skipped
+        found.notes += each.notes
+    return found

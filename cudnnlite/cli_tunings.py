@@ -1,0 +1,166 @@
+"""What a tuning found, as text and as plain values: a problem's candidates with the reasons, a line for each of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
+from cudnnlite.cli_common import aligned, counted
+from cudnnlite.enums import Status
+from cudnnlite.plot_axes import printable
+from cudnnlite.problem_list import summary
+from cudnnlite.results import AlgorithmResult
+from cudnnlite.sizes import format_size
+
+_NOTHING = "-"  # what a table has where there is no value
+_MOST_REASONS = 3  # in a line
+_TEXTS = ("algorithm", "math", "in", "deterministic", "outcome")  # the columns that are no numbers
+
+
+def to_plain(tuning: ModelTuning) -> dict[str, Any]:
+    """Return everything, as JSON can hold it."""
+    from cudnnlite.report import to_json
+
+    skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in tuning.skipped]
+    return {**to_json(tuning.tunings, tuning.facts), "skipped": skipped, "notes": list(tuning.notes)}
+
+
+def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool) -> Iterator[str]:
+    """Yield the lines for people.
+
+    Parameters
+    ----------
+    tuning : ModelTuning
+        What was found.
+    policy : TuningPolicy
+        As the user gave it.
+    saved : Path, optional
+        The file that remembers it.
+    explain : bool
+        Whether every problem is shown with its candidates, not only a single one.
+    """
+    facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
+    yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"
+    for tuned in tunings if explain or len(tunings) == 1 else ():
+        yield from ("", *candidates(tuned, tuning.policy))
+    if len(tunings) > 1:
+        yield from ("", *summary_table(tunings, tuning.policy), total_line(tuning))
+        yield from () if limit is None else workspace_lines(tuning, limit)
+    if saved is not None:
+        yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
+
+
+def named(row: AlgorithmResult) -> str:
+    """Return algorithm, math type and layout."""
+    return f"{row.algorithm} ({row.math_type}{f', in {row.layout}' if row.layout else ''})"
+
+
+def title_of(tuned: TunedProblem) -> str:
+    """Return what tells a problem from the others: its name in the model, and what is asked."""
+    where = f"{printable(tuned.title)}: " if tuned.names else ""
+    return f"{where}{summary(tuned.problem)}"
+
+
+def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
+    """Return the lines of a problem: every candidate, and why it was not chosen."""
+    heading, *cells = tuned.table.cells()
+    reasons = tuned.reasons(policy)
+    rows = [(*heading[:-1], "outcome")]
+    refused: dict[tuple[str, str, str], list[str]] = {}
+    for index, (row, reason) in enumerate(zip(tuned.table, reasons, strict=True)):
+        if row.ok:
+            why = "; ".join(part for part in ("chosen" if index == tuned.place else "", reason) if part)
+            rows.append((*cells[index][:-1], why))
+        else:
+            refused.setdefault((str(row.algorithm), row.layout, reason), []).append(str(row.math_type))
+    lines = [title_of(tuned)]
+    if len(rows) > 1:
+        columns = [column for column in zip(*rows, strict=True) if set(column[1:]) != {_NOTHING}]
+        kept = list(zip(*columns, strict=True))
+        lines += [f"times: {tuned.table.timing}", *aligned(kept, set(kept[0]) - set(_TEXTS))]
+    for (algorithm, layout, reason), math_types in refused.items():
+        how = ", ".join([*math_types, *([f"in {layout}"] if layout else [])])
+        lines.append(f"not {algorithm} ({how}): {reason}")
+    if tuned.chosen is None:
+        return [*lines, f"none can be chosen: {why_none(tuned)}"]
+    each = cost(tuned.chosen, policy)
+    time = "" if each is None else f", {each:.4g} ms{' a call' if _is_latency(policy) else ''}"
+    return [*lines, f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}"]
+
+
+def summary_table(tunings: Sequence[TunedProblem], policy: Policy) -> list[str]:
+    """Return a line for each problem, and the total."""
+    time = "ms a call" if _is_latency(policy) else "ms"
+    rows = [("count", time, "total ms", "workspace", "choice", "from", "problem")]
+    for tuned in tunings:
+        source = "cache" if tuned.from_cache else "measured"
+        row = tuned.chosen
+        if row is None:
+            rows.append((str(tuned.count), *[_NOTHING] * 3, "none", _NOTHING, title_of(tuned)))
+        else:
+            figures = [_NOTHING if ms is None else f"{ms:.4f}" for ms in (cost(row, policy), tuned.total_ms(policy))]
+            rows.append((str(tuned.count), *figures, format_size(row.workspace), named(row), source, title_of(tuned)))
+    return aligned(rows, ("count", time, "total ms", "workspace"))
+
+
+def outcome(tuned: TunedProblem) -> str:
+    """Return what was chosen, and its time."""
+    row = tuned.chosen
+    if row is None:
+        return "no algorithm"
+    return named(row) + ("" if row.time_ms is None else f", {row.time_ms:.4g} ms")
+
+
+def total_line(tuning: ModelTuning) -> str:
+    """Return what all problems cost together, as often as they occur."""
+    timed = [tuned for tuned in tuning.tunings if tuned.total_ms(tuning.policy) is not None]
+    parts = [f"total: {tuning.total_ms or 0.0:.4g} ms for {counted(sum(tuned.count for tuned in timed), 'call')}"]
+    if len(timed) < len(tuning.tunings):
+        parts.append(f"without {counted(len(tuning.tunings) - len(timed), 'problem')}")
+    return ", ".join([*parts, f"{tuning.measured} measured, {tuning.remembered} from the cache"])
+
+
+def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
+    """Return what one workspace for all problems, used in turn, needs within a limit, and what less of it would cost."""
+    rows = [row for row in tuning.assign(limit) if row is not None]
+    if not rows:
+        return []
+    least = format_size(max(row.workspace for row in rows))
+    told = format_size(limit) if isinstance(limit, int) else limit
+    table = [("workspace", "total ms"), *((format_size(size), f"{total:.4f}") for size, total in tuning.pareto())]
+    return [
+        f"one workspace for all, used in turn: {least} of the {told} allowed; with less:",
+        *aligned(table, table[0]),
+    ]
+
+
+def why_none(tuned: TunedProblem) -> str:
+    """Return in one line why nothing was chosen: what limits excluded, or else what cuDNN says."""
+    excluded = [row.why_not for row in tuned.table if row.status == Status.SUCCESS and row.why_not]
+    refused = [str(row.status) for row in tuned.table if row.status != Status.SUCCESS]
+    reasons = list(dict.fromkeys(excluded or refused))
+    if not reasons:
+        return " ".join(tuned.why_none.split()) or "there is no candidate"
+    more = f"; and {counted(len(reasons) - _MOST_REASONS, 'other reason')}" if len(reasons) > _MOST_REASONS else ""
+    return "; ".join(reasons[:_MOST_REASONS]) + more
+
+
+def _is_latency(policy: Policy) -> bool:
+    return policy.get("objective") == "latency"
+
+
+def _arguments(policy: TuningPolicy, saved: Path) -> str:
+    """Return how a program asks for what was saved: the policy is part of what it is remembered under."""
+    from cudnnlite.autotune.cache_path import parse_cache_path
+
+    options = [
+        f"{item.name}={value!r}" for item in fields(policy) if (value := getattr(policy, item.name)) != item.default
+    ]
+    cache = "" if saved == parse_cache_path(None) else f", cache={str(saved)!r}"
+    wanted = f", policy=dnn.TuningPolicy({', '.join(options)})" if options else ""
+    return f"handle{cache}{wanted}"

@@ -1,0 +1,74 @@
+"""What tuning costs: the distinct layers of ResNet-50 at batch 32, cold, and from a warm cache.
+
+    python tests/benchmarks/tuning.py [--check]
+
+'cold' is a new handle and a new cache file; 'warm' a new tuner that opens the file again, so that nothing is remembered in the
+process.  The warm run must make no call that reaches the device: every C function that takes a handle is watched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import convolution
+
+import cudnnlite as dnn
+
+TARGET_COLD_S, TARGET_WARM_MS = 30.0, 50.0
+
+
+def layers(config):
+    """Return the problems."""
+    return [convolution.problem_of(shape, config) for shape in convolution.shapes() if shape[0].startswith("resnet50")]
+
+
+def run(config, path):
+    """Return (cold seconds, warm milliseconds, the C functions that the warm run called)."""
+    problems = layers(config)
+    begin = time.perf_counter()
+    with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
+        tuner = dnn.Tuner(handle, path)
+        cold = [tuner.choose(problem) for problem in problems]
+        cold_s = time.perf_counter() - begin
+        assert tuner.measured == len(problems)
+        tuner.cache.close()
+        called = []
+        api = handle.api
+        for name in dir(api):
+            if name.startswith("cudnn"):
+                function = getattr(api, name, None)
+                if callable(function):
+                    setattr(api, name, lambda *a, name=name, function=function: (called.append(name), function(*a))[1])
+        begin = time.perf_counter()
+        tuner = dnn.Tuner(handle, path)
+        warm = [tuner.choose(problem) for problem in problems]
+        warm_ms = (time.perf_counter() - begin) * 1000
+        assert tuner.measured == 0
+        assert [(a.algorithm, a.math_type) for a in warm] == [(a.algorithm, a.math_type) for a in cold]
+        tuner.cache.close()
+    return len(problems), cold_s, warm_ms, sorted(set(called))
+
+
+def main():
+    """Run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    arguments = parser.parse_args()
+    good = True
+    for config in convolution.CONFIGS:
+        with tempfile.TemporaryDirectory() as folder:
+            count, cold_s, warm_ms, called = run(config, Path(folder) / "cache.sqlite")
+        print(
+            f"{config}: {count} layers, cold {cold_s:.2f} s (target {TARGET_COLD_S:g}), warm {warm_ms:.1f} ms",
+            f"(target {TARGET_WARM_MS:g}), calls in the warm run: {called or 'none'}",
+        )
+        good &= cold_s < TARGET_COLD_S and warm_ms < TARGET_WARM_MS
+    return 0 if good or not arguments.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

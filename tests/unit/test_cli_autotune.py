@@ -1,0 +1,407 @@
+"""`cudnnlite autotune`: what the flags mean, what goes to stdout and to stderr, and how it ends."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from typer.testing import CliRunner
+
+import cudnnlite as dnn
+from cudnnlite import cli_autotune, cli_common, cli_problems, report
+from cudnnlite.autotune import model
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.cli import app
+from cudnnlite.cli_tunings import lines_of
+from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.errors import NoDeviceError
+from cudnnlite.problem_list import summary
+from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.results import AlgorithmTable
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+
+from .tuning_entries import convolution, rows
+
+CONVOLUTION = ["--input", "2x2x4x4", "--filter", "2x2x1x1"]
+RNN = ["--rnn", "gru:steps=2,batch=2,input=3,hidden=4"]
+PROBLEM = ConvolutionForwardProblem(dnn.TensorSpec((2, 2, 4, 4)), dnn.FilterSpec((2, 2, 1, 1)))
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """Work in an empty folder, on the emulated device, with a cache that is not the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "default.sqlite"))
+
+
+def autotune(*arguments):
+    return CliRunner().invoke(app, ["autotune", *map(str, arguments)], prog_name="cudnnlite")
+
+
+def in_a_process(*arguments, **options):
+    command = [sys.executable, "-m", "cudnnlite", "autotune", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+class Tuner:
+    """Stands for `tune_model`: remembers what it was asked, and does what it is told."""
+
+    def __init__(self, monkeypatch):
+        self.listed, self.options, self.then = None, {}, lambda: None
+        monkeypatch.setattr(model, "tune_model", self)
+
+    def __call__(self, listed, **options):
+        self.listed, self.options = listed, options
+        for done, each in enumerate(listed, start=1):
+            table = AlgorithmTable(rows(each.problem), title="a title", timing="made up")
+            options["progress"](done, len(listed), TunedProblem(each.problem, table, table.best()))
+        self.then()
+        raise NoDeviceError("the end of the test")
+
+    @property
+    def problems(self):
+        return [listed.problem for listed in self.listed]
+
+
+@pytest.fixture
+def tuner(monkeypatch):
+    return Tuner(monkeypatch)
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def test_one_problem_is_shown_with_every_candidate_and_the_reason():
+    result = autotune(*CONVOLUTION, "--workspace-limit", 300)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert "emulated" in lines[0]
+    assert summary(PROBLEM) in lines
+    table = [line for line in lines if re.match(r"(IMPLICIT_\w+|GEMM) ", line)]
+    assert len(table) == 9  # three algorithms that fit, each with three math types
+    assert sum(line.endswith("chosen") for line in table) == 1
+    (fft,) = [line for line in lines if line.startswith("not FFT (")]
+    assert fft == "not FFT (DEFAULT, TENSOR_OP, FMA): needs 1.125 KiB, the limit is 300 B"
+    assert lines[-1].startswith("chosen: ")
+    assert not any(line.startswith("cudnnlite:") for line in lines)
+
+
+def test_the_emulated_device_says_so_and_saves_nothing(tmp_path):
+    result = autotune(*CONVOLUTION)
+    assert "NumPy's, not a GPU's, and nothing is saved" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
+    outputs = {"--html": "a.html", "--plot": "a.png", "--save-problems": "a.json"}
+    flags = [part for pair in outputs.items() for part in pair]
+    result = autotune(*CONVOLUTION, *RNN, "--workspace-limit", "1MiB", *flags)
+    assert result.exit_code == 0, result.stderr
+    heading, one, other, total = result.stdout.splitlines()[2:6]
+    assert heading.split()[-1] == "problem"
+    saved = dnn.ProblemList.load("a.json")
+    assert [line.split("  ")[-1] for line in (one, other)] == [summary(listed.problem) for listed in saved]
+    assert total.startswith("total: ")
+    assert "2 calls, 2 measured" in total
+    assert "one workspace for all, used in turn: " in result.stdout
+    assert "not DIRECT" not in result.stdout
+    assert "<html" in (tmp_path / "a.html").read_text()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert re.findall(r"^cudnnlite: (\d of 2): ", result.stderr, re.MULTILINE) == ["1 of 2", "2 of 2"]
+
+    again = autotune("--problems", "a.json", "--explain", "--save-problems", "b.json")
+    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
+    assert again.stdout.count("chosen: ") == 2
+    assert "not DIRECT" in again.stdout
+    assert "one workspace" not in again.stdout
+
+
+def test_json_is_all_that_stdout_has():
+    done = in_a_process(*CONVOLUTION, "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert found["schema"] == report.SCHEMA
+    (problem,) = found["problems"]
+    assert problem["problem"] == PROBLEM.to_plain()
+    assert problem["rows"][problem["chosen"]]["ok"]
+    assert found["skipped"] == found["notes"] == []
+    assert re.fullmatch("cudnnlite: the emulated device: .*\n", done.stderr)
+
+
+def test_what_has_no_algorithm_is_named_on_stderr():
+    result = autotune(*CONVOLUTION, *RNN, "--deterministic")
+    assert result.exit_code == cli_common.SOME_FAILED
+    assert result.stdout.count(" none ") == 1
+    assert "without 1 problem" in result.stdout
+    told = result.stderr.splitlines()[-1]
+    assert told == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    command = f"{sys.executable} -m cudnnlite autotune --html a.html {' '.join(CONVOLUTION)} | true"
+    done = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == cli_common.CLOSED_PIPE
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["cudnnlite:"] * 2
+    assert (tmp_path / "a.html").exists()
+
+
+def test_names_that_a_terminal_cannot_show_break_no_line():
+    listed = dnn.ProblemList([PROBLEM])
+    listed.add(PROBLEM, "première\n\x1b[2J")
+    listed.save("a.json")
+    done = in_a_process("--problems", "a.json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert "premi\\xe8re\\ufffd\\ufffd[2J: 2x2x4x4 by " in done.stdout
+
+
+def test_how_a_program_finds_what_was_saved(tmp_path):
+    policy = TuningPolicy(workspace_limit="64 MiB", deterministic=True, layouts=("NHWC",))
+    problem = convolution()
+    table = AlgorithmTable(rows(problem), title="a title", timing="made up")
+    facts = {"device": "a GPU", "cuDNN": "9.28.0", "cudnnlite": "0.1.0"}
+    tuning = ModelTuning((TunedProblem(problem, table, table.best()),), facts)
+    told = list(lines_of(tuning, policy, tmp_path / "mine.sqlite", explain=False))[-1]
+    found = re.fullmatch(r"to use it: with dnn\.autotuned\(handle, (.*)\): \.\.\.", told)
+    options = eval(f"dict({found[1].replace('dnn.', '')})", {"TuningPolicy": TuningPolicy})
+    assert options == {"cache": str(tmp_path / "mine.sqlite"), "policy": policy}
+    usual = list(lines_of(tuning, TuningPolicy(), tmp_path / "default.sqlite", explain=False))[-1]
+    assert usual == "to use it: with dnn.autotuned(handle): ..."
+
+
+# ---------------------------------------------------------------- what the flags mean
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+@pytest.mark.parametrize("layout", ["NCHW", "nhwc"])
+def test_a_convolution_of_each_rank(tuner, spatial, layout):
+    names = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}[layout.upper()]
+    image, taps = (9, 8, 7)[:spatial], (3, 2, 1)[:spatial]
+    padding, stride = (1, 0, 2)[:spatial], (2, 1, 1)[:spatial]
+    shapes = {"--input": (2, 6, *image), "--filter": (4, 3, *taps), "--padding": padding, "--stride": stride}
+    flags = [part for name, sizes in shapes.items() for part in (name, "x".join(map(str, sizes)))]
+    autotune(*flags, "--groups", 2, "--dilation", 1, "--dtype", "float16", "--layout", layout, "--math-type", "fma")
+    name = names[spatial + 2]
+    x, w = dnn.TensorSpec((2, 6, *image), "float16", name), dnn.FilterSpec((4, 3, *taps), "float16", name)
+    conv = dnn.ConvolutionSpec(padding, stride, groups=2, math_type="fma")
+    assert tuner.problems == [ConvolutionForwardProblem(x, w, conv)]
+
+
+def test_recurrent_networks(tuner):
+    form = "lstm:steps=7, batch=3,input=4,hidden=6,layers=2,projection=5,bias=none,dropout=0.5,bidirectional,training"
+    autotune("--rnn", form, "--rnn", "tanh:steps=7,batch=3,input=4,hidden=6,batch_major", "--math-type", "fma")
+    spec = dnn.RNNSpec("lstm", 4, 6, 2, True, projection_size=5, bias="none", dropout=0.5, math_type="fma")
+    other = dnn.RNNSpec("tanh", 4, 6, math_type="fma")
+    assert tuner.problems == [
+        RNNForwardProblem(spec, dnn.RNNDataSpec((7, 3, 4)), training=True),
+        RNNForwardProblem(other, dnn.RNNDataSpec((3, 7, 4), layout="batch_major")),
+    ]
+
+
+def test_the_help_has_every_word_that_rnn_takes():
+    told = CliRunner().invoke(app, ["autotune", "--help"], env={"COLUMNS": "100"}).stdout
+    for word in (*cli_problems._NUMBERS, *cli_problems._TEXTS):
+        assert f"{word}=" in told
+    for word in cli_problems._FLAGS:
+        assert word in told
+
+
+def test_a_model_and_a_list_together(tuner, monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.syspath_prepend(str(__file__).rpartition("/unit/")[0])
+    import onnx_models
+
+    nodes = [
+        onnx_models.conv(name="stem"),
+        onnx_models.conv("y", "w2", "z", name="crooked", pads=[0, 1, 0, 0]),
+    ]
+    weights = [onnx_models.absent("w", (4, 6, 3, 3)), onnx_models.absent("w2", (4, 4, 3, 3))]
+    onnx.save(onnx_models.model(nodes, {"x": ("batch", 6, "height", 9)}, weights), "model.onnx")
+    dnn.ProblemList([PROBLEM, PROBLEM]).save("list.json")
+    shapes = ["--shape", "x=5x6x12x9"]
+    more = ["--dtype", "bfloat16", "--layout", "NHWC", "--math-type", "tensor_op"]
+    result = autotune("--onnx", "model.onnx", "--problems", "list.json", *shapes, *more)
+    stem = ConvolutionForwardProblem(
+        dnn.TensorSpec((5, 6, 12, 9), "bfloat16", "NHWC"),
+        dnn.FilterSpec((4, 6, 3, 3), "bfloat16", "NHWC"),
+        dnn.ConvolutionSpec(math_type="tensor_op"),
+    )
+    assert [(each.problem, each.count, each.names) for each in tuner.listed] == [(stem, 1, ("stem",)), (PROBLEM, 2, ())]
+    assert "cudnnlite: skipped: crooked (Conv): " in result.stderr
+    assert autotune("--onnx", "model.onnx").exit_code == 1  # without a shape there is nothing to tune
+
+
+def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
+    result = autotune(
+        *CONVOLUTION, "--objective", "latency", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
+        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--flush-l2",
+    )  # fmt: skip
+    assert result.exit_code == 1
+    policy = tuner.options["policy"]
+    assert policy == TuningPolicy("latency", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), True)
+    same = {item.name for item in fields(policy) if getattr(policy, item.name) == item.default}
+    assert same == {"math_type"}
+
+
+def test_where(tuner, tmp_path, monkeypatch):
+    autotune(*CONVOLUTION, "--workers", 3, "--cache", "mine.sqlite", "--device", "emulated:1")
+    assert tuner.options["cache"].path == tmp_path / "mine.sqlite"
+    assert (tuner.options["workers"], tuner.options["device"]) == (3, "emulated:1")
+    autotune(*CONVOLUTION)
+    assert tuner.options["cache"].path == tmp_path / "default.sqlite"
+    assert (tuner.options["workers"], tuner.options["device"]) == (None, "emulated")
+    autotune(*CONVOLUTION, "--no-cache")
+    assert tuner.options["cache"].path == ":memory:"
+    autotune(*CONVOLUTION, "--read-only-cache")
+    assert tuner.options["cache"].read_only
+    monkeypatch.delenv(DEVICE_VARIABLE)
+    autotune(*CONVOLUTION)
+    assert tuner.options["device"] == "auto"
+
+
+# ---------------------------------------------------------------- how it ends
+
+MISUSE = {
+    "nothing to tune": [],
+    "--input and --filter are needed together": ["--input", "1x2x4x4"],
+    "--input is given twice": [*CONVOLUTION, *CONVOLUTION],
+    "same rank": ["--input", "1x2x4", "--filter", "2x2x1x1"],
+    "'1_0' is not an integer": ["--input", "1x2x1_0x4", "--filter", "2x2x1x1"],
+    "'' is not an integer": ["--input", "1x2x4x", "--filter", "2x2x1x1"],
+    "has 3 spatial axes": [*CONVOLUTION, "--padding", "1x2x3"],
+    "--padding goes with --input": [*RNN, "--padding", "1"],
+    "--layout goes with --input or --onnx": [*RNN, "--layout", "NHWC"],
+    "--math-type goes with --input, --rnn or --onnx": ["--problems", "a.json", "--math-type", "fma"],
+    "--batch goes with --onnx": [*RNN, "--batch", "1"],
+    "--dtype='float': NumPy's float is float64": [*CONVOLUTION, "--dtype", "float"],
+    "--math-type='fast' ": [*CONVOLUTION, "--math-type", "fast"],
+    "the form is NAME=1x3x224x224": ["--onnx", "a.onnx", "--shape", "1x3x224x224"],
+    "names an input twice": ["--onnx", "a.onnx", "--shape", "x=1", "--shape", "x=2"],
+    "hidden missing; the form is CELL:steps=T": ["--rnn", "lstm:steps=1,batch=1,input=1"],
+    "'T=1' is not understood": ["--rnn", "lstm:T=1"],
+    "'training=1' is not understood": ["--rnn", "lstm:steps=1,training=1"],
+    "steps is given twice": ["--rnn", "lstm:steps=1,steps=1"],
+    "'1.5' is not an integer": ["--rnn", "lstm:steps=1.5"],
+    "cell='lstn' ": ["--rnn", "lstn:steps=1,batch=1,input=1,hidden=1"],
+    "--workspace-limit='much' is not a size": [*CONVOLUTION, "--workspace-limit", "much"],
+    "--objective='speed'; allowed: 'device', 'latency'": [*CONVOLUTION, "--objective", "speed"],
+    "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
+    "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],
+    "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a.sqlite"],
+    "--no-cache and --read-only-cache exclude": [*CONVOLUTION, "--no-cache", "--read-only-cache"],
+    "must end in .png or .svg or .pdf": [*CONVOLUTION, "--plot", "a.gif"],
+    "must end in .html or .htm": [*CONVOLUTION, "--html", "report"],
+    "must end in .json": [*CONVOLUTION, "--save-problems", "a.txt"],
+    "--workers": [*CONVOLUTION, "--workers", "0"],
+}
+
+
+@pytest.mark.parametrize("told", MISUSE)
+def test_a_command_line_that_is_wrong(tuner, told):
+    result = autotune(*MISUSE[told])
+    assert (result.exit_code, result.stdout) == (cli_common.USAGE, "")
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+    assert tuner.listed is None
+
+
+ERRORS = {
+    "there is no folder": [*CONVOLUTION, "--html", "absent/a.html"],
+    "cannot be written: it is a folder": [*CONVOLUTION, "--plot", "folder.png"],
+    "absent.onnx": ["--onnx", "absent.onnx"],
+    "absent.json": ["--problems", "absent.json"],
+    "is not JSON": ["--problems", "text.json"],
+    "no tuning cache": [*CONVOLUTION, "--cache", "text.json"],
+    "--cache absent.sqlite does not exist": [*CONVOLUTION, "--cache", "absent.sqlite", "--read-only-cache"],
+    "device='gpu' is not a device": [*CONVOLUTION, "--device", "gpu", "--no-cache"],
+    "there is nothing to tune": ["--problems", "empty.json"],
+}
+
+
+@pytest.mark.parametrize("told", ERRORS)
+def test_what_does_not_go_is_told_before_anything_is_tuned(tmp_path, monkeypatch, told):
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "text.json").write_text("not what you think")
+    dnn.ProblemList().save("empty.json")
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(model.Tuner, "tune", lambda *_: pytest.fail("something is tuned"))
+    result = autotune(*ERRORS[told])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1].startswith("cudnnlite: ")
+    assert told in result.stderr.splitlines()[-1]
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "text.json").read_text() == "not what you think"
+
+
+@pytest.mark.parametrize("flag", [["--html", "a.html"], ["--plot", "a.svg"]])
+def test_a_package_that_is_missing_is_told_before_anything_is_tuned(tuner, monkeypatch, flag):
+    monkeypatch.setattr(cli_common, "find_spec", lambda _: None)
+    result = autotune(*CONVOLUTION, *flag)
+    assert result.exit_code == 1
+    assert "pip install 'cudnnlite[report]'" in result.stderr
+    assert tuner.listed is None
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_anything_is_tuned(tuner, monkeypatch):
+    monkeypatch.setattr(cli_autotune, "_is_emulated", lambda _: False)
+    monkeypatch.setattr(cli_autotune.os, "access", lambda *_: False)  # which root always may
+    result = autotune(*CONVOLUTION)
+    assert result.exit_code == 1
+    assert "default.sqlite cannot be written: give another --cache, --read-only-cache or --no-cache" in result.stderr
+    assert tuner.listed is None
+    autotune(*CONVOLUTION, "--no-cache")
+    assert tuner.listed is not None
+
+
+def test_a_file_that_cannot_be_written_in_the_end_costs_only_itself(tmp_path, monkeypatch):
+    def write_html(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "write_html", write_html)
+    result = autotune(*CONVOLUTION, "--html", "a.html", "--plot", "a.svg")
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr
+    assert (tmp_path / "a.svg").exists()
+    assert "chosen: " in result.stdout
+
+
+def test_a_damaged_default_cache_is_told_in_a_line(tmp_path):
+    (tmp_path / "default.sqlite").write_bytes(b"rubbish" * 1000)
+    result = autotune(*CONVOLUTION)
+    assert result.exit_code == 0
+    assert re.search(r"^cudnnlite: warning: .*default\.sqlite.* a new cache is begun$", result.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_after_an_interrupt(tuner, monkeypatch, tmp_path, saves):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_autotune, "_is_emulated", lambda _: not saves)
+    tuner.then = interrupt
+    result = autotune(*CONVOLUTION, *RNN)
+    assert (result.exit_code, result.stdout) == (cli_common.INTERRUPTED, "")
+    where = f"2 of 2 problems are saved in {tmp_path / 'default.sqlite'}; the same command goes on there"
+    assert result.stderr.splitlines()[-1] == f"cudnnlite: interrupted: {where if saves else 'nothing is saved'}"
+
+
+def test_no_gpu():
+    result = autotune(*CONVOLUTION, "--device", "cuda:99")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("cudnnlite: no CUDA device 99")
+
+
+def test_a_layout_that_is_converted_is_named():
+    result = autotune(*CONVOLUTION, "--also-layout", "NHWC")
+    assert result.exit_code == 0
+    heading = next(line for line in result.stdout.splitlines() if line.startswith("algorithm "))
+    assert heading.split()[:3] == ["algorithm", "math", "in"]
+    assert "not FFT (DEFAULT, TENSOR_OP, FMA, in NHWC): " in result.stdout

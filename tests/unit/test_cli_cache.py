@@ -1,0 +1,235 @@
+"""`cudnnlite cache`: what is shown, shipped, taken over and removed, and that nothing else is touched."""
+
+import json
+import os
+import pty
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from cudnnlite import cli_cache
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE
+from cudnnlite.autotune.keys import make_key
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.cli import app
+from cudnnlite.problem_list import summary
+
+from .tuning_entries import H100, H200, LATE, convolution, entry, rnn
+
+OLD = replace(H200, cudnn=90100)
+LIMITED = make_key(convolution(3), {"x": 2}, TuningPolicy(workspace_limit="64 MiB", deterministic=True), H200)
+ENTRIES = (
+    entry(0),
+    entry(1, device=H100),
+    entry(problem=rnn(), device=OLD, time_ms=0.25),
+    replace(entry(3, tuned_at=LATE), key=LIMITED),
+)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The default cache, with the entries, in a folder of its own, where this process works."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "default.sqlite"
+    monkeypatch.setenv(CACHE_VARIABLE, str(path))
+    with TuningCache(path) as cache:
+        for each in ENTRIES:
+            cache.put(each)
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["cache", *map(str, arguments)], prog_name="cudnnlite")
+
+
+def entries(path):
+    with TuningCache(path, read_only=True) as cache:
+        return cache.entries()
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_show(path, monkeypatch):
+    monkeypatch.setattr(cli_cache, "_cudnn_here", lambda: 92800)
+    before = path.read_bytes()
+    result = run("show")
+    assert result.exit_code == 0
+    where, heading, *lines = result.stdout.splitlines()
+    assert where.startswith(f"{path}: ")
+    assert where.endswith(" KiB, 4 entries")
+    starts = [heading.index(name) for name in ("tuned", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
+    cells = {line[starts[5] : starts[6]].strip(): line for line in lines}
+    assert list(cells) == [summary(each.key.problem) for each in entries(path)]
+    old, limited = cells[summary(rnn())], cells[summary(convolution(3))]
+    assert "STANDARD (TENSOR_OP)" in old
+    assert "9.1.0*" in old
+    assert "0.2500" in old
+    assert result.stdout.count("*") == 1
+    assert limited.startswith("2026-01-31 11:00  NVIDIA H200 ")
+    assert limited[starts[6] :] == "deterministic=True, workspace_limit=64 MiB, x aligned to 2"
+    assert result.stderr == "cudnnlite: * not used here, where cuDNN is 9.28.0\n"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("filters", "wanted"),
+    [
+        ([], [0, 1, 2, 3]),
+        (["--gpu", "NVIDIA H200"], [0, 2, 3]),
+        (["--cudnn", "9.28.0"], [0, 1, 3]),
+        (["--cudnn", "90100"], [2]),
+        (["--kind", "convolution_forward", "--gpu", "NVIDIA H200"], [0, 3]),
+    ],
+)
+def test_filters_are_those_of_the_cache(path, filters, wanted):
+    keys = {ENTRIES[index].key.digest for index in wanted}
+    shown = json.loads(run("show", "--json", *filters).stdout)
+    assert {each["digest"] for each in shown["entries"]} == keys
+    exported = run("export", "out.sqlite", *filters)
+    assert exported.exit_code == 0
+    assert {each.key.digest for each in entries("out.sqlite")} == keys
+    cleared = run("clear", "--yes", *filters)
+    assert cleared.stdout.startswith(f"{len(wanted)} entr")
+    assert {each.key.digest for each in entries(path)} == {each.key.digest for each in ENTRIES} - keys
+
+
+def test_json(path):
+    done = subprocess.run(
+        [sys.executable, "-m", "cudnnlite", "cache", "show", "--json"], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert (found["path"], done.stderr) == (str(path), "")
+    assert found["bytes"] == path.stat().st_size
+    for shown, each in zip(found["entries"], entries(path), strict=True):
+        assert shown["problem"] == each.key.problem.to_plain()
+        assert shown["device"] == each.key.device.to_plain()
+        assert shown["used_here"] == (
+            None if found["cudnn_here"] is None else each.key.device.cudnn == found["cudnn_here"]
+        )
+        assert shown["chosen"]["algorithm"].endswith(each.rows[0].algorithm.name)
+        assert shown["candidates"] == 3
+
+
+def test_without_a_libcudnn_nothing_is_marked(path, monkeypatch):
+    monkeypatch.setattr(cli_cache, "_cudnn_here", lambda: None)
+    result = run("show")
+    assert ("*" in result.stdout, result.stderr) == (False, "")
+
+
+def test_a_filter_that_finds_nothing_says_what_there_is(path):
+    result = run("show", "--gpu", "H200")
+    assert result.stdout.rstrip().endswith("0 entries")
+    assert result.stderr == (
+        "cudnnlite: no such entry; there are those of 'NVIDIA H100 80GB HBM3', 'NVIDIA H200' with cuDNN 9.1.0, 9.28.0\n"
+    )
+
+
+def test_a_cache_that_does_not_exist_yet_is_empty_and_is_not_made(path, tmp_path):
+    path.unlink()
+    result = run("show")
+    assert (result.exit_code, result.stdout) == (0, f"{path}: does not exist yet, 0 entries\n")
+    assert json.loads(run("show", "--json").stdout)["entries"] == []
+    for command in (["show", "--cache", "absent"], ["export", "out"], ["clear", "--yes"]):
+        result = run(*command)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "does not exist" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- export, merge
+
+
+def test_what_is_exported_can_be_merged(path, tmp_path):
+    assert run("export", "out.sqlite").stdout == f"4 entries of {path} written to out.sqlite\n"
+    with TuningCache("mine.sqlite") as mine:
+        mine.put(ENTRIES[0])
+    result = run("merge", "out.sqlite", "--cache", "mine.sqlite")
+    told = f"3 entries of out.sqlite merged into {tmp_path / 'mine.sqlite'}, which has 4\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, told, "")
+    assert entries("mine.sqlite") == entries(path)
+    assert run("merge", "out.sqlite", "--cache", "mine.sqlite").stdout.startswith("0 entries ")
+
+
+def test_nothing_is_exported_where_there_is_nothing(path, tmp_path):
+    result = run("export", "out.sqlite", "--gpu", "none")
+    assert result.exit_code == 1
+    assert "nothing to export" in result.stderr
+    assert not (tmp_path / "out.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["merge", "absent.sqlite"],
+        ["merge", "notes.txt"],
+        ["merge", "default.sqlite", "--cache", "notes.txt"],
+        ["show", "--cache", "notes.txt"],
+        ["clear", "--yes", "--cache", "notes.txt"],
+        ["export", "notes.txt"],
+        ["export", "default.sqlite"],
+        ["export", "absent/out.sqlite"],
+        ["show", "--cache", "."],
+        ["show", "--cache", ":memory:"],
+    ],
+)
+def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
+    (tmp_path / "notes.txt").write_text("not a cache" * 100)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("cudnnlite: ")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+# ---------------------------------------------------------------- clear
+
+
+def test_clear_without_a_terminal_needs_yes(path):
+    result = run("clear")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--yes" in result.stderr
+    assert len(entries(path)) == 4
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 1), ("n", 1, 4), ("\x04", 1, 4)])
+def test_clear_asks_on_a_terminal(path, answer, code, left):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cudnnlite", "cache", "clear", "--gpu", "NVIDIA H200"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=theirs, stdout=pipe, stderr=pipe, text=True) as child:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        out, told = child.communicate()
+    os.close(ours)
+    assert f"Remove 3 entries from {path}?" in told
+    assert (child.returncode, len(entries(path))) == (code, left)
+    assert out == (f"3 entries removed from {path}\n" if left == 1 else "")
+
+
+@pytest.mark.parametrize(
+    "filters", [["--kind", "pooling"], ["--cudnn", "nine"], ["--cudnn", "9.28"], ["--cudnn", "9.128.0"]]
+)
+@pytest.mark.parametrize("command", [["show"], ["export", "out.sqlite"], ["clear", "--yes"]])
+def test_a_filter_that_is_none(path, tmp_path, command, filters):
+    result = run(*command, *filters)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"cudnnlite: {filters[0]} {filters[1]}: allowed: " in result.stderr
+    assert len(entries(path)) == 4
+    assert not (tmp_path / "out.sqlite").exists()
+
+
+def test_a_damaged_entry_is_told_in_a_line_and_passed_over(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE entries SET rows = 'x' WHERE digest = ?", (ENTRIES[0].key.digest,))
+        connection.commit()
+    result = run("show")
+    assert "3 entries" in result.stdout
+    assert "cudnnlite: warning: " in result.stderr
+    assert "1 entry that cannot be read" in result.stderr

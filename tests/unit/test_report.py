@@ -1,0 +1,548 @@
+"""The report: every figure is on the page and in the JSON, the page needs nothing but itself, and names do no harm."""
+
+import json
+import math
+import os
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite import report_page
+from cudnnlite.autotune.rows import row_from_plain
+from cudnnlite.errors import MissingPackageError
+from cudnnlite.problems import problem_from_plain
+from cudnnlite.report import SCHEMA, to_json, write_html
+
+from .tunings import (
+    CLOSE,
+    DYNAMIC,
+    FACTS,
+    GEMM,
+    KIB,
+    MIB,
+    NOTHING,
+    PRECOMP,
+    ROWS,
+    STANDARD,
+    STATIC,
+    TIMING,
+    WINOGRAD,
+    A,
+    M,
+    Row,
+    convolution,
+    failed,
+    lstm,
+    model,
+    tuned,
+)
+
+EVIL = """"'><script>alert(1)</script><img src=x onerror=y> & {{ 7*7 }} $x$ \x00\ud800</svg>"""
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+ALL = [
+    tuned(count=3, names=("conv1", "conv2")),
+    tuned((STATIC, STANDARD, DYNAMIC), lstm(), from_cache=True),
+    failed(names=("bad",)),
+]
+
+
+class Page(HTMLParser):
+    """A page taken apart: text by element, tables as lists of rows, every attribute, and whether all is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.source, self.open, self.tables, self.attributes, self.texts, self.ids = text, [], [], [], {}, []
+        self.marked, self.scopes = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == [], "not closed"
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        assert len(given) == len(attrs), f"<{tag}> has an attribute twice"
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+            self.marked.append((len(self.tables) - 1, len(self.tables[-1]) - 1, given.get("class")))
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.scopes.append((tag, given.get("scope")))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_data(self, data):
+        if not self.open:
+            assert not data.strip()
+            return
+        self.texts.setdefault(self.open[-1], []).append(data)
+        if {"td", "th"} & set(self.open):
+            cell = self.tables[-1][-1]
+            cell[-1] = f"{cell[-1]} {data}".strip()
+
+    def of(self, tag):
+        return [text.strip() for text in self.texts.get(tag, []) if text.strip()]
+
+    @property
+    def all_text(self):
+        return "\n".join(text for tag, texts in self.texts.items() if tag != "style" for text in texts)
+
+
+@pytest.fixture
+def page_of(tmp_path):
+    def write(tunings, facts=FACTS):
+        path = tmp_path / "report.html"
+        write_html(path, tunings, facts)
+        return Page(path.read_bytes().decode("utf-8"))
+
+    return write
+
+
+def svgs(page):
+    return [ElementTree.fromstring(text) for text in re.findall(r"<svg .*?</svg>", page.source, flags=re.DOTALL)]
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_summary(page_of):
+    page = page_of(ALL)
+    heading, *rows = page.tables[0]
+    assert heading == ["problem", "count", "algorithm", "math type", "layout", "time (µs)", "workspace", "error", "runner-up",
+                       "total (µs)"]  # fmt: skip
+    small = "32×64×56×56 * 64×64×3×3, padding 1, float16 NHWC"
+    lstm_title = "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
+    assert rows == [
+        [f"conv1 and 1 more {small}", "3", "IMPLICIT_PRECOMP_GEMM", "TENSOR_OP", "as given", "33.3", "96 KiB", "7.7e-04",
+         "IMPLICIT_PRECOMP_GEMM DEFAULT, +1.8 %, within the noise", "99.9"],
+        [lstm_title, "1", "PERSIST_STATIC", "TENSOR_OP", "as given", "1067.0", "3 MiB", "2.3e-04",
+         "STANDARD FMA, +471.7 %", "1067.0"],
+        [f"bad {small}", "1", "none", *["–"] * 7],
+        ["all 1 of them without a time", "5", *[""] * 7, "1166.9"],
+    ]  # fmt: skip
+
+
+def test_the_candidates_of_a_problem(page_of):
+    page = page_of(ALL)
+    assert len(page.tables) == 4
+    heading, *rows = page.tables[1]
+    assert heading == ["algorithm", "math type", "converted to", "time (µs)", "spread (µs)", "call (µs)", "host (µs)",
+                       "cudnnFind (µs)", "workspace", "error", "max error", "deterministic", "chosen, or why not"]  # fmt: skip
+    assert rows == [
+        ["IMPLICIT_PRECOMP_GEMM", "TENSOR_OP", "–", "33.3", "1.6", "35.5", "24.4", "184.8", "96 KiB", "7.7e-04", "3.3e-03",
+         "yes", "chosen; on the front"],
+        ["IMPLICIT_PRECOMP_GEMM", "DEFAULT", "–", "33.9", "1.3", "34.7", "17.0", "34.5", "172 KiB", "1.1e-03", "2.2e-03",
+         "yes", "1.8 % slower"],
+        ["WINOGRAD", "DEFAULT", "NCHW", "60.7", "0.9", "60.8", "19.5", "–", "8 B", "9.8e-04", "1.8e-03", "yes",
+         "82.3 % slower; on the front"],
+        ["IMPLICIT_GEMM", "FMA", "–", "151.8", "5.5", "–", "–", "–", "0 B", "1.4e-07", "2.0e-07", "yes",
+         "4.56 times the time; on the front"],
+        ["GEMM", "FMA", "–", "912.3", "–", "–", "–", "987.6", "81 MiB", "1.1e-07", "4.1e-07", "no",
+         "27.4 times the time; not repeated: more than 3 times the best"],
+        ["FFT", "DEFAULT", *["–"] * 6, "300 MiB", "–", "–", "yes", "needs 300 MiB, the limit is 64 MiB"],
+        ["FFT_TILING", "TENSOR_OP", *["–"] * 6, "1 MiB", "inf", "–", "yes", "wrong: relative error inf"],
+        ["DIRECT", "DEFAULT", *["–"] * 9, "yes", "NOT_SUPPORTED"],
+    ]  # fmt: skip
+    assert [(table, row) for table, row, kind in page.marked if kind == "chosen"] == [(1, 1), (2, 1)]
+
+
+def test_columns_without_a_figure_are_left_out(page_of):
+    heading, *rows = page_of(ALL).tables[2]
+    assert heading == ["algorithm", "math type", "time (ms)", "workspace", "reserve", "error", "chosen, or why not"]
+    assert rows == [
+        ["PERSIST_STATIC", "TENSOR_OP", "1.07", "3 MiB", "41 MiB", "2.3e-04", "chosen; on the front"],
+        ["STANDARD", "FMA", "6.10", "1 MiB", "40 MiB", "1.0e-07", "5.72 times the time; on the front"],
+        ["PERSIST_DYNAMIC", "DEFAULT", "–", "–", "–", "–", "NOT_SUPPORTED: a < b & c"],
+    ]
+
+
+def test_every_problem_has_a_section_and_every_link_a_target(page_of):
+    page = page_of(ALL)
+    assert page.of("title") == ["cudnnlite autotune: 3 problems on NVIDIA H200"]
+    assert page.of("h1") == ["3 problems on NVIDIA H200"]
+    lstm_title = "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
+    assert page.of("h2") == ["Summary", "conv1 and 1 more", lstm_title, "bad"]
+    assert len(page.ids) == len(set(page.ids))
+    targets = {value[1:] for _, name, value in page.attributes if name == "href"}
+    labels = {value for _, name, value in page.attributes if name == "aria-labelledby"}
+    assert {"p1", "p2", "p3"} <= targets | labels <= set(page.ids)
+    assert "3 calls in the model; measured now" in page.of("p")
+    assert "remembered, not measured now" in page.of("p")
+    assert "Layers: conv1, conv2" in page.of("p")
+    assert str(ALL[1].problem) in page.of("code")
+
+
+def test_versions_and_policy(page_of):
+    page = page_of(ALL)
+    shown = dict(zip(page.of("dt"), page.of("dd"), strict=True))
+    assert {name: shown[name] for name in FACTS if name != "policy"} == {
+        name: text for name, text in FACTS.items() if name != "policy"
+    }
+    assert {
+        name: shown[name] for name in ("objective", "workspace limit", "deterministic", "max error", "layouts")
+    } == {
+        "objective": "device",
+        "workspace limit": "64 MiB",
+        "deterministic": "no",
+        "max error": "–",
+        "layouts": "NCHW",
+    }
+    assert dict(zip(page.of("b"), page.of("span"), strict=True)) == {
+        "1.17 ms": "total of 4 calls",
+        "3 MiB": "workspace",
+        "3": "problems, 1 from the cache",
+        "1": "without an algorithm",
+    }
+
+
+def test_facts_may_be_nested_or_missing(page_of):
+    page = page_of([], {"device": None, "packages": {"numpy": "2.0", "onnx": None}, "ports": [1, 2], "": ""})
+    assert list(zip(page.of("dt"), page.of("dd"), strict=False))[:4] == [
+        ("device", "–"),
+        ("packages: numpy", "2.0"),
+        ("packages: onnx", "–"),
+        ("ports", "1, 2"),
+    ]
+    assert page.of("h1") == ["0 problems"]
+
+
+def test_one_problem(page_of):
+    page = page_of([tuned(names=("conv1",))])
+    assert page.of("h1") == ["conv1 on NVIDIA H200"]
+    assert len(svgs(page)) == 2
+    assert page.of("figcaption") == ["Times", "Time against workspace"]
+    assert dict(zip(page.of("b"), page.of("span"), strict=True)) == {
+        "IMPLICIT_PRECOMP_GEMM": "chosen, math TENSOR_OP",
+        "33.3 µs": "a call",
+        "96 KiB": "workspace",
+    }
+    assert len(page.tables[0]) == 2  # no total of one
+
+
+def test_nothing(page_of):
+    page = page_of([])
+    assert page.tables == []
+    assert svgs(page) == []
+    assert "Nothing was tuned." in page.of("p")
+    assert page.of("h1") == ["0 problems on NVIDIA H200"]
+
+
+def test_a_problem_without_a_choice(page_of):
+    some = failed()
+    page = page_of([some])
+    assert page.of("strong") == ["Nothing was chosen."]
+    assert "\n".join(page.of("pre")) == some.why_none
+    assert page.tables[0][1][2:] == ["none", *["–"] * 7]
+    assert page.tables[1][1] == ["DIRECT", "DEFAULT", "–", "–", "yes", "NOT_SUPPORTED"]
+    assert svgs(page) == []
+
+
+def test_rows_without_times(page_of):
+    some = tuned((Row(A.GEMM, M.FMA, workspace=MIB), Row(A.FFT, M.FMA)))
+    page = page_of([some])
+    assert page.tables[0][1][2:] == ["GEMM", "FMA", "as given", "–", "1 MiB", "–", "–", "–"]
+    assert [row[-1] for row in page.tables[1][1:]] == ["chosen", "not timed"]
+    assert svgs(page) == []
+
+
+def test_an_empty_table(page_of):
+    page = page_of([tuned(()), tuned()])
+    assert page.tables[1] == [["algorithm", "math type", "converted to", "time (ms)", "chosen, or why not"]]
+
+
+def test_the_emulated_device_is_named(page_of):
+    note = "The device is emulated: the times are NumPy's on this processor, not those of a GPU."
+    assert note not in page_of(ALL).all_text
+    assert note in page_of(ALL, {**FACTS, "device": "emulated:0"}).of("strong")
+    assert note in page_of([tuned(timing="median of calls on <emulated:0>")]).of("strong")
+
+
+def test_latency_compares_calls(page_of):
+    facts = {**FACTS, "policy": {"objective": "latency"}}
+    page = page_of([tuned((CLOSE, PRECOMP, NOTHING), count=2), failed()], facts)
+    heading, row, *_ = page.tables[0]
+    assert heading[5:7] == ["time (µs)", "call (µs)"]
+    assert row[5:] == ["33.9", "34.7", "172 KiB", "1.1e-03", "IMPLICIT_PRECOMP_GEMM TENSOR_OP, +2.3 %", "69.4"]
+    assert page.tables[1][2][-1] == "2.3 % slower; on the front"
+
+
+# ---------------------------------------------------------------- it needs nothing else
+
+
+def test_the_page_refers_to_nothing_outside(page_of):
+    page = page_of([*ALL, *model(3)])
+    assert not re.findall(r"(?:https?:)?//[a-z]", page.source)
+    assert "@import" not in page.source
+    assert set(re.findall(r"url\((.)", page.source)) == {"#"}
+    outside = {"src", "srcset", "action", "data", "poster", "xlink:href", "background"}
+    assert [each for each in page.attributes if each[1] in outside] == []
+    assert {value[0] for _, name, value in page.attributes if name == "href"} == {"#"}
+    assert {tag for tag, _, _ in page.attributes} & {"script", "link", "iframe", "object", "embed", "base"} == set()
+    assert "script" not in page.texts
+
+
+def test_the_charts_are_whole(page_of):
+    page = page_of(ALL)
+    found = svgs(page)
+    assert len(found) == page.source.count("<svg") == 6  # a model's two, and two of each problem that was timed
+    assert page.of("figcaption") == [
+        "Where the time goes", "One workspace for all, under its other limits", *["Times", "Time against workspace"] * 2
+    ]  # fmt: skip
+    for svg in found:
+        assert svg.attrib["role"] == "img"
+        assert svg.attrib["aria-label"]
+    assert len({svg.attrib["aria-label"] for svg in found}) == 6
+    assert len(page.ids) == len(set(page.ids))
+    used = re.findall(r"var\((--\w+)", page.source)
+    defined = re.findall(r"(--\w+):", page.source)
+    assert set(used) <= set(defined)
+    light, dark, printed = (defined.count(name) for name in ("--ink", "--bar", "--chosen"))
+    assert (light, dark, printed) == (3, 3, 3)  # by day, by night, on paper
+
+
+def test_tables_can_be_read_aloud(page_of):
+    page = page_of(ALL)
+    assert {scope for tag, scope in page.scopes if tag == "th"} == {"col", "row"}
+    assert {scope for tag, scope in page.scopes if tag == "td"} == {None}
+    assert len(page.of("caption")) == 4
+    assert ("html", "lang", "en") in page.attributes
+    boxes = [value for tag, name, value in page.attributes if tag == "div" and name == "tabindex"]
+    assert boxes == ["0"] * 4  # what scrolls can be scrolled by the keyboard
+
+
+def test_names_are_text(page_of):
+    some = [
+        tuned((PRECOMP, replace(DYNAMIC, why_not=EVIL)), names=(EVIL, EVIL), timing=EVIL),
+        failed(names=(EVIL,)),
+        *ALL,
+    ]
+    some[1] = some[1]._replace(why_none=f"{EVIL}\nand more")
+    page = page_of(some, {**FACTS, "device": EVIL.replace("\x00", ""), EVIL: EVIL})
+    assert "<script" not in page.source
+    assert "<img" not in page.source
+    assert "&lt;script&gt;alert(1)" in page.source
+    assert "49" not in page.of("h2")[1]
+    assert "{{ 7*7 }}" in page.of("h2")[1]
+    assert "onerror" not in {name for _, name, _ in page.attributes}
+    assert len(svgs(page)) == page.source.count("<svg") == 8
+    assert "and more" in page.of("pre")[0]
+    for svg in svgs(page):
+        assert {each.tag for each in svg.iter()} <= {"svg", "g", "path", "text", "use", "defs", "clipPath", "rect"}
+
+
+# ---------------------------------------------------------------- size and sameness
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    write_html(tmp_path / "a.html", ALL, FACTS)
+    with mpl.rc_context({"font.size": 30, "axes.grid": True, "svg.hashsalt": "other", "lines.linewidth": 9}):
+        write_html(str(tmp_path / "b.html"), tuple(ALL), dict(FACTS))
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_another_process_gives_the_same_bytes(tmp_path):
+    """Where strings have other hashes, sets have another order."""
+    (tmp_path / "given").write_bytes(pickle.dumps((ALL, FACTS)))
+    program = "\n".join(
+        [
+            "import pickle, sys",
+            "from cudnnlite.report import write_html",
+            "with open(sys.argv[1], 'rb') as file:",
+            "    write_html(sys.argv[2], *pickle.load(file))",
+        ]
+    )
+    pages = set()
+    for seed in ("1", "2"):
+        path = tmp_path / f"{seed}.html"
+        arguments = [sys.executable, "-c", program, tmp_path / "given", path]
+        subprocess.run(arguments, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        pages.add(path.read_bytes())
+    write_html(tmp_path / "here.html", ALL, FACTS)
+    assert pages == {(tmp_path / "here.html").read_bytes()}
+
+
+def test_of_many_problems_the_longest_have_charts(monkeypatch, page_of):
+    monkeypatch.setattr(report_page, "MOST_CHARTED", 3)
+    some = model(200)
+    page = page_of(some)
+    assert len(page.tables) == 201
+    assert len(page.tables[0]) == 202
+    assert len(svgs(page)) == 2 + 2 * 3
+    totals = {index: each.total_ms() or 0 for index, each in enumerate(some)}
+    longest = sorted(totals, key=totals.get, reverse=True)[:3]
+    captions = [svg.attrib["aria-label"] for svg in svgs(page)[2:]]
+    assert {caption.split()[-1] for caption in captions} == {some[index].names[0] for index in longest}
+    note = "Charts: only of the 3 problems that take the most time."
+    assert page.of("p").count(note) == 197
+    assert len(page.source) < 1_500_000
+
+
+def test_a_chart_is_small(page_of):
+    rows = [replace(PRECOMP, algorithm=a, math_type=m, time_ms=0.02 * (index + 1), workspace=index * MIB)
+            for index, (a, m) in enumerate((a, m) for a in list(A)[:8] for m in (M.DEFAULT, M.TENSOR_OP, M.FMA))]  # fmt: skip
+    page = page_of([tuned(rows)])
+    assert len(page.tables[1]) == 25
+    sizes = [len(text) for text in re.findall(r"<svg .*?</svg>", page.source, flags=re.DOTALL)]
+    assert max(sizes) < 40_000
+    assert report_page.MOST_CHARTED * sum(sizes) < 3_000_000
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def test_json_holds_every_figure():
+    facts = {**FACTS, "policy": {**FACTS["policy"], "max_error": float("nan")}, "odd": {1: (float("inf"), M.FMA)}}
+    plain = to_json(ALL, facts)
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert list(plain) == ["schema", "facts", "problems", "model"]
+    assert plain["schema"] == SCHEMA == 1
+    assert plain["facts"]["device"] == "NVIDIA H200"
+    assert plain["facts"]["policy"]["max_error"] is None
+    assert plain["facts"]["odd"] == {"1": [None, "FMA"]}
+    for problem, each in zip(plain["problems"], ALL, strict=True):
+        assert problem_from_plain(problem["problem"]) == each.problem
+        assert (problem["count"], tuple(problem["names"]), problem["from_cache"]) == (
+            each.count,
+            each.names,
+            each.from_cache,
+        )
+        assert (problem["title"], problem["timing"], problem["flops"]) == (each.title, TIMING, each.problem.flops)
+        assert len(problem["rows"]) == len(each.table)
+        for row, original in zip(problem["rows"], each.table, strict=True):
+            assert row["ok"] is original.ok
+            read = row_from_plain({name: value for name, value in row.items() if name not in ("ok", "why_not_chosen")})
+            known = [
+                replace(one, error=None) if one.error and math.isinf(one.error) else one for one in (read, original)
+            ]
+            assert known[0] == known[1]
+            assert {item.name for item in fields(dnn.AlgorithmResult)} - {"passed_over"} <= row.keys()
+
+
+def test_json_tells_the_choice():
+    first, second, third = to_json(ALL, FACTS)["problems"]
+    assert (first["chosen"], first["total_ms"], first["pareto"]) == (0, 3 * 0.0333, [3, 2, 0])
+    assert first["runner_up"] == {
+        "row": 1,
+        "slower_ms": pytest.approx(0.0006),
+        "ratio": pytest.approx(0.0339 / 0.0333),
+        "within_noise": True,
+    }
+    assert [row["why_not_chosen"] for row in first["rows"][:2]] == ["", "1.8 % slower"]
+    assert (second["chosen"], second["runner_up"]["row"], second["runner_up"]["within_noise"]) == (0, 1, False)
+    assert (third["chosen"], third["runner_up"], third["total_ms"], third["pareto"]) == (None, None, None, [])
+    assert third["why_none"] == ALL[2].why_none != ""
+    assert third["rows"][1]["error"] is None  # it is infinite
+
+
+def test_json_of_a_model():
+    plain = to_json(ALL, FACTS)["model"]
+    curve = plain.pop("shared_workspace")
+    assert plain == {
+        "calls": 5,
+        "chosen": 2,
+        "from_cache": 1,
+        "total_ms": pytest.approx(3 * 0.0333 + 1.067),
+        "workspace": 3 * MIB,
+    }
+    assert curve[0] == {"workspace": MIB, "total_ms": pytest.approx(3 * 0.0333 + 6.1)}
+    assert curve[-1] == {"workspace": 3 * MIB, "total_ms": pytest.approx(3 * 0.0333 + 1.067)}
+    assert len(curve) == 2
+
+
+def test_json_of_nothing():
+    assert to_json([], {}) == {
+        "schema": 1,
+        "facts": {},
+        "problems": [],
+        "model": {
+            "calls": 0,
+            "chosen": 0,
+            "from_cache": 0,
+            "total_ms": None,
+            "workspace": None,
+            "shared_workspace": [],
+        },
+    }
+
+
+def test_json_under_a_limit():
+    some = tuned()
+    some = some._replace(chosen=some.table.best(workspace_limit=KIB))
+    (plain,) = to_json([some], FACTS)["problems"]
+    assert plain["chosen"] == 2
+    assert plain["rows"][0]["why_not_chosen"] == "needs 96 KiB, the limit is 1 KiB (0.0274 ms faster)"
+    assert plain["runner_up"]["row"] == 3
+
+
+def test_under_latency_nothing_is_said_of_noise():
+    facts = {"policy": {"objective": "latency"}}
+    (plain,) = to_json([tuned((CLOSE, PRECOMP), count=2)], facts)["problems"]
+    assert plain["runner_up"]["within_noise"] is False
+    assert plain["runner_up"]["slower_ms"] == pytest.approx(0.0008)
+    assert plain["total_ms"] == pytest.approx(2 * 0.0347)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("tunings", "facts", "match"),
+    [
+        ("text", FACTS, "tunings='text' is not a sequence of TunedProblem"),
+        (None, FACTS, "tunings=None is not a sequence of TunedProblem"),
+        ([tuned(), 7], FACTS, r"tunings\[1\]=7 is not a TunedProblem"),
+        ([], None, "facts=None is not a mapping"),
+        ([], {"policy": "fast"}, r"facts\['policy'\]='fast' is not a mapping"),
+        ([tuned()._replace(chosen=STATIC)], FACTS, "is no row of"),
+    ],
+)
+def test_bad_arguments(tmp_path, tunings, facts, match):
+    with pytest.raises(dnn.ArgumentError, match=match):
+        to_json(tunings, facts)
+    with pytest.raises(dnn.ArgumentError, match=match):
+        write_html(tmp_path / "report.html", tunings, facts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_paths(tmp_path):
+    for path in (tmp_path, tmp_path / "no" / "report.html"):
+        with pytest.raises(dnn.ArgumentError, match=r"path='.*'; allowed: a file in a folder that exists"):
+            write_html(path, [], FACTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib.figure"])
+def test_without_a_package_the_extra_is_named(monkeypatch, tmp_path, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'cudnnlite\[report\]'"):
+        write_html(tmp_path / "report.html", ALL, FACTS)
+    assert list(tmp_path.iterdir()) == []
+    assert to_json(ALL, FACTS)["problems"]
+
+
+def test_the_samples_are_what_they_say():
+    """The tests above lean on them: rows that work and rows that do not, an infinity, an escape."""
+    assert [row.ok for row in ROWS] == [True] * 5 + [False] * 3
+    assert ALL[2].chosen is None
+    assert WINOGRAD.layout
+    assert GEMM.remark
+    assert convolution() == ALL[0].problem
