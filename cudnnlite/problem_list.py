@@ -111,6 +111,14 @@ class ProblemList(Sequence[ListedProblem]):
         if name:
             self._name(problem, [name])
 
+    def extend(self, others: Iterable[ListedProblem]) -> None:
+        """Count the problems of another list too; what that one skipped and noted is added where it has any."""
+        for listed in others:
+            self.add(listed.problem, count=listed.count)
+            self._name(listed.problem, list(listed.names))
+        self.skipped += getattr(others, "skipped", [])
+        self.notes += getattr(others, "notes", [])
+
     def _name(self, problem: Problem, names: list[str]) -> None:
         """Remember where a problem of the list occurs."""
         count, known = self._found[problem]

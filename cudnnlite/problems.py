@@ -38,6 +38,9 @@ class Problem:
         raise NotImplementedError
 
 
+_PLAIN = ConvolutionSpec()
+
+
 @dataclass(frozen=True)
 class ConvolutionForwardProblem(Problem):
     """A forward convolution: y = alpha * conv(x, w) + beta * y.
@@ -65,7 +68,7 @@ class ConvolutionForwardProblem(Problem):
 
     x: TensorSpec
     w: FilterSpec
-    conv: ConvolutionSpec = ConvolutionSpec()
+    conv: ConvolutionSpec = _PLAIN
     y: TensorSpec = None  # type: ignore[assignment]  # never None once it is made
     alpha: float = 1.0
     beta: float = 0.0

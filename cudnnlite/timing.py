@@ -27,6 +27,8 @@ _FURTHER_ROUNDS = 18
 _MOST_FURTHER = 4  # times so many, as long as the best one's quartiles lie further apart than `_CLOSE` says
 _SAMPLE_MS = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
 _MOST_REPEATS = 64
+_LEAST_ROUNDS = 3
+_MOST_SECONDS = 5.0  # after which no round begins, but for the least
 _CALLS_MS = 2.0  # as many calls as take about so long are made one after the other
 _MOST_CALLS = 20  # far fewer than fill the launch queue, where a call would wait for the device
 _L2_BYTES = 256 << 20  # more than the second-level cache of any GPU
@@ -105,8 +107,8 @@ class Stopwatch:
         """Return about how many milliseconds each takes, after a second look where the first run says little.
 
         A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
-        that took less than `_LOADING_MS` is recorded, and replayed once; where it is not recorded, or eager calls count, it is run
-        again if it took more than `GIVE_UP` times the best.
+        that took less than `_LOADING_MS` is recorded, and replayed once; where it is not recorded, or eager calls count, it
+        is run again if it took more than `GIVE_UP` times the best.
         """
         looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
         self._best_first = min([self._best_first, *looked])
@@ -200,13 +202,18 @@ class Stopwatch:
         """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
         taken: list[list[SampleT]] = [[] for _ in range(count)]
 
+        deadline = time.perf_counter() + _MOST_SECONDS
+
         def take(order: list[int], rounds: int) -> None:
             for _ in range(rounds):
+                if len(taken[order[0]]) >= _LEAST_ROUNDS and time.perf_counter() > deadline:
+                    return
                 self._random.shuffle(order)
                 for index in order:
                     taken[index].append(measure(index))
 
-        take(list(range(count)), rounds)
+        if count:
+            take(list(range(count)), rounds)
         for _ in range(_MOST_FURTHER if further else 0):
             middles = [_quartiles(list(map(value, samples))) for samples in taken]
             best = min(middles, key=lambda quartiles: quartiles[1], default=(0.0, 0.0, 0.0))

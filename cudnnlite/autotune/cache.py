@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 
 class TuningCache:
-    """What tunings found, in a SQLite file that several processes and threads may use at once.
+    """What tunings found, in a SQLite file that several threads and processes of one host may use at once.
+
+    Hosts that share a folder need a file each, which `merge` brings together: SQLite's write-ahead log is in shared memory.
 
     A damaged or foreign file is set aside with a warning: it is renamed, beside what it was, and a new one is begun.  Where
     the file cannot be written (a full disk, a read-only folder) the entries are kept in this process's memory, with one
@@ -353,7 +355,6 @@ class TuningCache:
     def _write(self, work: Callable[[sqlite3.Connection], T], *, create: bool = True) -> T | None:
         """Do `work` in one transaction, after writing what could not be written before."""
         assert self._file is not None
-
 
         def everything(connection: sqlite3.Connection) -> T:
             insert(connection, map(record_of, self._kept.values()), newer=True)

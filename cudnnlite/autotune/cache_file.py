@@ -263,7 +263,7 @@ def _transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3.Co
         connection.execute("COMMIT")
         return result
     except BaseException:
-        if connection.in_transaction:  # SQLite rolls back by itself where the disk is full
+        with suppress(sqlite3.Error):  # it has rolled back by itself where the disk is full
             connection.execute("ROLLBACK")
         raise
 

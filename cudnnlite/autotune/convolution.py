@@ -37,7 +37,8 @@ def operands_of(
     """Make up operands: normal values, scaled so that the output's are of the order of 1."""
     aligned = {"x": ALIGNMENT, "w": ALIGNMENT, "out": ALIGNMENT, **(alignments or {})}
     w = TensorSpec(problem.w.shape, problem.w.dtype, problem.w.layout)
-    scale = prod(problem.w.shape[1:]) ** -0.5
+    # alpha must not bring them out of float16's range, and the filter not either
+    scale = prod(problem.w.shape[1:]) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
     return {
         "x": random_array(handle, problem.x, 1, alignment=aligned["x"]),
         "w": random_array(handle, w, 2, scale=scale, alignment=aligned["w"]),
@@ -51,7 +52,7 @@ def check_operands(
     """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
     wanted = {"x", "w", "out"} if problem.beta else {"x", "w"}
     if not wanted <= set(operands) <= {"x", "w", "out"}:
-        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed too: {sorted({'out'} - wanted)}")
+        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: x, w, out")
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
     if own["x"].spec != problem.x or filter_spec_of(own["w"], problem.x) != problem.w:
         raise ArgumentError(f"x is {own['x'].spec}, w is {own['w'].spec}; the problem has {problem.x} and {problem.w}")

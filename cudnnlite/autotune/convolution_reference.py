@@ -73,7 +73,8 @@ class ConvolutionReference:
 
     def _at(self, image: Array) -> Array:
         """Return the sample of one image of an output, (channels, places), in float64."""
-        values: Array = image[(np.array(self._channels)[:, None], *(axis[None] for axis in self._places))]
+        index = (np.array(self._channels)[:, None], *(axis[None] for axis in self._places))
+        values: Array = image[index]
         return values.astype(np.float64)
 
     def _sums(self, problem: ConvolutionForwardProblem, image: Array, filters: dict[int, Array]) -> Array:

@@ -92,7 +92,8 @@ def tune_model(
     Warns
     -----
     TuningWarning
-        A worker's GPU is another one than is asked for: what it measured is remembered for that one.
+        A worker's GPU is another one than is asked for: what it measured is remembered for that one.  Or a process died, and
+        its problem is tried once more.
 
     Notes
     -----
@@ -273,6 +274,7 @@ class _Run:
                     raise
                 except WorkerDiedError as error:
                     if tries[index] < _TRIES:
+                        warn_user(f"{error}; what it was at is tried once more", TuningWarning)
                         submit(index)
                     else:
                         self._fail(index, f"{error}; as before, when it was tried first")

@@ -33,7 +33,9 @@ def operands_of(
 def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's operands; ArgumentError if they are not the problem's (the search checks the rest)."""
     if not {"x", "weights"} <= set(operands) <= {"x", "weights", "hx", "cx"}:
-        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']")
+        raise ArgumentError(
+            f"operands={sorted(map(str, operands))}; needed: ['weights', 'x'], allowed too: ['cx', 'hx']"
+        )
     x = on_device(handle, operands["x"], "x")
     if x.spec != problem.data.tensor():
         raise ArgumentError(f"x is {x.spec}; the problem has {problem.data.tensor()}")

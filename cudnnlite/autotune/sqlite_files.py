@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from cudnnlite.autotune.entries import PROBE
 from cudnnlite.autotune.keys import SCHEMA
@@ -161,8 +162,13 @@ def _checked(path: Path, mode: str, thorough: bool) -> sqlite3.Connection:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     how = "immutable=1" if mode == "immutable" else f"mode={mode}"
     connection = sqlite3.connect(
-        f"{path.as_uri()}?{how}", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        f"file://{quote(os.fsencode(path))}?{how}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
     )
+    connection.execute("PRAGMA trusted_schema = OFF")  # whoever made the file
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is found out later
     return connection
 

@@ -67,6 +67,13 @@ class EmulatedApi(CudnnApi):
         self._callbacks: list[Any] = []
         self._by_name: dict[str, Any] = {}
 
+    def last_error(self) -> str:
+        """Read and clear this thread's last-error string; an interrupt of the call that failed goes on from here."""
+        interrupt = self._messages.__dict__.pop("interrupt", None)
+        if interrupt is not None:
+            raise interrupt
+        return super().last_error()
+
     def _pointer(self, record: Function) -> Any:
         _register_all()
         if record.name == "cudnnGetLastErrorString":
@@ -103,6 +110,9 @@ class EmulatedApi(CudnnApi):
                 return self._fail(Status.EXECUTION_FAILED, str(error))
             except (DeviceMemoryError, MemoryError) as error:
                 return self._fail(Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, str(error))
+            except KeyboardInterrupt as interrupt:  # ctypes would print and drop it; `last_error` raises it again
+                self._messages.interrupt = interrupt
+                return int(Status.INTERNAL_ERROR)
             except Exception as error:  # a C caller could not receive it: it must become a status
                 return self._fail(Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
             return 0

@@ -251,9 +251,7 @@ def _try_out(
             candidate = _Candidate(plan, arguments, outputs)
             reserve = plan.reserve if request.training else None
             wrong = check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
-            row = replace(
-                row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong
-            )
+            row = replace(row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong)
             if not wrong:
                 contest.enter(request, candidate)
                 if compiles and contest.is_hopeless(request):

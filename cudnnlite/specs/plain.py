@@ -57,7 +57,9 @@ def from_plain(plain: Any, argument: str = "spec") -> Any:
     values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     if {*values} != {*known}:
-        raise ArgumentError(f"{argument}={plain!r} is not a {kind.__name__}; it must have the fields {', '.join(known)}")
+        raise ArgumentError(
+            f"{argument}={plain!r} is not a {kind.__name__}; it must have the fields {', '.join(known)}"
+        )
     try:
         return kind.from_values(values)
     except (KeyError, TypeError) as error:

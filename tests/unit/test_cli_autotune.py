@@ -11,14 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import cli_autotune, cli_common, cli_problems, report
+from cudnnlite import report
 from cudnnlite.autotune import model
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import app
-from cudnnlite.cli_tunings import lines_of
+from cudnnlite.cli import autotune as cli_autotune
+from cudnnlite.cli import common as cli_common
+from cudnnlite.cli import problems as cli_problems
+from cudnnlite.cli.tunings import lines_of
 from cudnnlite.device import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
 from cudnnlite.problem_list import summary

@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from cudnnlite import cli_cache
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.keys import make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli import app
+from cudnnlite.cli import cache as cli_cache
 from cudnnlite.problem_list import summary
 
 from .tuning_entries import H100, H200, LATE, convolution, entry, rnn

@@ -30,8 +30,8 @@ LAYERS = (
     ("ops",),
     ("autotune",),
     ("raw", "__init__"),
-    ("plot_axes", "plot_svg", "plots", "report_page", "report"),
-    ("environment", "demo", "cli_common", "cli_problems", "cli_tunings", "cli_autotune", "cli_cache", "cli", "__main__"),
+    ("report",),
+    ("environment", "demo", "cli", "__main__"),
 )  # fmt: skip
 GENERATOR_LAYER = 0
 GENERATOR = LAYERS[GENERATOR_LAYER]

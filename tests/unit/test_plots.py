@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 import cudnnlite as dnn
 from cudnnlite.autotune.tuned import describe, place_of, shared_workspace, within_noise
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.plot_axes import COLORS, plain_style, printable, shorten, time_unit
-from cudnnlite.plot_svg import inline_svg
-from cudnnlite.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, save_chart
+from cudnnlite.report.axes import COLORS, plain_style, printable, shorten, time_unit
+from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, save_chart
+from cudnnlite.report.svg import inline_svg
 
 from .tunings import (
     CLOSE,
@@ -372,7 +372,8 @@ def test_pyplot_is_left_alone():
     """And importing the charts imports no matplotlib at all."""
     program = """
 import sys
-from cudnnlite import plots, report
+from cudnnlite import report
+from cudnnlite.report import plots
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 assert "matplotlib" not in sys.modules and "jinja2" not in sys.modules

@@ -15,11 +15,11 @@ import matplotlib as mpl
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import report_page
 from cudnnlite.autotune.rows import row_from_plain
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems import problem_from_plain
 from cudnnlite.report import SCHEMA, to_json, write_html
+from cudnnlite.report import page as report_page
 
 from .tunings import (
     CLOSE,

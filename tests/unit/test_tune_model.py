@@ -541,7 +541,9 @@ def test_a_worker_that_cannot_work_ends_the_run(there, path, way):
 
 def test_a_process_that_dies_is_replaced_and_tried_once_more(there, path):
     there.ask("die-once-4")
-    tuning = tune_model(PROBLEMS, cache=path, workers=2)
+    with pytest.warns(TuningWarning, match=r"died: killed by SIGKILL; .* tried once more") as told:
+        tuning = tune_model(PROBLEMS, cache=path, workers=2)
+    assert len(told) == 1
     assert tuning.failed == ()
     assert there.searched == dict.fromkeys(KS, 1)
     assert sum(k == 4 for k, _, _, what in there.log if what == "begins") == 2
@@ -550,7 +552,8 @@ def test_a_process_that_dies_is_replaced_and_tried_once_more(there, path):
 
 def test_a_process_that_dies_twice_fails_its_problem_only(there, path):
     there.ask("die-4")
-    tuning = tune_model(PROBLEMS, cache=path, workers=3)
+    with pytest.warns(TuningWarning, match="died: killed by SIGKILL"):
+        tuning = tune_model(PROBLEMS, cache=path, workers=3)
     (tuned,) = tuning.failed
     assert tuned.problem == problem(4)
     assert tuned.why_none.startswith("worker process ")

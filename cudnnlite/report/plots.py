@@ -13,7 +13,7 @@ from typing import Any
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plot_axes import (
+from cudnnlite.report.axes import (
     COLORS,
     NAMES,
     NUMBERS,

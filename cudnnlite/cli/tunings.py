@@ -10,10 +10,10 @@ from typing import Any
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
-from cudnnlite.cli_common import aligned, counted
+from cudnnlite.cli.common import aligned, counted
 from cudnnlite.enums import Status
-from cudnnlite.plot_axes import printable
 from cudnnlite.problem_list import summary
+from cudnnlite.report.axes import printable
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 

@@ -11,7 +11,7 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.rows import row_to_plain
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace, within_noise
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plots import front_of
+from cudnnlite.report.plots import front_of
 from cudnnlite.results import AlgorithmResult
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
@@ -37,7 +37,7 @@ def write_html(path: str | Path, tunings: Sequence[TunedProblem], facts: Mapping
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
-    from cudnnlite.report_page import render
+    from cudnnlite.report.page import render
 
     page = render(tunings, facts, _policy(tunings, facts))
     path.write_bytes(page.encode("utf-8", errors="replace"))

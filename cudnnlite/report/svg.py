@@ -7,7 +7,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from cudnnlite.plot_axes import COLORS
+from cudnnlite.report.axes import COLORS
 
 _LINK = re.compile(r"^#(.+)$|url\(#([^)]+)\)")
 _FONT = re.compile(r"font-family:[^;]*;\s*|font:\s*([\d.]+px)[^;]*;")

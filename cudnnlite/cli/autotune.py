@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli_common import (
+from cudnnlite.cli.common import (
     CACHE_DEFAULT,
     DEVICE_DEFAULT,
     DEVICE_HELP,
@@ -28,9 +28,9 @@ from cudnnlite.cli_common import (
     say,
     tell,
 )
-from cudnnlite.cli_problems import Wanted
-from cudnnlite.cli_tunings import lines_of, outcome, title_of, to_plain, why_none
-from cudnnlite.plot_axes import printable
+from cudnnlite.cli.problems import Wanted
+from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
+from cudnnlite.report.axes import printable
 
 if TYPE_CHECKING:
     from cudnnlite.autotune.cache import TuningCache
@@ -332,7 +332,7 @@ def _policy(**options: Any) -> TuningPolicy:
 
 def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | None) -> None:
     """End the command now if a file could not be written when all is tuned."""
-    from cudnnlite.plots import FORMATS
+    from cudnnlite.report.plots import FORMATS
 
     check_output("--html", html, (".html", ".htm"))
     check_output("--plot", plot, FORMATS)
@@ -347,7 +347,7 @@ def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | N
 def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> Iterator[TuningCache]:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
     from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.cli_cache import check_cache
+    from cudnnlite.cli.cache import check_cache
 
     if path is not None:
         check_cache(path)
@@ -368,8 +368,8 @@ def _is_writable(path: Path) -> bool:
 def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> bool:
     """Write the report and the chart; tell whether that worked."""
     from cudnnlite.errors import CudnnliteError
-    from cudnnlite.plots import save_chart
     from cudnnlite.report import write_html
+    from cudnnlite.report.plots import save_chart
 
     good = True
     for path, write in (

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, within_noise
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.plot_axes import TimeUnit, plain_style, printable, time_unit
-from cudnnlite.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
+from cudnnlite.report.axes import TimeUnit, plain_style, printable, time_unit
+from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 
@@ -59,7 +59,7 @@ def render(tunings: Sequence[TunedProblem], facts: Mapping[str, Any], policy: Po
     except ImportError as error:
         raise MissingPackageError(f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'") from error
     environment = Environment(
-        loader=PackageLoader("cudnnlite"),
+        loader=PackageLoader("cudnnlite.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -274,7 +274,7 @@ def _overview(tunings: Sequence[TunedProblem], policy: Policy) -> list[tuple[str
 def _svg(ax: Any, name: str, caption: str, label: str) -> tuple[str, Any]:
     from markupsafe import Markup
 
-    from cudnnlite.plot_svg import inline_svg
+    from cudnnlite.report.svg import inline_svg
 
     return caption, Markup(inline_svg(ax.figure, name, label))
 

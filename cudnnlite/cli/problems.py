@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.cli_common import misuse
+from cudnnlite.cli.common import misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -97,13 +97,14 @@ class Wanted:
         CudnnliteError
             A file cannot be read, or is not what it should be.
         """
-        lists = []
-        if self.input:
-            lists.append(ProblemList([self._convolution()]))
-        lists += [ProblemList([parse_rnn(text, self.dtype, self.math_type)]) for text in self.rnn]
-        lists += [self._model(path) for path in self.onnx]
-        lists += [ProblemList.load(path) for path in self.problems]
-        return lists[0] if len(lists) == 1 else _together(lists)
+        found = ProblemList([self._convolution()] if self.input else [])
+        for text in self.rnn:
+            found.add(parse_rnn(text, self.dtype, self.math_type))
+        for path in self.onnx:
+            found.extend(self._model(path))
+        for path in self.problems:
+            found.extend(ProblemList.load(path))
+        return found
 
     def _convolution(self) -> ConvolutionForwardProblem:
         (x_text,), (w_text,) = self.input, self.filter
@@ -129,8 +130,10 @@ class Wanted:
         found = problems_from_onnx(path, batch=self.batch, shapes=shapes, dtype=self.dtype, layout=self.layout)
         if self.math_type is None:
             return found
-        math_type = parse_math_type(self.math_type)
-        return _together([found], lambda problem: _with_math_type(problem, math_type))
+        math_type, changed = parse_math_type(self.math_type), ProblemList()
+        changed.extend(replace(listed, problem=_with_math_type(listed.problem, math_type)) for listed in found)
+        changed.skipped, changed.notes = found.skipped, found.notes
+        return changed
 
 
 def parse_rnn(text: str, dtype: str | None = None, math_type: str | None = None) -> RNNForwardProblem:
@@ -216,16 +219,3 @@ def _with_math_type(problem: Problem, math_type: MathType) -> Problem:
         if isinstance(spec := getattr(problem, item.name), (ConvolutionSpec, RNNSpec))
     }
     return replace(problem, **specs)
-
-
-def _together(lists: Sequence[ProblemList], change: Any = lambda problem: problem) -> ProblemList:
-    """Return one list of several, each problem changed."""
-    found = ProblemList()
-    for each in lists:
-        for listed in each:
-            problem = change(listed.problem)
-            found.add(problem, count=listed.count)
-            found._name(problem, list(listed.names))
-        found.skipped += each.skipped
-        found.notes += each.notes
-    return found

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cudnnlite.cli_autotune import EXIT_CODES, autotune
-from cudnnlite.cli_cache import cache_app
-from cudnnlite.cli_common import DeviceOption, JSONOption, chosen_device, errors_told, failure, say
+from cudnnlite.cli.autotune import EXIT_CODES, autotune
+from cudnnlite.cli.cache import cache_app
+from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, say
 
 app = typer.Typer(
     help="The thin, Pythonic way to call NVIDIA cuDNN's descriptor API.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli_common import CACHE_DEFAULT, JSONOption, aligned, counted, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, aligned, counted, errors_told, failure, misuse, say, tell
 
 if TYPE_CHECKING:
     from cudnnlite.autotune.cache import TuningCache
@@ -224,7 +224,7 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
 
 
 def _choice(entry: TuningEntry) -> str:
-    from cudnnlite.cli_tunings import named
+    from cudnnlite.cli.tunings import named
 
     return named(entry.rows[entry.chosen])
 

@@ -1,0 +1,1262 @@
+"""Tuner: every candidate a row with its reason, the user's data left alone, and what was measured never measured again."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from tolerances import bound
+from unit.harness import World
+
+import cudnnlite as dnn
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.descriptors import read_convolution_spec
+from cudnnlite.device import DeviceFacts
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+
+from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, random_values, upload, with_gaps
+from .problems import Problem as Case
+from .test_memory import used
+from .test_plan import count_calls
+from .test_rnn_plan import LENGTHS, Network
+
+A, M, S = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.Status
+FORWARD, FIND = "cudnnConvolutionForward", "cudnnFindConvolutionForwardAlgorithmEx"
+RNN_FORWARD = "cudnnRNNForward"
+HEURISTIC, WORKSPACE = "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"
+RUNNING = (FORWARD, FIND, RNN_FORWARD)
+X, W, Y = (2, 4, 9, 8), (6, 4, 3, 3), (2, 6, 9, 8)
+FMA = dnn.ConvolutionSpec(1, math_type="fma")
+SMALL = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W), FMA)
+LSTM = RNNForwardProblem(dnn.RNNSpec("lstm", 6, 8, math_type="fma"), dnn.RNNDataSpec((5, 4, 6)))
+PROBLEMS: dict[str, Problem] = {"convolution": SMALL, "rnn": LSTM}
+ALLOWED = {
+    "FMA": {"FMA"},
+    "DEFAULT": {"DEFAULT", "TENSOR_OP", "FMA"},
+    "TENSOR_OP": {"DEFAULT", "TENSOR_OP", "FMA"},
+    "TENSOR_OP_ALLOW_CONVERSION": {"TENSOR_OP_ALLOW_CONVERSION", "DEFAULT", "TENSOR_OP", "FMA"},
+}
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few samples do: how well times are taken is tested elsewhere."""
+    for name, value in (("_ROUNDS", 2), ("_FURTHER_ROUNDS", 0), ("_SAMPLE_MS", 0.0), ("_MOST_CALLS", 1)):
+        monkeypatch.setattr(f"cudnnlite.timing.{name}", value)
+    monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 4099)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.Tuner:
+    """Return a tuner that forgets, with these fields of the policy."""
+    return dnn.Tuner(handle, cache, dnn.TuningPolicy(**policy))
+
+
+def problem_of(case: Case, **options: Any) -> ConvolutionForwardProblem:
+    """Return the problem that a case's arrays pose."""
+    w = dnn.FilterSpec(case.w.shape, case.w.spec.dtype, case.w.layout)
+    return ConvolutionForwardProblem(case.x.spec, w, case.conv, **options)
+
+
+def names(rows: Any) -> list[str]:
+    return [f"{row.algorithm.name} {row.math_type.name} {row.layout}".strip() for row in rows]
+
+
+class Call(NamedTuple):
+    """What cuDNN was asked to do once."""
+
+    algorithm: A
+    math_type: M
+    x: int
+    w: int
+    y: int
+
+
+def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, after: Any = None) -> list[Call]:
+    """Return a list to which each `cudnnConvolutionForward` is added; `after(call)` is called behind it."""
+    calls: list[Call] = []
+    api, forward = handle.api, handle.api.cudnnConvolutionForward
+    position = {name: number for number, name in enumerate(FUNCTIONS[FORWARD].argnames)}
+
+    def spy(*arguments: Any) -> None:
+        def address(name: str) -> int:
+            return ctypes.cast(arguments[position[name]], ctypes.c_void_p).value or 0
+
+        algorithm = arguments[position["algo"]]
+        math_type = read_convolution_spec(api, arguments[position["convDesc"]]).math_type
+        calls.append(
+            Call(A(getattr(algorithm, "value", algorithm)), math_type, address("x"), address("w"), address("y"))
+        )
+        forward(*arguments)
+        if after is not None:
+            after(calls[-1])
+
+    monkeypatch.setattr(api, FORWARD, spy)
+    return calls
+
+
+def assert_ordered(table: dnn.AlgorithmTable, by: str = "time_ms") -> None:
+    """What can be used comes first, the best of it first; what cannot says why."""
+    ok = [row.ok for row in table]
+    assert ok == sorted(ok, reverse=True)
+    keys = [getattr(row, by) for row in table if row.ok]
+    known = [key for key in keys if key is not None]
+    assert known == sorted(known)
+    assert keys == [*known, *[None] * (len(keys) - len(known))]
+    for row in table:
+        if row.ok:
+            assert row.time_ms is not None
+            assert row.time_ms > 0
+            assert row.workspace >= 0
+            assert row.why_not == ""
+            assert row.remark or row.spread_ms is not None
+        else:
+            assert row.time_ms is row.call_us is None
+            assert row.why_not or row.status != S.SUCCESS
+
+
+# ---------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("math_type", ALLOWED)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_algorithm_with_every_math_type_that_is_allowed(handle: dnn.Handle, dtype: str, math_type: str) -> None:
+    case = Case(handle, X, W, dtype, padding=1, math_type=math_type)
+    table = tuner_of(handle).tune(problem_of(case))
+    pairs = [(row.algorithm, row.math_type.name) for row in table]
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == set(itertools.product(ALGORITHMS, ALLOWED[math_type]))
+    assert {row.layout for row in table} == {""}
+    assert_ordered(table)
+    assert table[0].ok
+    assert table.title == str(problem_of(case))
+    assert str(handle.device) in table.timing
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_other_dtypes(handle: dnn.Handle, dtype: str) -> None:
+    case = Case(handle, X, W, dtype, padding=1)
+    table = tuner_of(handle).tune(problem_of(case))
+    assert len(table) == 3 * len(ALGORITHMS)
+    assert_ordered(table)
+    case.assert_right(case.run(algorithm=table.best()), table[0].algorithm, math_type=table[0].math_type)
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+@pytest.mark.parametrize("own", [FIRST, LAST], ids=["first", "last"])
+def test_layouts_on_request(handle: dnn.Handle, own: dict[int, str], rank: int) -> None:
+    """The other one, under the name that it has at this rank; never the operands' own a second time."""
+    image, taps = (2, 4, 5, 6, 7)[:rank], (6, 4, 3, 3, 3)[:rank]
+    case = Case(handle, image, taps, "float16", own[rank], padding=1, math_type="fma")
+    other = (LAST if own is FIRST else FIRST)[rank]
+    table = tuner_of(handle, layouts=["NHWC", "NCHW", "NHWC"]).tune(problem_of(case))
+    assert sorted(names(table)) == sorted(
+        f"{algorithm.name} FMA {layout}".strip() for algorithm in ALGORITHMS for layout in ("", other)
+    )
+    assert_ordered(table)
+    converted = [row for row in table if row.ok and row.layout]
+    assert converted
+    for row in converted:
+        assert row.find_ms is None
+        assert row.workspace > 0  # the converted operands are in it
+        case.assert_right(case.run(algorithm=row), row.algorithm, math_type=row.math_type)
+    assert {row.layout for row in tuner_of(handle).tune(problem_of(case))} == {""}
+
+
+def test_a_filter_in_another_layout_than_the_images(handle: dnn.Handle) -> None:
+    """Only where both lie in a layout is there nothing to convert."""
+    case = Case(handle, X, W, "float16", "NHWC", w_layout="NCHW", padding=1, math_type="fma")
+    table = tuner_of(handle, layouts=["NHWC", "NCHW"]).tune(problem_of(case))
+    assert {row.layout for row in table} == {"", "NHWC", "NCHW"}
+    for row in table:
+        if row.ok:
+            case.assert_right(case.run(algorithm=row), row.algorithm)
+
+
+def test_strided_operands_in_both_layouts(handle: dnn.Handle) -> None:
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    spec, y = with_gaps(X, "float32"), with_gaps(Y, "float32", last=True)
+    case.x = upload(handle, spec, case.x_host)
+    table = tuner_of(handle, layouts=["NHWC", "NCHW"]).tune(problem_of(case, y=y))
+    assert len(table) == 3 * len(ALGORITHMS)
+    assert_ordered(table)
+    for row in table:
+        if row.ok:
+            case.assert_right(case.run(algorithm=row, out=upload(handle, y, case.old_host)), row.algorithm)
+
+
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+def test_integers(handle: dnn.Handle, beta: float) -> None:
+    """They are exact, so there is no error to tell; a layout that beta does not allow is a row like any other."""
+    case = Case(handle, X, (8, 4, 3, 3), "int8", padding=1)
+    table = tuner_of(handle, layouts=["NHWC"]).tune(problem_of(case, beta=beta))
+    assert len(table) == 2 * 3 * len(ALGORITHMS)
+    assert all(row.error is row.max_error is None for row in table)
+    if beta:
+        assert all("allowed: beta=0" in row.why_not for row in table if row.layout)
+        with pytest.raises(dnn.NoAlgorithmError, match=r"IMPLICIT_GEMM \(DEFAULT, in NHWC\): beta=-0.5 with"):
+            table.best()
+    else:
+        assert table[0].layout == "NHWC"
+        case.assert_right(case.run(algorithm=table.best()), table[0].algorithm)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_each_row_that_can_be_used_is_right(handle: dnn.Handle, dtype: str) -> None:
+    """Applied as it is, with its math type; and the error that it tells is within what such an algorithm may have."""
+    case = Case(handle, X, W, dtype, padding=1)
+    table = tuner_of(handle).tune(problem_of(case))
+    usable = [row for row in table if row.ok]
+    assert len(usable) >= 4
+    for row in usable:
+        case.assert_right(case.run(algorithm=row), row.algorithm, math_type=row.math_type)
+        assert row.error is not None
+        assert row.max_error is not None
+        assert 0 < row.error <= bound(dtype, row.math_type, row.algorithm, W)
+        assert row.max_error <= 10 * row.error
+
+
+def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
+    """Determinism is the heuristic's word, and cudnnFind's figure stays beside ours."""
+    table = tuner_of(handle).tune(SMALL)
+    found = dnn.get_convolution_forward(handle, SMALL.x, SMALL.w, SMALL.conv)
+    said = {row.algorithm: row.deterministic for row in found}
+    for row in table:
+        assert row.deterministic == said.get(row.algorithm)
+        assert row.find_ms is None or row.find_ms > 0
+    assert any(row.find_ms is not None for row in table if row.ok)
+
+
+def test_what_cudnn_refuses_says_so(handle: dnn.Handle) -> None:
+    problem = ConvolutionForwardProblem(SMALL.x, SMALL.w, dnn.ConvolutionSpec(1, 2, math_type="fma"))
+    table = tuner_of(handle).tune(problem)
+    refused = {row.algorithm: row for row in table if not row.ok}
+    assert A.WINOGRAD_NONFUSED in refused, "Winograd has no strides"
+    for row in refused.values():
+        assert row.status == S.NOT_SUPPORTED
+        assert "NOT_SUPPORTED" in str(table)
+
+
+def test_explain_has_a_line_for_each(handle: dnn.Handle) -> None:
+    table = tuner_of(handle, layouts=["NHWC"], max_error=1e-5).tune(problem_of(Case(handle, X, W, padding=1)))
+    title, *lines = table.explain().splitlines()
+    assert title == table.title
+    assert len(lines) == len(table)
+    assert sum(": chosen" in line for line in lines) == 1
+    for line, row in zip(lines, table, strict=True):
+        named, _, reason = line.strip().partition(": ")
+        layout = f", in {row.layout}" if row.layout else ""
+        assert named == f"{row.algorithm} ({row.math_type}{layout})"
+        assert reason.startswith("chosen: " if row is table[0] else "not chosen: ")
+        assert len(reason) > len("not chosen: ")
+
+
+@pytest.mark.parametrize("objective", ["device", "latency"])
+def test_the_objective_orders_them(handle: dnn.Handle, objective: str) -> None:
+    table = tuner_of(handle, objective=objective).tune(SMALL)
+    assert_ordered(table, "time_ms" if objective == "device" else "call_us")
+    assert table.best() == table[0]
+    for row in table:
+        if row.call_us is not None:
+            assert 0 < row.host_us <= row.call_us
+
+
+def test_flushing_the_cache(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnlite.timing._L2_BYTES", 1 << 20)
+    before = used(handle.device)
+    table = tuner_of(handle, flush_l2=True).tune(SMALL)
+    assert "operands not in the cache" in table.timing
+    assert_ordered(table)
+    assert used(handle.device) <= before
+
+
+@pytest.mark.parametrize("alpha", [1e6, -1e-6, 0.0, 3.0])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_scalars_that_stretch_the_range(handle: dnn.Handle, dtype: str, alpha: float) -> None:
+    """What is made up to measure with is chosen so that float16 holds the result."""
+    case = Case(handle, X, W, dtype, padding=1, math_type="fma")
+    table = tuner_of(handle).tune(problem_of(case, alpha=alpha))
+    assert any(row.ok for row in table)
+    assert all(row.status != S.SUCCESS for row in table if not row.ok)
+
+
+@pytest.mark.parametrize("beta", [2.0, -30.0])
+def test_beta_again_and_again(handle: dnn.Handle, beta: float) -> None:
+    """A candidate runs many times on its own result: that overflows, and nobody minds."""
+    case = Case(handle, X, W, "float16", padding=1)
+    table = tuner_of(handle).tune(problem_of(case, beta=beta))
+    assert_ordered(table)
+    out = upload(handle, case.output_spec, case.old_host)
+    y = case.run(out=out, beta=beta, algorithm=table.best())
+    case.assert_right(y, table[0].algorithm, beta=beta, math_type=table[0].math_type)
+
+
+# ---------------------------------------------------------------- what must not be chosen
+
+
+@pytest.mark.parametrize("byte", [0x00, 0xFF, 0x3C], ids=["zeros", "nan", "numbers"])
+def test_an_algorithm_that_computes_garbage(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, byte: int) -> None:
+    case = Case(handle, X, W, padding=1)
+
+    def spoil(call: Call) -> None:
+        if call.algorithm == A.GEMM:
+            handle.device.fill(call.y, int(np.prod(Y)) * 4, byte, handle.stream)
+
+    calls = forward_calls(monkeypatch, handle, spoil)
+    table = tuner_of(handle).tune(problem_of(case))
+    rows = [row for row in table if row.algorithm == A.GEMM]
+    assert len(rows) == 3
+    for row in rows:
+        assert not row.ok
+        assert row.status == S.SUCCESS
+        assert row.why_not.startswith("wrong: relative error ")
+        assert row.error is not None
+        assert row.error > 0.1
+        assert np.isinf(row.error) == (byte == 0xFF)
+    assert sum(call.algorithm == A.GEMM for call in calls) == 3, "what computes garbage is not timed"
+    assert table.best().algorithm != A.GEMM
+    assert "GEMM (FMA): not chosen: wrong: relative error" in table.explain()
+
+
+def test_an_algorithm_that_writes_nothing(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output is poisoned before each candidate: what the one before it left there is no result."""
+    forward = handle.api.cudnnConvolutionForward
+    position = FUNCTIONS[FORWARD].argnames.index("algo")
+
+    def lazy(*arguments: Any) -> None:
+        if getattr(arguments[position], "value", arguments[position]) != A.IMPLICIT_GEMM:
+            forward(*arguments)
+
+    monkeypatch.setattr(handle.api, FORWARD, lazy)
+    table = tuner_of(handle).tune(problem_of(Case(handle, X, W, padding=1)))
+    rows = [row for row in table if row.algorithm == A.IMPLICIT_GEMM]
+    assert len(rows) == 3
+    assert all(np.isinf(row.error) and row.why_not.startswith("wrong: ") for row in rows)
+    assert table[0].ok
+
+
+def test_when_everything_computes_garbage(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward_calls(
+        monkeypatch, handle, lambda call: handle.device.fill(call.y, int(np.prod(Y)) * 4, 0x3C, handle.stream)
+    )
+    tuner = tuner_of(handle)
+    table = tuner.tune(SMALL)
+    assert not any(row.ok for row in table)
+    with pytest.raises(dnn.NoAlgorithmError, match=r"\(FMA\): wrong: relative error"):
+        tuner.choose(SMALL)
+    assert not tuner.is_remembered(SMALL)
+    monkeypatch.undo()
+    hurry(monkeypatch)
+    assert tuner.choose(SMALL).ok, "it is tried again"
+
+
+@pytest.mark.parametrize("function", [FORWARD, WORKSPACE])
+@pytest.mark.parametrize("status", [S.NOT_SUPPORTED, S.EXECUTION_FAILED, S.INTERNAL_ERROR], ids=str)
+def test_what_fails_is_a_row(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.Status, function: str
+) -> None:
+    """One candidate's failure is its own, and the message is cuDNN's."""
+    real, failed = getattr(handle.api, function), []
+    position = FUNCTIONS[function].argnames.index("algo")
+
+    def refuse(*arguments: Any) -> None:
+        if getattr(arguments[position], "value", arguments[position]) != A.GEMM:
+            return real(*arguments)
+        failed.append(function)
+        raise dnn.CudnnError(function, status, "for a reason")
+
+    monkeypatch.setattr(handle.api, function, refuse)
+    monkeypatch.setattr(handle.api, FIND, lambda *_: (_ for _ in ()).throw(dnn.CudnnError(FIND, status, "no")))
+    table = tuner_of(handle).tune(SMALL)
+    (row,) = (row for row in table if row.algorithm == A.GEMM)
+    assert failed
+    assert row.status == status
+    assert row.why_not == "for a reason"
+    assert row.find_ms is None
+    assert table[0].ok
+    assert_ordered(table)
+
+
+def test_memory_that_is_not_there_is_a_row(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = {row.algorithm: row.workspace for row in tuner_of(handle).tune(SMALL) if row.ok}
+    most = max(needed.values())
+    assert most > 0
+    allocate = handle.device.allocate
+
+    def little(nbytes: int, stream: Any) -> Any:
+        if nbytes == most:
+            raise dnn.DeviceMemoryError("no more")
+        return allocate(nbytes, stream)
+
+    monkeypatch.setattr(handle.device, "allocate", little)
+    table = tuner_of(handle).tune(SMALL)
+    failed = {row.algorithm for row in table if row.why_not == "no more"}
+    assert failed == {algorithm for algorithm, size in needed.items() if size == most}
+    assert table[0].ok
+
+
+# ---------------------------------------------------------------- the user's operands
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("layouts", [(), ("NHWC",)], ids=["own", "converted"])
+def test_the_operands_are_measured_and_not_written(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, beta: float, layouts: Any
+) -> None:
+    case = Case(handle, X, W, padding=1)
+    out = upload(handle, with_gaps(Y, "float32"), case.old_host)
+    operands = {"x": case.x, "w": case.w, "out": out}
+    before = {name: memory_of(array) for name, array in operands.items()}
+    calls = forward_calls(monkeypatch, handle)
+    table = tuner_of(handle, layouts=layouts).tune(problem_of(case, y=out.spec, beta=beta), operands)
+    for name, array in operands.items():
+        np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
+    assert out.ptr not in {call.y for call in calls}
+    read = {(call.x, call.w) for call in calls}
+    assert (case.x.ptr, case.w.ptr) in read
+    assert bool(layouts) or read == {(case.x.ptr, case.w.ptr)}
+    monkeypatch.undo()
+    y = case.run(out=out, beta=beta, algorithm=table.best())
+    case.assert_right(y, table[0].algorithm, beta=beta, math_type=table[0].math_type)
+
+
+def test_errors_are_those_of_the_users_data(handle: dnn.Handle) -> None:
+    """Small whole numbers are exact in TF32, and so are their sums."""
+    case = Case(handle, X, W, padding=1, values=lambda rng, shape, dtype: rng.integers(-4, 5, shape).astype(dtype))
+    problem = problem_of(case, beta=2.0)
+    out = upload(handle, case.output_spec, case.old_host)
+    table = tuner_of(handle).tune(problem, {"x": case.x, "w": case.w, "out": out})
+    exact = {row.algorithm: row.error for row in table if row.ok and row.algorithm in (A.IMPLICIT_GEMM, A.GEMM)}
+    assert exact
+    assert set(exact.values()) == {0.0}
+    made_up = tuner_of(handle).tune(problem)
+    assert all(row.error > 0 for row in made_up if row.ok)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["x", "w", "out"])
+def test_operands_that_are_not_finite(handle: dnn.Handle, name: str, value: float) -> None:
+    """Nothing can be checked with them, and that is no algorithm's fault."""
+    case = Case(handle, X, W, padding=1)
+    hosts = {"x": case.x_host, "w": case.w_host, "out": case.old_host}
+    hosts[name] = hosts[name].copy()
+    hosts[name][-1, -1, -1, -1] = value
+    operands = {key: handle.array(host) for key, host in hosts.items()}
+    tuner, stream = tuner_of(handle), handle.stream
+    with np.errstate(all="ignore"), pytest.raises(dnn.ArgumentError, match="values that are not finite"):
+        tuner.tune(problem_of(case, beta=1.0), operands)
+    assert handle.stream is stream
+    assert not tuner.is_remembered(problem_of(case, beta=1.0))
+
+
+def misaligned(handle: dnn.Handle, values: Array, offset: int) -> dnn.DeviceArray:
+    """Return an array that begins so many bytes behind an aligned address."""
+    whole = handle.empty((values.size + offset // values.itemsize + 64,))
+    array = dnn.DeviceArray(dnn.TensorSpec(values.shape), handle.device, whole.ptr + offset, whole, handle.stream)
+    handle.device.copy_in(array.ptr, np.ascontiguousarray(values), handle.stream)
+    handle.synchronize()
+    return array
+
+
+def test_operands_of_another_alignment_are_another_problem(handle: dnn.Handle) -> None:
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    tuner = tuner_of(handle)
+    x = misaligned(handle, case.x_host, 4)
+    table = tuner.tune(SMALL, {"x": x, "w": case.w})
+    assert tuner.measured == 1
+    assert not tuner.is_remembered(SMALL)
+    assert tuner.choose(SMALL, {"x": 4}) == table[0]
+    assert tuner.choose(SMALL, {"x": 4, "w": 256, "out": 512}) == table[0]
+    assert tuner.measured == 1
+    tuner.choose(SMALL, {"x": 8})
+    tuner.choose(SMALL, {"w": 4})
+    assert tuner.measured == 3
+    case.assert_right(dnn.convolution_forward(handle, x, case.w, case.conv, algorithm=table[0]), table[0].algorithm)
+
+
+@pytest.mark.parametrize("alignment", [4, 8, 64, 128, 256])
+@pytest.mark.parametrize("operand", ["x", "w", "out"])
+def test_what_is_made_up_is_aligned_as_it_is_asked_for(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, operand: str, alignment: int
+) -> None:
+    calls = forward_calls(monkeypatch, handle)
+    tuner_of(handle, math_type="fma").choose(SMALL, {operand: alignment})
+    assert calls
+    for call in calls:
+        addresses = {"x": call.x, "w": call.w, "out": call.y}
+        for name, address in addresses.items():
+            wanted = alignment if name == operand else 256
+            assert address % wanted == 0
+            assert wanted == 256 or address % (2 * wanted) != 0, f"{name} is aligned better"
+
+
+def test_to_measure_with_operands_replaces_what_was_remembered(handle: dnn.Handle) -> None:
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    tuner = tuner_of(handle)
+    tuner.tune(SMALL)
+    ours = tuner.tune(SMALL, {"x": case.x, "w": case.w})
+    assert tuner.measured == 2
+    assert list(tuner.tune(SMALL)) == list(ours)
+    assert tuner.measured == 2
+
+
+def test_operands_of_another_stream(handle: dnn.Handle) -> None:
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    handle.synchronize()
+    handle.stream = handle.device.create_stream()
+    table = tuner_of(handle).tune(SMALL, {"x": case.x, "w": case.w})
+    case.assert_right(case.run(algorithm=table.best()), table[0].algorithm)
+    handle.stream.sync()
+
+
+# ---------------------------------------------------------------- constraints
+
+
+def test_the_workspace_limit_excludes_with_the_reason(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = {row.algorithm: row.workspace for row in tuner_of(handle).tune(SMALL) if row.ok}
+    most = max(needed.values())
+    calls = forward_calls(monkeypatch, handle)
+    table = tuner_of(handle, workspace_limit=most - 1).tune(SMALL)
+    for row in table:
+        if row.algorithm in needed:
+            assert row.ok == (needed[row.algorithm] < most)
+            assert row.workspace == needed[row.algorithm]
+        if not row.ok and row.status == S.SUCCESS:
+            assert row.why_not.startswith("needs ")
+            assert ", the limit is " in row.why_not
+    assert not {call.algorithm for call in calls} & {a for a, size in needed.items() if size == most}, "it was run"
+    none = tuner_of(handle, workspace_limit=0).choose(SMALL)
+    assert none.workspace == 0
+
+
+@pytest.mark.parametrize("own", [None, 10**9, 0])
+def test_the_handles_limit_counts_too(device: Any, own: int | None) -> None:
+    with dnn.Handle(device, workspace_limit=0) as handle:
+        case = Case(handle, X, W, padding=1, math_type="fma")
+        tuner = tuner_of(handle, workspace_limit=own)
+        table = tuner.tune(SMALL)
+        assert {row.workspace for row in table if row.ok} == {0}
+        choice = tuner.choose(SMALL)
+        assert tuner.measured == 1, "both mean the same problem"
+        assert choice == table[0]
+        case.assert_right(case.run(algorithm=choice), choice.algorithm)
+        if own is None:
+            assert max(row.workspace for row in tuner.tune(SMALL)) > 0
+            free = tuner.choose(SMALL, limit=10**9)
+            assert tuner.measured == 2
+            assert free.ok
+
+
+def test_a_limit_in_percent_is_of_the_devices_memory(handle: dnn.Handle) -> None:
+    tuner = tuner_of(handle, workspace_limit="0%")
+    assert tuner.choose(SMALL).workspace == 0
+    generous = tuner_of(handle, tuner.cache, workspace_limit="100%").tune(SMALL)
+    assert max(row.workspace for row in generous if row.ok) > 0
+
+
+def as_told_deterministic(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, *algorithms: A) -> None:
+    """Let cuDNN call these algorithms deterministic, and no other."""
+    real = handle.api.cudnnGetConvolutionForwardAlgorithm_v7
+
+    def tell(*arguments: Any) -> None:
+        real(*arguments)
+        *_, count, results = arguments
+        for number in range(getattr(count, "value", 0) or len(ALGORITHMS)):
+            results[number].determinism = A(results[number].algo) in algorithms
+
+    monkeypatch.setattr(handle.api, HEURISTIC, tell)
+
+
+def test_what_is_not_deterministic_is_not_run(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_told_deterministic(monkeypatch, handle, A.IMPLICIT_GEMM, A.FFT)
+    calls = forward_calls(monkeypatch, handle)
+    table = tuner_of(handle, deterministic=True).tune(SMALL)
+    assert {call.algorithm for call in calls} <= {A.IMPLICIT_GEMM, A.FFT}
+    assert table.best().algorithm in (A.IMPLICIT_GEMM, A.FFT)
+    for row in table:
+        assert row.deterministic == (row.algorithm in (A.IMPLICIT_GEMM, A.FFT))
+        assert row.deterministic or row.why_not == "not deterministic"
+
+
+def test_what_cudnn_does_not_call_deterministic_may_be_either(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise dnn.NotSupportedError(HEURISTIC, S.NOT_SUPPORTED, "no ranking")
+
+    monkeypatch.setattr(handle.api, HEURISTIC, refuse)
+    table = tuner_of(handle).tune(SMALL)
+    assert table[0].ok
+    assert {row.deterministic for row in table} == {None}
+    with pytest.raises(dnn.NoAlgorithmError, match="cuDNN does not say if it is deterministic"):
+        tuner_of(handle, deterministic=True).choose(SMALL)
+
+
+def test_a_bound_on_the_error_excludes_tf32(handle: dnn.Handle) -> None:
+    case = Case(handle, X, W, padding=1)
+    table = tuner_of(handle, max_error=5e-6).tune(problem_of(case))
+    excluded = [row for row in table if row.why_not.startswith("its error is ")]
+    assert any(row.algorithm == A.IMPLICIT_PRECOMP_GEMM and row.math_type == M.DEFAULT for row in excluded)
+    for row in table:
+        if row.error is not None:
+            assert row.ok == (row.error <= 5e-6)
+    assert all(", the bound is 5.0e-06" in row.why_not for row in excluded)
+    assert_ordered(table)
+
+
+@pytest.mark.parametrize("math_type", ["FMA", "DEFAULT", "TENSOR_OP"])
+def test_only_one_math_type(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, math_type: str) -> None:
+    calls = forward_calls(monkeypatch, handle)
+    table = tuner_of(handle, math_type=math_type).tune(problem_of(Case(handle, X, W, padding=1)))
+    assert {call.math_type.name for call in calls} == {math_type}
+    for row in table:
+        if row.math_type.name != math_type:
+            assert row.why_not == f"math type {row.math_type}, wanted {math_type}"
+    assert table.best().math_type.name == math_type
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_tf32_that_is_not_allowed(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """Float32 only: there is no TF32 in the other types."""
+    calls = forward_calls(monkeypatch, handle)
+    table = tuner_of(handle, allow_tf32=False).tune(problem_of(Case(handle, X, W, dtype, padding=1)))
+    excluded = {row.math_type.name for row in table if "may multiply in TF32" in row.why_not}
+    assert excluded == ({"DEFAULT", "TENSOR_OP"} if dtype == "float32" else set())
+    assert not excluded & {call.math_type.name for call in calls}
+    assert table.best().math_type.name not in excluded
+
+
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
+    "error": ({"max_error": 0}, "its error is"),
+    "math_type": ({"math_type": "tensor_op"}, "math type FMA, wanted TENSOR_OP"),
+    "deterministic": ({"deterministic": True}, "not deterministic"),
+    "several": ({"max_error": 0, "workspace_limit": 0}, "the limit is 0 B"),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_nothing_satisfies_says_what_excluded_each(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    policy, reason = IMPOSSIBLE[name]
+    as_told_deterministic(monkeypatch, handle)
+    tuner = tuner_of(handle, **policy)
+    table = tuner.tune(SMALL)
+    assert not any(row.ok for row in table)
+    with pytest.raises(dnn.NoAlgorithmError) as caught:
+        tuner.choose(SMALL)
+    message = str(caught.value)
+    assert message.startswith(f"no algorithm for {SMALL} satisfies the limits:")
+    for algorithm in ALGORITHMS:
+        assert f"\n  {algorithm} (FMA): " in message
+    assert reason in message
+    assert "none can be chosen" in table.explain()
+    assert not tuner.is_remembered(SMALL), "another driver, or more memory, may do it"
+
+
+# ---------------------------------------------------------------- RNNs
+
+
+def network_problem(network: Network, training: bool = False) -> RNNForwardProblem:
+    data = dnn.RNNDataSpec(network.x.shape, network.lengths, network.spec.dtype, network.layout)
+    return RNNForwardProblem(network.spec, data, training)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("layout", ["sequence_major", "batch_major", "packed"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "unequal"])
+def test_an_rnn(handle: dnn.Handle, lengths: Any, layout: str, training: bool) -> None:
+    network = Network(handle, lengths=lengths, layout=layout, math_type="default")
+    tuner = tuner_of(handle)
+    table = tuner.tune(network_problem(network, training))
+    pairs = [(row.algorithm.name, row.math_type.name) for row in table]
+    names_of_all = ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
+    assert sorted(pairs) == sorted(itertools.product(names_of_all, ALLOWED["DEFAULT"]))
+    assert_ordered(table)
+    for row in table:
+        assert row.deterministic is None
+        assert (row.reserve is not None) == (training and row.error is not None)
+        assert row.call_us is None or 0 < row.host_us <= row.call_us
+    assert any(row.call_us is not None for row in table)
+    best = tuner.choose(network_problem(network, training))
+    assert tuner.measured == 1
+    assert best == table[0]
+    network.assert_right(network.run(algorithm=best, training=training), bound=5e-3)
+
+
+def test_the_operands_of_an_rnn(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what is measured, states and all, and are not written."""
+    network = Network(handle, lengths=LENGTHS)
+    operands = {"x": network.x, "weights": network.weights, "hx": network.hx, "cx": network.cx}
+    buffers = {name: getattr(array, "array", array) for name, array in operands.items()}
+    before = {name: memory_of(array) for name, array in buffers.items()}
+    position = {name: number for number, name in enumerate(FUNCTIONS[RNN_FORWARD].argnames)}
+    forward, seen = handle.api.cudnnRNNForward, []
+
+    def spy(*arguments: Any) -> None:
+        wanted = {"x": "x", "weightSpace": "weights", "hx": "hx", "cx": "cx"}
+        seen.append({
+            ours: ctypes.cast(arguments[position[theirs]], ctypes.c_void_p).value for theirs, ours in wanted.items()
+        })  # fmt: skip
+        forward(*arguments)
+
+    monkeypatch.setattr(handle.api, RNN_FORWARD, spy)
+    table = tuner_of(handle).tune(network_problem(network), operands)
+    assert {name: array.ptr for name, array in buffers.items()} in seen
+    assert all(call["hx"] == network.hx.ptr and call["weights"] == network.weights.array.ptr for call in seen)
+    for name, array in buffers.items():
+        np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
+    monkeypatch.undo()
+    network.assert_right(network.run(algorithm=table.best()))
+
+
+def test_an_rnn_has_no_alignment(handle: dnn.Handle) -> None:
+    """Its calls tell none, so what is tuned with a misaligned input serves them too."""
+    network = Network(handle)
+    problem = network_problem(network)
+    x = misaligned(handle, network.x_host, 4)
+    tuner = tuner_of(handle)
+    table = tuner.tune(problem, {"x": x, "weights": network.weights, "hx": misaligned(handle, network.hx_host, 8)})
+    assert tuner.is_remembered(problem)
+    assert tuner.choose(problem) == table[0]
+    assert tuner.measured == 1
+
+
+RNN_CONSTRAINTS: dict[str, tuple[dict[str, Any], str, set[str]]] = {
+    "math_type": ({"math_type": "fma"}, r"math type \w+, wanted FMA", {"FMA"}),
+    "tf32": ({"allow_tf32": False}, r"\w+ may multiply in TF32, which is not allowed", {"FMA"}),
+    "error": ({"max_error": 1e-5}, r"its error is .*, the bound is 1.0e-05", {"FMA"}),
+}
+
+
+@pytest.mark.parametrize("name", RNN_CONSTRAINTS)
+def test_constraints_of_an_rnn(handle: dnn.Handle, name: str) -> None:
+    policy, reason, left = RNN_CONSTRAINTS[name]
+    network = Network(handle, math_type="default")
+    tuner = tuner_of(handle, **policy)
+    table = tuner.tune(network_problem(network))
+    assert {row.math_type.name for row in table if row.ok} == left
+    assert_ordered(table)
+    import re
+
+    excluded = [row for row in table if row.math_type != M.FMA]
+    assert len(excluded) == 8
+    assert all(re.fullmatch(reason, row.why_not) for row in excluded)
+    assert table[0].remark == ""
+
+
+def test_an_rnn_that_must_be_deterministic(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(monkeypatch, handle.api, RNN_FORWARD)
+    with pytest.raises(dnn.NoAlgorithmError) as caught:
+        tuner_of(handle, deterministic=True).choose(LSTM)
+    assert str(caught.value).count("cuDNN does not say if it is deterministic") == 4
+    assert calls == []
+
+
+def test_a_workspace_limit_of_an_rnn(handle: dnn.Handle) -> None:
+    with pytest.raises(dnn.NoAlgorithmError, match=r"STANDARD needs a workspace of .*; the limit is 0 B"):
+        tuner_of(handle, workspace_limit=0).choose(LSTM)
+    assert tuner_of(handle, workspace_limit="1 GiB").choose(LSTM).ok
+
+
+# ---------------------------------------------------------------- what it leaves alone
+
+
+def state_of(handle: dnn.Handle) -> Any:
+    return (
+        handle.stream,
+        handle.chooser,
+        handle.workspace.limit,
+        handle.workspace.size,
+        len(handle.plans),
+        used(handle.device),
+    )
+
+
+class Broken(KeyboardInterrupt):
+    """What no search catches."""
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+@pytest.mark.parametrize("where", ["nowhere", "timing", "plan", "check", "memory", "operands"])
+def test_everything_is_put_back(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, where: str, kind: str) -> None:
+    """Stream, chooser, limit, workspace, plans and memory, however the search ends."""
+    problem = PROBLEMS[kind]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Broken
+
+    tuner, chooser = tuner_of(handle), object()
+    tuner.tune(problem)  # whatever is loaded once is loaded
+    other = tuner_of(handle)
+    handle.synchronize()
+    handle.stream, handle.chooser, handle.workspace.limit = handle.device.create_stream(), chooser, "32 MiB"
+    handle.workspace.reserve(1000, handle.stream)
+    before = state_of(handle)
+    with monkeypatch.context() as patch:
+        if where == "timing":
+            patch.setattr(handle.device, "elapsed_ms", fail)
+        elif where == "plan":
+            patch.setattr(handle.api, WORKSPACE if kind == "convolution" else "cudnnGetRNNTempSpaceSizes", fail)
+        elif where == "check":
+            patch.setattr("cudnnlite.autotune.convolution.ConvolutionReference.errors_of", fail)
+            patch.setattr("cudnnlite.ops.rnn_search.PrefixCheck.errors_of", fail)
+        elif where == "memory":
+            patch.setattr(handle.device, "fill", fail)
+            patch.setattr("cudnnlite.ops.rnn_search.RNNPlan.new_outputs", fail)
+        elif where == "operands":
+            patch.setattr("cudnnlite.autotune.sample._random_bytes", fail)
+        if where == "nowhere":
+            assert other.tune(problem)[0].ok
+        else:
+            with pytest.raises(Broken):
+                other.tune(problem)
+            assert not other.is_remembered(problem)
+    assert state_of(handle) == before
+    handle.chooser = None
+    assert other.tune(problem)[0].ok
+    assert handle.stream is before[0]
+    handle.stream.sync()
+
+
+def test_it_leaves_no_memory_and_no_plans_behind(handle: dnn.Handle) -> None:
+    for problem in PROBLEMS.values():
+        tuner_of(handle).tune(problem)
+    before = state_of(handle)
+    for problem in PROBLEMS.values():
+        tuner_of(handle, layouts=["NHWC"]).tune(problem)
+    assert state_of(handle) == before
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Each C call of a search fails once: it is a row, or an error; then the handle works on, and nothing is left."""
+    network = RNNForwardProblem(dnn.RNNSpec("tanh", 3, 4, math_type="fma"), dnn.RNNDataSpec((2, 2, 3)))
+    problem = SMALL if kind == "convolution" else network
+    monkeypatch.setattr("cudnnlite.timing._ROUNDS", 1)
+    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", 0)
+    status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0
+    while True:
+        world, table, told = World(monkeypatch), None, None
+        with dnn.Handle(world.device) as handle:
+            tuner = tuner_of(handle)
+            stream, chooser = handle.stream, object()
+            handle.chooser = chooser
+            world.ledger.fail(len(world.ledger.started) + nth + 1, status)
+            try:
+                table = tuner.tune(problem)
+            except dnn.CudnnError as error:
+                told = error.function, error.status
+            failed = world.ledger.failed
+            world.ledger.disarm()
+            at = f"call {nth + 1}, {failed}"
+            assert handle.chooser is chooser, at
+            assert handle.stream is stream or failed == "cudnnSetStream", at
+            if failed is None:
+                assert table is not None
+                break
+            live = {kind: count for kind, count in world.ledger.live.items() if count and kind != "Handle"}
+            assert live == ({failed.removeprefix("cudnnDestroy"): 1} if "Destroy" in failed else {}), at
+            if table is None:
+                assert told == (failed, status), at
+                errors += 1
+            else:
+                assert all(row.status in (S.SUCCESS, S.NOT_SUPPORTED, status) for row in table), at
+                assert all(row.why_not for row in table if not row.ok and row.status == S.SUCCESS), at
+                rows += sum(row.status == status for row in table)
+            assert world.memory_used == 0, at
+            handle.stream = stream
+            if nth % 5 == 0:
+                assert tuner_of(handle).tune(problem)[0].ok, at
+        nth += 1 if nth < 60 else 7
+    assert rows > 5
+    assert errors > 5
+
+
+# ---------------------------------------------------------------- remembering
+
+
+def test_times_of_the_emulated_device_are_never_written(handle: dnn.Handle, tmp_path: Path) -> None:
+    """And times of a GPU are.  The tuner itself remembers both."""
+    path = tmp_path / "tuning.sqlite"
+    on_gpu = handle.device.kind == "cuda"
+    with TuningCache(path) as cache:
+        tuner = tuner_of(handle, cache)
+        for problem in PROBLEMS.values():
+            table = tuner.tune(problem)
+            assert tuner.is_remembered(problem)
+            assert list(tuner.tune(problem)) == list(table)
+        assert tuner.measured == 2
+        assert len(cache) == len(cache.entries()) == 2 * on_gpu
+        again = tuner_of(handle, cache)
+        again.tune(SMALL)
+        assert again.measured == (not on_gpu)
+    assert path.exists() == on_gpu
+
+
+class Pretender(EmulatedDevice):
+    """An emulated device that passes for a GPU, so that what it measures is remembered."""
+
+    kind = "cuda"
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts("NVIDIA Pretender", "9.0", "570.86.10", "GPU-0")
+
+
+@pytest.fixture
+def remembering(device: Any) -> Iterator[dnn.Handle]:
+    """A handle whose times are worth remembering: a GPU's, or a pretender's."""
+    own = device if device.kind == "cuda" else Pretender(41, capacity="256 MiB")
+    with dnn.Handle(own) as handle:
+        yield handle
+    assert device.kind == "cuda" or used(own) == 0
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[TuningCache]:
+    with TuningCache(tmp_path / "tuning.sqlite") as cache:
+        yield cache
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_what_was_measured_once_is_found(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    problem = PROBLEMS[kind]
+    first = tuner_of(remembering, cache)
+    table = first.tune(problem)
+    (entry,) = cache.entries()
+    assert entry.rows == tuple(table)
+    assert entry.chosen == 0
+    assert entry.title == table.title
+    assert entry.timing == table.timing
+    assert entry.seconds > 0
+    assert entry.key.problem == problem
+    assert entry.key.device.kind == "cuda"
+    calls = count_calls(
+        monkeypatch, remembering.api, *RUNNING, HEURISTIC, WORKSPACE, "cudnnSetStream", "cudnnBuildRNNDynamic"
+    )
+    with TuningCache(cache.path) as opened:
+        second = tuner_of(remembering, opened)
+        assert second.is_remembered(problem)
+        found = second.tune(problem)
+        assert second.choose(problem) == table.best()
+    assert calls == [], "nothing is launched, and nothing asked"
+    assert second.measured == 0
+    assert list(found) == list(table)
+    assert found.title == table.title
+    assert found.timing.startswith(f"{table.timing}, remembered from 20")
+    assert found.explain() == table.explain()
+    assert found.pareto() == table.pareto()
+
+
+def test_a_remembered_choice_is_right(remembering: dnn.Handle, cache: TuningCache) -> None:
+    case = Case(remembering, X, W, padding=1, math_type="fma")
+    tuner_of(remembering, cache).tune(SMALL)
+    with TuningCache(cache.path) as opened:
+        choice = tuner_of(remembering, opened).choose(SMALL)
+    case.assert_right(case.run(algorithm=choice), choice.algorithm)
+
+
+def test_a_limit_within_a_remembered_table(remembering: dnn.Handle, cache: TuningCache) -> None:
+    """A percentage is of this device's memory, also where the table comes from the file."""
+    tuner_of(remembering, cache).tune(SMALL)
+    found = tuner_of(remembering, cache).tune(SMALL)
+    assert found.best("100%") == found[0]
+    assert found.best("0%").workspace == 0
+
+
+CHANGED_FACTS = {"name": "NVIDIA H300", "compute_capability": "10.0", "driver": "999.1"}
+
+
+@pytest.mark.parametrize("changed", [*CHANGED_FACTS, "cudnn", "kind"])
+def test_on_anything_else_it_is_measured_again(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    facts = remembering.device.facts()
+    if changed in CHANGED_FACTS:
+        other = facts._replace(**{changed: CHANGED_FACTS[changed]})
+        monkeypatch.setattr(remembering.device, "facts", lambda: other)
+    elif changed == "cudnn":
+        version = remembering.version
+        monkeypatch.setattr(dnn.Handle, "version", property(lambda _: version + 1))
+    else:
+        monkeypatch.setattr(type(remembering.device), "kind", "emulated")
+    tuner = tuner_of(remembering, cache)
+    assert not tuner.is_remembered(SMALL)
+    tuner.tune(SMALL)
+    assert tuner.measured == 1
+    assert len(cache) == (1 if changed == "kind" else 2), "the other entry is kept"
+    monkeypatch.undo()
+    hurry(monkeypatch)
+    assert tuner_of(remembering, cache).is_remembered(SMALL)
+
+
+def test_another_gpu_of_the_same_kind_finds_it(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    other = remembering.device.facts()._replace(uuid="GPU-1")
+    monkeypatch.setattr(remembering.device, "facts", lambda: other)
+    assert tuner_of(remembering, cache).is_remembered(SMALL)
+
+
+# Of every field of a policy a value under which something else may be the right choice.
+CHANGED_POLICY: dict[str, Any] = {
+    "objective": "latency", "workspace_limit": 1 << 20, "deterministic": True, "max_error": 1e-3, "math_type": "FMA",
+    "allow_tf32": False, "layouts": ("NHWC",), "flush_l2": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(dnn.TuningPolicy)])
+def test_under_another_policy_it_is_measured_again(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
+    monkeypatch.setattr("cudnnlite.timing._L2_BYTES", 1 << 20)
+    tuner_of(remembering, cache).tune(SMALL)
+    other = tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]})
+    assert getattr(other.policy, name) != getattr(dnn.TuningPolicy(), name)
+    assert not other.is_remembered(SMALL)
+    other.tune(SMALL)
+    assert other.measured == 1
+    assert len(cache) == 2
+    assert tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]}).is_remembered(SMALL)
+    assert tuner_of(remembering, cache).is_remembered(SMALL)
+
+
+OTHERS = {
+    "x": dataclasses.replace(SMALL, x=dnn.TensorSpec((1, *X[1:])), y=None),
+    "layout": dataclasses.replace(SMALL, x=dnn.TensorSpec(X, layout="NHWC"), y=None),
+    "w": dataclasses.replace(SMALL, w=dnn.FilterSpec((5, *W[1:])), y=None),
+    "conv": dataclasses.replace(SMALL, conv=FMA.replace(padding=0), y=None),
+    "math_type": dataclasses.replace(SMALL, conv=FMA.replace(math_type="default")),
+    "y": dataclasses.replace(SMALL, y=with_gaps(Y, "float32")),
+    "alpha": dataclasses.replace(SMALL, alpha=2.0),
+    "beta": dataclasses.replace(SMALL, beta=1.0),
+    "rnn": LSTM,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_problem_is_measured_itself(remembering: dnn.Handle, cache: TuningCache, name: str) -> None:
+    tuner = tuner_of(remembering, cache)
+    tuner.tune(SMALL)
+    assert not tuner.is_remembered(OTHERS[name])
+    tuner.tune(OTHERS[name])
+    assert tuner.measured == 2
+    assert tuner.is_remembered(SMALL)
+    assert len(cache) == 2
+
+
+@pytest.mark.parametrize(
+    ("alignments", "limit", "again"),
+    [
+        ({}, None, False),
+        ({"x": 256, "w": 4096, "out": 256}, None, False),
+        ({"x": 4}, None, True),
+        ({"out": 128}, None, True),
+        ({}, 1 << 30, True),
+        ({}, 0, True),
+    ],
+    ids=str,
+)
+def test_alignment_and_limit_are_part_of_what_is_remembered(
+    remembering: dnn.Handle, cache: TuningCache, alignments: dict[str, int], limit: int | None, again: bool
+) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    for _ in range(2):
+        tuner = tuner_of(remembering, cache)
+        tuner.choose(SMALL, alignments, limit)
+        assert tuner.measured == again
+        again = False
+
+
+def test_what_cannot_be_used_is_not_remembered(remembering: dnn.Handle, cache: TuningCache) -> None:
+    tuner = tuner_of(remembering, cache, max_error=0)
+    assert not any(row.ok for row in tuner.tune(SMALL))
+    assert len(cache) == 0
+    tuner.tune(SMALL)
+    assert tuner.measured == 2
+
+
+def test_a_read_only_cache_is_used_and_not_written(remembering: dnn.Handle, cache: TuningCache, tmp_path: Path) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    shipped = tmp_path / "shipped.sqlite"
+    assert cache.export(shipped) == 1
+    before = shipped.read_bytes()
+    with TuningCache(shipped, read_only=True) as opened:
+        tuner = tuner_of(remembering, opened)
+        tuner.tune(SMALL)
+        assert tuner.measured == 0
+        tuner.tune(LSTM)
+        tuner.tune(LSTM)
+        assert tuner.measured == 1, "it is kept in memory"
+    assert shipped.read_bytes() == before
+
+
+def test_a_path_makes_a_cache_of_ones_own(remembering: dnn.Handle, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "own.sqlite"
+    tuner = dnn.Tuner(remembering, path)
+    assert tuner.owns_cache
+    assert tuner.cache.path == path
+    tuner.tune(SMALL)
+    tuner.cache.close()
+    again = dnn.Tuner(remembering, str(path))
+    assert again.is_remembered(SMALL)
+    again.cache.close()
+    with TuningCache(path) as opened:
+        assert not dnn.Tuner(remembering, opened).owns_cache
+        assert dnn.Tuner(remembering, opened).is_remembered(SMALL)
+
+
+def test_the_default_is_the_users_file(
+    remembering: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine.sqlite"))
+    tuner = dnn.Tuner(remembering)
+    assert tuner.cache.path == tmp_path / "mine.sqlite"
+    assert tuner.policy == dnn.TuningPolicy()
+    tuner.tune(SMALL)
+    tuner.cache.close()
+    assert (tmp_path / "mine.sqlite").exists()
+
+
+# ---------------------------------------------------------------- several at once
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one_cache", "one_file"])
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_two_that_ask_at_once_measure_once(remembering: dnn.Handle, tmp_path: Path, kind: str, shared: bool) -> None:
+    """Each on a thread with a handle of its own; whoever is second waits, and finds what the first measured."""
+    path, problem = tmp_path / "tuning.sqlite", PROBLEMS[kind]
+    barrier, found = threading.Barrier(3), []
+    common = TuningCache(path)
+
+    def work() -> None:
+        with dnn.Handle(remembering.device) as handle:
+            own = common if shared else TuningCache(path)
+            tuner = tuner_of(handle, own)
+            barrier.wait()
+            try:
+                table = tuner.tune(problem)
+                found.append((tuner.measured, tuple(table), handle.chooser))
+            finally:
+                if not shared:
+                    own.close()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(measured for measured, *_ in found) == [0, 0, 1]
+    assert len({rows for _, rows, _ in found}) == 1
+    assert [chooser for *_, chooser in found] == [None] * 3
+    assert len(common) == 1
+    common.close()
+
+
+def test_one_that_measures_keeps_the_device_to_itself(remembering: dnn.Handle, cache: TuningCache) -> None:
+    """Two different problems at once would disturb each other's times."""
+    inside, most, lock = [], [], threading.Lock()
+    real = remembering.device.elapsed_ms
+
+    def elapsed(work: Any, stream: Any) -> float:
+        with lock:
+            inside.append(threading.get_ident())
+            most.append(len(set(inside)))
+        try:
+            return real(work, stream)
+        finally:
+            with lock:
+                inside.remove(threading.get_ident())
+
+    def tune(problem: Problem) -> None:
+        with dnn.Handle(remembering.device) as handle:
+            tuner_of(handle, cache).tune(problem)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remembering.device, "elapsed_ms", elapsed)
+        threads = [threading.Thread(target=tune, args=(problem,)) for problem in (SMALL, LSTM, OTHERS["alpha"])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(cache) == 3
+    assert max(most) == 1
+
+
+# ---------------------------------------------------------------- devices
+
+
+def test_facts_tell_devices_apart(handle: dnn.Handle) -> None:
+    facts = handle.device.facts()
+    assert facts == handle.device.facts()
+    assert all(isinstance(fact, str) for fact in facts)
+    assert facts.name == handle.device.name
+    assert facts.uuid
+    identity = dnn.Tuner(handle, ":memory:").device
+    assert (identity.gpu, identity.compute_capability, identity.driver) == facts[:3]
+    assert identity.cudnn == handle.version
+    assert identity.kind == handle.device.kind
+    if handle.device.kind == "cuda":
+        assert [number.isdecimal() for number in facts.compute_capability.split(".")] == [True, True]
+        assert facts.driver[0].isdecimal() or facts.driver.startswith("CUDA ")
+    else:
+        assert facts.uuid != EmulatedDevice(43).facts().uuid
+
+
+def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
+    told = []
+    handle.synchronize()
+    stream = handle.device.create_stream()
+    array = handle.empty((64,))
+    assert not handle.device.is_capturing(handle.stream)
+    assert not handle.device.is_capturing(stream)
+
+    def work() -> None:
+        told.append(handle.device.is_capturing(stream))
+        handle.device.fill(array.ptr, array.nbytes, PATTERN, stream)
+
+    recorded = handle.device.capture(work, stream)
+    assert told == ([True] if handle.device.kind == "cuda" else [])
+    assert not handle.device.is_capturing(stream)
+    if recorded is not None:
+        recorded()
+        stream.sync()
+        assert (memory_of(array) == PATTERN).all()
+    else:
+        fill(array, 0)
+    del work, recorded
+
+
+def test_random_operands_repeat_no_axis(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are drawn once and copied over and over: no two channels, images or filters may be alike."""
+    from cudnnlite.autotune.convolution import operands_of
+
+    monkeypatch.undo()
+    operands = operands_of(handle, SMALL)
+    assert {name: array.spec.shape for name, array in operands.items()} == {"x": X, "w": W, "out": Y}
+    for array in operands.values():
+        values = array.numpy()
+        assert np.isfinite(values).all()
+        assert len(np.unique(values)) > 0.99 * values.size
+    assert operands["x"].numpy().std() == pytest.approx(1, rel=0.1)
+    y = dnn.convolution_forward(handle, operands["x"], operands["w"], FMA)
+    assert 0.3 < y.numpy().std() < 3, "of the order of 1"
+    rng = np.random.default_rng(0)
+    assert random_values(rng, (2, 2), "float32").shape == (2, 2)
