@@ -142,6 +142,7 @@ class Tuner:
             The device failed.
         """
         search = _search_for(problem)
+        self.handle.use()
         policy = self._policy_within(self.handle.workspace.limit_for(None))
         if operands is None:
             return self._look_up(problem, {}, policy) or self._measure(problem, {}, policy)
@@ -189,6 +190,7 @@ class Tuner:
             As in `tune`.
         """
         _search_for(problem)
+        self.handle.use()
         policy, aligned = self._policy_within(self.handle.workspace.limit_for(limit)), dict(alignments or {})
         table = self._look_up(problem, aligned, policy)
         if table is None:
@@ -219,7 +221,8 @@ class Tuner:
         return self.policy.within(limit, self.handle.device.memory_info()[1])
 
     def _key(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
-        less = {name: value for name, value in alignments.items() if value < ALIGNMENT}
+        full = [name for name, value in alignments.items() if type(value) is int and value > 0 == value % ALIGNMENT]
+        less = {name: value for name, value in alignments.items() if name not in full}
         return make_key(problem, less, policy, self.device)
 
     def _look_up(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable | None:
@@ -243,12 +246,13 @@ class Tuner:
             return table
 
     def _search(self, problem: Problem, policy: TuningPolicy, operands: Mapping[str, Any]) -> AlgorithmTable:
-        self.measured += 1
         before, self.handle.chooser = self.handle.chooser, None
         try:
-            return _search_for(problem).search(self.handle, problem, policy, operands)
+            table = _search_for(problem).search(self.handle, problem, policy, operands)
         finally:
             self.handle.chooser = before
+        self.measured += 1
+        return table
 
     def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float = 0.0) -> None:
         if not any(row.ok for row in table):

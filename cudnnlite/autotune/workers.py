@@ -158,8 +158,8 @@ def tune_task(task: Task) -> Answer:
     path = task.place.path if task.place is not None and here else IN_MEMORY
     device = pinned_device(task.device, task.like)
     try:
-        # nothing of it outlives the task: a thread of somebody's pool does not say when it ends
-        with TuningCache(path) as cache, Handle(device) as handle:
+        # nothing of it outlives the task, but the GPU: a thread of somebody's pool does not say when it ends
+        with measuring_alone(device), TuningCache(path) as cache, Handle(device) as handle:
             return tune_with(Tuner(handle, cache, task.policy), task.problem)
     except _ANSWERS as error:  # no memory for a handle
         return Answer(Worker.on(device), why_none=str(error))

@@ -104,7 +104,7 @@ class RNNPlan(Plan):
             self.use()
         problem = self._problem
         x = on_device(self._handle, x, "x")
-        if weights is not self._weights_seen():
+        if weights is None or weights is not self._weights_seen():
             self._check_weights(weights)
         if x.spec is not self._x_seen or lengths is not self._lengths_seen:
             self.describe(x.spec, lengths)

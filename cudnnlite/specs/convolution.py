@@ -16,7 +16,7 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_INT, MAX_S
 from cudnnlite.specs.tensor import TensorSpec
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ConvolutionSpec(FrozenSpec):
     """How a convolution is done: a frozen value, equal and hashable by its fields.
 
@@ -55,8 +55,6 @@ class ConvolutionSpec(FrozenSpec):
     compute_type: DataType | None
     math_type: MathType
     reorder_type: ReorderType
-
-    __hash__ = FrozenSpec.__hash__
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ _FORMATS = {
 }
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class FilterSpec(FrozenSpec):
     """What a filter looks like: a frozen value, equal and hashable by its fields.
 
@@ -48,8 +48,6 @@ class FilterSpec(FrozenSpec):
     shape: tuple[int, ...]
     dtype: DataType
     format: TensorFormat
-
-    __hash__ = FrozenSpec.__hash__
 
     def __init__(self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None) -> None:
         sizes = parse_shape(shape, batch_may_be_empty=False)

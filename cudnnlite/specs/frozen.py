@@ -10,16 +10,20 @@ class FrozenSpec:
     """A frozen dataclass that sets its fields once and computes its hash once.
 
     One-line operations look their plan up by specs, so the hash is kept; it is never pickled, because hashes differ between
-    processes.
+    processes.  Specs are compared as tuples are: a NaN is equal to itself (since Python 3.13 a dataclass's own comparison would
+    say it is not).
     """
 
     _hash: int
+    _key: tuple[Any, ...]
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_hash", hash(tuple(values.values())))
+        key = tuple(values.values())
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_hash", hash(key))
 
     def values(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -29,6 +33,12 @@ class FrozenSpec:
     def from_values(cls, values: dict[str, Any]) -> Any:
         """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names."""
         return cls(**values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        assert isinstance(other, FrozenSpec)
+        return self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash

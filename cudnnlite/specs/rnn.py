@@ -31,7 +31,7 @@ _BIAS_NAMES: dict[Any, RNNBiasMode] = {
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class RNNSpec(FrozenSpec):
     """A recurrent network: a frozen value, equal and hashable by its fields.
 
@@ -91,8 +91,6 @@ class RNNSpec(FrozenSpec):
     dtype: DataType
     compute_type: DataType
     math_type: MathType
-
-    __hash__ = FrozenSpec.__hash__
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ _LAYOUT_NAMES = {
 _FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class RNNDataSpec(FrozenSpec):
     """A batch of sequences of vectors: a frozen value, equal and hashable by its fields.
 
@@ -65,8 +65,6 @@ class RNNDataSpec(FrozenSpec):
     dtype: DataType
     layout: RNNDataLayout
     padding_fill: float
-
-    __hash__ = FrozenSpec.__hash__
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from cudnnlite.specs.layout import (
 )
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class TensorSpec(FrozenSpec):
     """What a tensor looks like: a frozen value, equal and hashable by its fields.
 
@@ -62,8 +62,6 @@ class TensorSpec(FrozenSpec):
     dtype: DataType
     strides: tuple[int, ...]
     vector: int
-
-    __hash__ = FrozenSpec.__hash__
 
     def __init__(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import time
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
+from rnn_oracles import onnx_rnn
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
@@ -164,16 +166,129 @@ def test_prints_as_a_table(handle: dnn.Handle, capsys: pytest.CaptureFixture[str
     assert "RNNSpec('lstm', input_size=6, hidden_size=8)" in title
     assert f"median of {'calls' if handle.device.kind == 'emulated' else ''}" in title
     assert str(handle.device) in title
-    assert heading.split() == ["algorithm", "math", "ms", "workspace", "reserve", "error", "status"]
+    columns = (
+        "algorithm",
+        "math",
+        "ms",
+        "+-",
+        "us a call",
+        "host us",
+        "workspace",
+        "reserve",
+        "error",
+        "max error",
+        "status",
+    )
+    assert found.cells()[0] == columns
+    assert re.split(r" {2,}", heading) == list(columns)
     assert [line.split()[:2] for line in lines] == [[row.algorithm.name, row.math_type.name] for row in found]
     for line, row in zip(lines, found, strict=True):
         if row.ok:
             assert "ok" in line
-            assert f"{row.error:.1e}" in line
+            assert f"  {row.error:.1e}  " in line
+            assert f"  {row.max_error:.1e}  " in line
+            assert row.call_us is None or f" {row.call_us:.1f} " in line
         else:
             assert row.why_not in line
     assert found._repr_html_().count("<tr>") == len(found) + 1
     assert "wants sequences of equal, full length" in str(found)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_what_is_told_beside_the_time(handle: dnn.Handle, training: bool) -> None:
+    """Spread and calls of what was repeated; the largest error beside the L2 error."""
+    found = Network(handle, math_type="default").find(training=training)
+    repeated = [row for row in found if row.ok and not row.remark.startswith("not repeated")]
+    assert repeated
+    for row in found:
+        calls = (row.spread_ms, row.call_us, row.host_us)
+        assert (None not in calls) == (row in repeated)
+        if row in repeated:
+            assert row.spread_ms >= 0
+            assert 0 < row.host_us <= row.call_us
+        else:
+            assert calls == (None, None, None)
+        assert (row.max_error is None) == (row.error is None)
+        assert row.error is None or 0 < row.max_error < 20 * row.error
+        assert row.find_ms is None
+        assert row.layout == ""
+
+
+def test_the_largest_error_is_relative_to_the_largest_value(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of y, hy and cy together: a first value of 100 in hy is as far off as it is larger than what is expected."""
+    network = Network(handle)
+    expected = network.expected()
+
+    def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
+        call()
+        target = address(arguments[ARGUMENTS.index("hy")])
+        handle.device.copy_in(target, np.full(1, 100, np.float32), handle.stream)
+
+    forward_calls(monkeypatch, handle, around)
+    (row,) = network.find(algorithms=["standard"])
+    first = onnx_rnn("lstm", network.values, network.x_host[:4], network.hx_host, network.cx_host)
+    values = np.concatenate([part.ravel() for part in (first.y, first.hy, first.cy)])
+    assert expected.y.shape[0] == 5  # the check is over the first four steps
+    distance = 100 - first.hy.flat[0]
+    assert row.max_error == pytest.approx(distance / np.abs(values).max(), rel=1e-4)
+    assert row.error == pytest.approx(distance / np.linalg.norm(values), rel=1e-4)
+
+
+# ---------------------------------------------------------------- what is not compiled
+
+MATRICES = {  # bytes of the recurrent matrices of one direction of one layer: gates * state * hidden
+    "lstm": (("lstm", {}), 4 * 8 * 8 * 4),
+    "gru": (("gru", {}), 3 * 8 * 8 * 4),
+    "tanh": (("tanh", {}), 8 * 8 * 4),
+    "half": (("lstm", {"dtype": "float16"}), 4 * 8 * 8 * 2),
+    "layers": (("gru", {"num_layers": 3, "bidirectional": True}), 3 * 8 * 8 * 4),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_what_does_not_fit_on_the_chip_is_not_compiled(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (cell, options), nbytes = MATRICES[name]
+    network = Network(handle, cell, **options)
+    builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
+    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", nbytes)
+    found = network.find()
+    (row,) = (row for row in found if row.algorithm.name == "PERSIST_DYNAMIC")
+    assert row.why_not.startswith("not compiled: a layer's recurrent matrices take ")
+    assert row.time_ms is row.error is None
+    assert builds == []
+    assert len(found) == 4
+    assert_best_is_right(network, found)
+    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", nbytes + 1)
+    found = network.find()
+    assert not any(row.why_not.startswith("not compiled: a layer's") for row in found)
+    assert len(builds) == 1
+
+
+def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(handle)
+    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", 0)
+    builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
+    found = network.find(algorithms=["persist_dynamic"])
+    assert found[0].ok
+    assert len(builds) == 1
+    network.assert_right(network.run(algorithm=found.best()))
+
+
+def test_what_fits_on_the_chip_of_an_h200() -> None:
+    """132 multiprocessors have 484 KiB each; 15 problems with 64 MiB and more took 4.6 to 51 times the time of the best."""
+    from cudnnlite.ops.rnn_search import _why_too_large
+
+    def told(hidden_size: int, dtype: str = "float32", cell: str = "lstm") -> str:
+        return _why_too_large(dnn.RNNSpec(cell, 16, hidden_size, dtype=dtype))
+
+    assert told(2047) == ""
+    assert "take 64 MiB, and what can be kept on the chip is below 64 MiB" in told(2048)
+    assert told(2048, "float16") == told(2048, cell="gru") == ""
+    assert told(4096, "float16")
 
 
 # ---------------------------------------------------------------- problems

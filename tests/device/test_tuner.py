@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from cudnnlite.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
 
-from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, random_values, upload, with_gaps
+from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
 from .problems import Problem as Case
 from .test_memory import used
 from .test_plan import count_calls
@@ -245,8 +246,8 @@ def test_what_cudnn_refuses_says_so(handle: dnn.Handle) -> None:
     refused = {row.algorithm: row for row in table if not row.ok}
     assert A.WINOGRAD_NONFUSED in refused, "Winograd has no strides"
     for row in refused.values():
-        assert row.status == S.NOT_SUPPORTED
-        assert "NOT_SUPPORTED" in str(table)
+        assert row.status.name.startswith("NOT_SUPPORTED")
+        assert row.status.name in str(table)
 
 
 def test_explain_has_a_line_for_each(handle: dnn.Handle) -> None:
@@ -348,17 +349,17 @@ def test_an_algorithm_that_writes_nothing(handle: dnn.Handle, monkeypatch: pytes
 
 
 def test_when_everything_computes_garbage(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward_calls(
-        monkeypatch, handle, lambda call: handle.device.fill(call.y, int(np.prod(Y)) * 4, 0x3C, handle.stream)
-    )
+    def spoil(call: Call) -> None:
+        handle.device.fill(call.y, int(np.prod(Y)) * 4, 0x3C, handle.stream)
+
     tuner = tuner_of(handle)
-    table = tuner.tune(SMALL)
-    assert not any(row.ok for row in table)
-    with pytest.raises(dnn.NoAlgorithmError, match=r"\(FMA\): wrong: relative error"):
-        tuner.choose(SMALL)
+    with monkeypatch.context() as patch:
+        forward_calls(patch, handle, spoil)
+        table = tuner.tune(SMALL)
+        assert not any(row.ok for row in table)
+        with pytest.raises(dnn.NoAlgorithmError, match=r"\(FMA\): wrong: relative error"):
+            tuner.choose(SMALL)
     assert not tuner.is_remembered(SMALL)
-    monkeypatch.undo()
-    hurry(monkeypatch)
     assert tuner.choose(SMALL).ok, "it is tried again"
 
 
@@ -419,15 +420,15 @@ def test_the_operands_are_measured_and_not_written(
     out = upload(handle, with_gaps(Y, "float32"), case.old_host)
     operands = {"x": case.x, "w": case.w, "out": out}
     before = {name: memory_of(array) for name, array in operands.items()}
-    calls = forward_calls(monkeypatch, handle)
-    table = tuner_of(handle, layouts=layouts).tune(problem_of(case, y=out.spec, beta=beta), operands)
+    with monkeypatch.context() as patch:
+        calls = forward_calls(patch, handle)
+        table = tuner_of(handle, layouts=layouts).tune(problem_of(case, y=out.spec, beta=beta), operands)
     for name, array in operands.items():
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
     assert out.ptr not in {call.y for call in calls}
     read = {(call.x, call.w) for call in calls}
     assert (case.x.ptr, case.w.ptr) in read
     assert bool(layouts) or read == {(case.x.ptr, case.w.ptr)}
-    monkeypatch.undo()
     y = case.run(out=out, beta=beta, algorithm=table.best())
     case.assert_right(y, table[0].algorithm, beta=beta, math_type=table[0].math_type)
 
@@ -586,8 +587,8 @@ def test_what_is_not_deterministic_is_not_run(handle: dnn.Handle, monkeypatch: p
     assert {call.algorithm for call in calls} <= {A.IMPLICIT_GEMM, A.FFT}
     assert table.best().algorithm in (A.IMPLICIT_GEMM, A.FFT)
     for row in table:
-        assert row.deterministic == (row.algorithm in (A.IMPLICIT_GEMM, A.FFT))
-        assert row.deterministic or row.why_not == "not deterministic"
+        assert bool(row.deterministic) == (row.algorithm in (A.IMPLICIT_GEMM, A.FFT))
+        assert row.deterministic or row.why_not in ("not deterministic", "cuDNN does not say if it is deterministic")
 
 
 def test_what_cudnn_does_not_call_deterministic_may_be_either(
@@ -712,13 +713,13 @@ def test_the_operands_of_an_rnn(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
         })  # fmt: skip
         forward(*arguments)
 
-    monkeypatch.setattr(handle.api, RNN_FORWARD, spy)
-    table = tuner_of(handle).tune(network_problem(network), operands)
+    with monkeypatch.context() as patch:
+        patch.setattr(handle.api, RNN_FORWARD, spy)
+        table = tuner_of(handle).tune(network_problem(network), operands)
     assert {name: array.ptr for name, array in buffers.items()} in seen
     assert all(call["hx"] == network.hx.ptr and call["weights"] == network.weights.array.ptr for call in seen)
     for name, array in buffers.items():
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
-    monkeypatch.undo()
     network.assert_right(network.run(algorithm=table.best()))
 
 
@@ -726,9 +727,9 @@ def test_an_rnn_has_no_alignment(handle: dnn.Handle) -> None:
     """Its calls tell none, so what is tuned with a misaligned input serves them too."""
     network = Network(handle)
     problem = network_problem(network)
-    x = misaligned(handle, network.x_host, 4)
+    x, hx = (misaligned(handle, values, 128) for values in (network.x_host, network.hx_host))
     tuner = tuner_of(handle)
-    table = tuner.tune(problem, {"x": x, "weights": network.weights, "hx": misaligned(handle, network.hx_host, 8)})
+    table = tuner.tune(problem, {"x": x, "weights": network.weights, "hx": hx})
     assert tuner.is_remembered(problem)
     assert tuner.choose(problem) == table[0]
     assert tuner.measured == 1
@@ -749,8 +750,6 @@ def test_constraints_of_an_rnn(handle: dnn.Handle, name: str) -> None:
     table = tuner.tune(network_problem(network))
     assert {row.math_type.name for row in table if row.ok} == left
     assert_ordered(table)
-    import re
-
     excluded = [row for row in table if row.math_type != M.FMA]
     assert len(excluded) == 8
     assert all(re.fullmatch(reason, row.why_not) for row in excluded)
@@ -986,22 +985,20 @@ def test_on_anything_else_it_is_measured_again(
     remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     tuner_of(remembering, cache).tune(SMALL)
-    facts = remembering.device.facts()
-    if changed in CHANGED_FACTS:
-        other = facts._replace(**{changed: CHANGED_FACTS[changed]})
-        monkeypatch.setattr(remembering.device, "facts", lambda: other)
-    elif changed == "cudnn":
-        version = remembering.version
-        monkeypatch.setattr(dnn.Handle, "version", property(lambda _: version + 1))
-    else:
-        monkeypatch.setattr(type(remembering.device), "kind", "emulated")
-    tuner = tuner_of(remembering, cache)
-    assert not tuner.is_remembered(SMALL)
-    tuner.tune(SMALL)
-    assert tuner.measured == 1
-    assert len(cache) == (1 if changed == "kind" else 2), "the other entry is kept"
-    monkeypatch.undo()
-    hurry(monkeypatch)
+    facts, version = remembering.device.facts(), remembering.version
+    with monkeypatch.context() as patch:
+        if changed in CHANGED_FACTS:
+            other = facts._replace(**{changed: CHANGED_FACTS[changed]})
+            patch.setattr(remembering.device, "facts", lambda: other)
+        elif changed == "cudnn":
+            patch.setattr(dnn.Handle, "version", property(lambda _: version + 1))
+        else:
+            patch.setattr(type(remembering.device), "kind", "emulated")
+        tuner = tuner_of(remembering, cache)
+        assert not tuner.is_remembered(SMALL)
+        tuner.tune(SMALL)
+        assert tuner.measured == 1
+        assert len(cache) == (1 if changed == "kind" else 2), "the other entry is kept"
     assert tuner_of(remembering, cache).is_remembered(SMALL)
 
 
@@ -1221,10 +1218,10 @@ def test_facts_tell_devices_apart(handle: dnn.Handle) -> None:
 
 
 def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
-    told = []
-    handle.synchronize()
+    told: list[bool] = []
     stream = handle.device.create_stream()
     array = handle.empty((64,))
+    handle.synchronize()
     assert not handle.device.is_capturing(handle.stream)
     assert not handle.device.is_capturing(stream)
 
@@ -1248,15 +1245,15 @@ def test_random_operands_repeat_no_axis(handle: dnn.Handle, monkeypatch: pytest.
     """Values are drawn once and copied over and over: no two channels, images or filters may be alike."""
     from cudnnlite.autotune.convolution import operands_of
 
-    monkeypatch.undo()
+    monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 1009)
     operands = operands_of(handle, SMALL)
     assert {name: array.spec.shape for name, array in operands.items()} == {"x": X, "w": W, "out": Y}
     for array in operands.values():
         values = array.numpy()
         assert np.isfinite(values).all()
-        assert len(np.unique(values)) > 0.99 * values.size
+        for axis in range(4):
+            for one, two in itertools.combinations(np.moveaxis(values, axis, 0), 2):
+                assert (one != two).any()
     assert operands["x"].numpy().std() == pytest.approx(1, rel=0.1)
     y = dnn.convolution_forward(handle, operands["x"], operands["w"], FMA)
     assert 0.3 < y.numpy().std() < 3, "of the order of 1"
-    rng = np.random.default_rng(0)
-    assert random_values(rng, (2, 2), "float32").shape == (2, 2)

@@ -1,0 +1,748 @@
+"""Who chooses the algorithm of a call that names none: a chooser, `autotuned`'s tuner, or the heuristic."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.typical import rounded
+from cudnnlite.descriptors import read_convolution_spec
+from cudnnlite.ops.choosing import alignment_of, tuned_choice
+from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.recording import record_problems
+
+from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
+from .problems import Problem as Case
+from .test_plan import count_calls
+from .test_rnn_plan import LENGTHS, Network
+from .test_tuner import FIND, FORWARD, HEURISTIC, RNN_FORWARD, W, X, forward_calls, hurry, misaligned, problem_of
+
+A, M, R = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.RNNAlgo
+FIRST = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA)
+STATIC = dnn.AlgorithmResult(R.PERSIST_STATIC, M.FMA, deterministic=None)
+MAKING = ("cudnnCreateConvolutionDescriptor", "cudnnCreateRNNDescriptor", HEURISTIC, FIND)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+class Chooser:
+    """Chooses what it is told to, and keeps what it was asked."""
+
+    def __init__(self, choice: Any) -> None:
+        self.choice = choice
+        self.asked: list[tuple[Any, Mapping[str, int], int | None]] = []
+        self.recalled: list[Hashable] = []
+        self.known: dict[Hashable, Any] = {}
+
+    def recall(self, key: Hashable) -> Any:
+        self.recalled.append(key)
+        return self.known.get(key)
+
+    def choose(self, problem: Any, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
+        self.asked.append((problem, alignments, limit))
+        assert key == self.recalled[-1]
+        self.known[key] = self.choice
+        return self.choice
+
+
+@pytest.fixture
+def chooser(handle: dnn.Handle) -> Iterator[Chooser]:
+    """A chooser of this handle's."""
+    handle.chooser = made = Chooser(FIRST)
+    yield made
+    assert handle.chooser is made
+
+
+@pytest.fixture
+def case(handle: dnn.Handle) -> Iterator[Case]:
+    case = Case(handle, X, W, padding=1, math_type="fma")
+    yield case
+    vars(case).clear()  # pytest keeps it for longer than the handle's fixture allows
+
+
+# ---------------------------------------------------------------- what a chooser is asked
+
+
+def test_a_handle_has_no_chooser(handle: dnn.Handle, case: Case) -> None:
+    assert handle.chooser is None
+    assert tuned_choice(handle, "key", lambda: pytest.fail("made without need"), None) is None
+    case.check()
+
+
+def test_a_call_without_an_algorithm_asks(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    y = case.run()
+    case.assert_right(y, FIRST.algorithm)
+    ((posed, alignments, limit),) = chooser.asked
+    assert posed == problem_of(case)
+    assert set(alignments) == {"x", "w", "out"}
+    assert set(alignments.values()) == {256}
+    assert limit is None
+
+
+def test_what_was_chosen_is_recalled(
+    handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second call poses no problem and makes no plan: it is the call alone."""
+    out = poisoned(handle, case.output_spec)
+    case.run(out=out)
+    monkeypatch.setattr("cudnnlite.ops.convolution.ConvolutionForwardProblem", None)
+    calls = count_calls(monkeypatch, handle.api, *MAKING)
+    for _ in range(3):
+        case.run(out=out)
+    assert calls == []
+    assert len(chooser.asked) == 1
+    assert len(set(chooser.recalled)) == 1
+    assert len(chooser.recalled) == 4
+
+
+def test_the_choice_is_what_runs(
+    handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = forward_calls(monkeypatch, handle)
+    case.run()
+    assert [(call.algorithm, call.math_type) for call in calls] == [(A.IMPLICIT_GEMM, M.FMA)]
+    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+        assert plan.choice == FIRST
+
+
+@pytest.mark.parametrize("given", ["gemm", A.GEMM, dnn.AlgorithmResult(A.GEMM, M.FMA), 2], ids=repr)
+def test_a_given_algorithm_is_respected(
+    handle: dnn.Handle, case: Case, chooser: Chooser, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    calls = forward_calls(monkeypatch, handle)
+    case.run(algorithm=given)
+    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, algorithm=given) as plan:
+        plan(case.x, case.w)
+    assert {call.algorithm for call in calls} == {A.GEMM}
+    assert chooser.recalled == chooser.asked == []
+
+
+def test_none_leaves_it_to_the_heuristic(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    chooser.choice = None
+    case.check()
+    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+        assert plan.choice.algorithm == case.choice()
+
+
+def test_plan_and_call_pose_the_same(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    out = upload(handle, with_gaps(case.y_shape, "float32"), case.old_host)
+    options: dict[str, Any] = {"alpha": 2, "beta": np.float32(0.5), "out": out, "workspace_limit": "1 MiB"}
+    case.run(**options)
+    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, **options) as plan:
+        assert plan.choice == FIRST
+    assert chooser.asked[0] == chooser.asked[1]
+    posed, alignments, limit = chooser.asked[0]
+    assert posed == problem_of(case, y=out.spec, alpha=2.0, beta=0.5)
+    assert alignments == {"x": 256, "w": 256, "out": 256}
+    assert limit == 1 << 20
+
+
+def test_a_plan_of_specs_knows_no_alignment(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    w = dnn.FilterSpec(W)
+    with dnn.plan_convolution_forward(handle, case.x.spec, w, case.conv) as plan:
+        case.assert_right(plan(case.x, case.w), FIRST.algorithm)
+    with dnn.plan_convolution_forward(handle, case.x, w, case.conv):
+        pass
+    assert [alignments for _, alignments, _ in chooser.asked] == [{}, {"x": 256}]
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(4, 4), (8, 8), (64, 64), (100, 4), (256, 256), (384, 128)])
+def test_alignment_is_told(handle: dnn.Handle, case: Case, chooser: Chooser, offset: int, expected: int) -> None:
+    x = misaligned(handle, case.x_host, offset)
+    assert alignment_of(x) == expected
+    case.assert_right(dnn.convolution_forward(handle, x, case.w, case.conv), FIRST.algorithm)
+    out = misaligned(handle, case.old_host, offset)
+    case.assert_right(case.run(out=out), FIRST.algorithm)
+    assert [alignments for _, alignments, _ in chooser.asked] == [
+        {"x": expected, "w": 256}, {"x": 256, "w": 256, "out": expected},
+    ]  # fmt: skip
+
+
+def test_the_limit_is_told(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    """The call's own, the size of the caller's buffer, or the handle's."""
+    case.run(workspace_limit=77)
+    case.run(workspace=handle.empty((55,), "uint8"))
+    handle.workspace.limit = 99
+    case.run()
+    case.run(workspace_limit=77)
+    assert [limit for *_, limit in chooser.asked] == [77, 55, 99]
+    assert len(chooser.recalled) == 4
+
+
+def test_a_choice_that_needs_more_than_the_limit_is_refused(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    chooser.choice = dnn.AlgorithmResult(A.GEMM, M.FMA)
+    with pytest.raises(dnn.WorkspaceLimitError, match="GEMM needs a workspace of"):
+        case.run(workspace_limit=1)
+
+
+def test_an_empty_batch_asks_nobody(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    """There is nothing to choose."""
+    x = handle.empty((0, *X[1:]))
+    assert dnn.convolution_forward(handle, x, case.w, case.conv).shape == (0, *case.y_shape[1:])
+    with dnn.plan_convolution_forward(handle, x, case.w, case.conv) as plan:
+        assert plan.choice is None
+    assert chooser.asked == []
+
+
+def test_equal_calls_are_one_key(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
+    for conv in (case.conv, case.conv.replace(), dnn.ConvolutionSpec(1, math_type="fma")):
+        dnn.convolution_forward(handle, case.x, case.w, conv)
+    assert len(set(chooser.recalled)) == 1
+    others: list[dict[str, Any]] = [
+        {"alpha": 2.0}, {"beta": 1.0, "out": case.run()}, {"workspace_limit": 1 << 30}, {"conv": case.conv.replace(padding=0)},
+        {"x": handle.array(case.x_host, layout="NHWC"), "w": handle.array(case.w_host, layout="NHWC")},
+    ]  # fmt: skip
+    for other in others:
+        given = {"x": case.x, "w": case.w, "conv": case.conv} | other
+        dnn.convolution_forward(handle, **given)
+    assert len(set(chooser.recalled)) == 1 + 1 + len(others)  # one of them made its `out`
+
+
+WRONG: dict[str, Any] = {
+    "conv_list": {"conv": [1]},
+    "conv_none": {"conv": None},
+    "alpha": {"alpha": "1"},
+    "beta": {"beta": "much"},
+    "beta_alone": {"beta": 1.0, "out": None},
+    "limit": {"workspace_limit": "much"},
+    "algorithm": {"algorithm": "fastest"},
+    "channels": {"w": (6, 3, 3, 3)},
+    "rank": {"w": (6, 4, 3)},
+    "filter_dtype": {"w": "float16"},
+    "out_shape": {"out": (2, 6, 9, 7)},
+    "host": {"x": np.zeros(X, np.float32)},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_told_as_without(handle: dnn.Handle, case: Case, name: str) -> None:
+    """The same exception with the same message, whoever would choose; nothing is written."""
+    options = dict(WRONG[name])
+    for argument in ("w", "out"):
+        if isinstance(options.get(argument), tuple):
+            options[argument] = handle.empty(options[argument])
+    if options.get("w") == "float16":
+        options["w"] = handle.array(case.w_host, dtype="float16")
+    out = handle.empty(case.y_shape)
+    fill(out, PATTERN)
+    given = {"x": case.x, "w": case.w, "conv": case.conv, "out": out} | options
+    told = []
+    for asked in (None, Chooser(FIRST)):
+        handle.chooser = asked
+        with pytest.raises(dnn.CudnnliteError) as caught:
+            dnn.convolution_forward(handle, **given)
+        told.append((caught.type, str(caught.value)))
+        del caught
+        assert asked is None or asked.asked == [] or name == "beta_alone"
+    handle.chooser = None
+    assert told[0] == told[1]
+    assert (memory_of(out) == PATTERN).all()
+
+
+# ---------------------------------------------------------------- RNNs
+
+
+def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
+    chooser.choice = STATIC
+    network = Network(handle)
+    for training in (False, True):
+        out = network.run(training=training, workspace_limit="1 GiB")
+        network.assert_right(out)
+        posed, alignments, limit = chooser.asked[-1]
+        data = dnn.RNNDataSpec(network.x.shape)
+        assert posed == RNNForwardProblem(network.spec, data, training)
+        assert alignments == {}
+        assert limit == 1 << 30
+    assert out.reserve.call.plan.choice.algorithm == R.PERSIST_STATIC
+    dnn.rnn_backward_data(handle, out.reserve, out.y)
+    network.run(training=True, workspace_limit="1 GiB")
+    with network.plan() as plan:
+        network.assert_right(network.call(plan))
+        assert plan.choice == dnn.AlgorithmResult(R.PERSIST_STATIC, M.FMA, deterministic=None)
+    assert len(chooser.asked) == 3
+
+
+@pytest.mark.parametrize("given", ["standard", R.STANDARD, dnn.AlgorithmResult(R.STANDARD, M.FMA)], ids=repr)
+def test_a_given_algorithm_of_an_rnn_is_respected(handle: dnn.Handle, chooser: Chooser, given: Any) -> None:
+    network = Network(handle)
+    network.assert_right(network.run(algorithm=given))
+    with network.plan(algorithm=given) as plan:
+        assert plan.choice.algorithm == R.STANDARD
+    assert chooser.recalled == []
+
+
+def test_none_leaves_an_rnn_to_the_heuristic(handle: dnn.Handle, chooser: Chooser) -> None:
+    chooser.choice = None
+    network = Network(handle, lengths=LENGTHS)
+    network.assert_right(network.run())
+    with network.plan() as plan:
+        assert plan.choice.algorithm == R.STANDARD
+
+
+def test_a_choice_that_does_not_do_it_after_all(handle: dnn.Handle, chooser: Chooser) -> None:
+    """It was measured with similar lengths: what these refuse, STANDARD does."""
+    chooser.choice = STATIC
+    network = Network(handle, lengths=LENGTHS)
+    for _ in range(2):
+        network.assert_right(network.run())
+    trained = network.run(training=True)
+    network.assert_right(trained)
+    dnn.rnn_backward_data(handle, trained.reserve, trained.y)
+    dnn.rnn_backward_weights(handle, trained.reserve)
+
+
+def test_a_choice_that_needs_too_much_after_all(
+    handle: dnn.Handle, chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer sequences than were measured may need more than the limit; STANDARD may not."""
+    chooser.choice = STATIC
+    network = Network(handle)
+    real, wanted = handle.api.cudnnGetRNNTempSpaceSizes, []
+    from cudnnlite.descriptors.rnn import read_rnn
+
+    def more(*arguments: Any) -> None:
+        real(*arguments)
+        if read_rnn(handle.api, arguments[1]).algorithm == R.PERSIST_STATIC:
+            arguments[4].value = 1 << 40
+            wanted.append(arguments)
+
+    monkeypatch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", more)
+    network.assert_right(network.run(workspace_limit="1 GiB"))
+    assert len(wanted) == 1
+
+
+def test_a_plan_with_lengths_takes_others(handle: dnn.Handle, chooser: Chooser) -> None:
+    """Though these are full: what is chosen must do unequal ones, so that is what is posed."""
+    network = Network(handle, lengths=(5, 5, 5, 5))
+    chooser.choice = None
+    with network.plan() as plan:
+        network.assert_right(network.call(plan))
+        network.lengths = (5, 3, 5, 1)
+        network.assert_right(network.call(plan))
+    assert [posed.data.lengths for posed, *_ in chooser.asked] == [(5, 5, 5, 4)]
+    network.lengths = None
+    with network.plan():
+        pass
+    assert chooser.asked[-1][0].data.is_full
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (2, 1), (7, 1)])
+def test_a_plan_with_lengths_of_few(handle: dnn.Handle, chooser: Chooser, steps: int, batch: int) -> None:
+    network = Network(handle, steps=steps, batch=batch, lengths=(steps,) * batch)
+    chooser.choice = None
+    with network.plan() as plan:
+        network.assert_right(network.call(plan))
+    ((posed, *_),) = chooser.asked
+    assert not posed.data.is_full
+    assert posed.data.batch == batch
+
+
+def test_with_a_buffer_of_ones_own_the_choice_makes_do(handle: dnn.Handle, chooser: Chooser) -> None:
+    chooser.choice = None
+    network = Network(handle)
+    own = handle.empty((1 << 20,), "uint8")
+    network.assert_right(network.run(workspace=own))
+    network.assert_right(network.run(workspace=own, workspace_limit="2 MiB"))
+    handle.workspace.limit = "3 MiB"
+    network.assert_right(network.run(workspace=own))
+    network.assert_right(network.run())
+    assert [limit >> 20 for *_, limit in chooser.asked] == [1, 2, 1, 3]
+
+
+RNN_WRONG: dict[str, Any] = {
+    "training": {"training": 1},
+    "training_list": {"training": [True]},
+    "spec": {"spec": "lstm"},
+    "lengths": {"lengths": (5, 5, 5)},
+    "algorithm": {"algorithm": "fastest"},
+    "weights": {"weights": None},
+    "workspace": {"workspace": np.zeros(100, np.uint8)},
+}
+
+
+@pytest.mark.parametrize("name", RNN_WRONG)
+def test_what_is_wrong_of_an_rnn_is_told_as_without(handle: dnn.Handle, name: str) -> None:
+    network, told = Network(handle), []
+    for asked in (None, Chooser(STATIC)):
+        handle.chooser = asked
+        with pytest.raises(dnn.CudnnliteError) as caught:
+            network.run(**RNN_WRONG[name])
+        told.append((caught.type, str(caught.value)))
+        del caught
+    handle.chooser = None
+    assert told[0] == told[1]
+
+
+# ---------------------------------------------------------------- autotuned
+
+
+def test_every_call_inside_uses_the_tuned_choice(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(handle)
+    calls = forward_calls(monkeypatch, handle)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        assert handle.chooser is tuner
+        case.assert_right(case.run(), tuner.choose(problem_of(case)).algorithm)
+        network.assert_right(network.run())
+        assert tuner.measured == 2
+        best = tuner.tune(problem_of(case)).best()
+        del calls[:]
+        case.run()
+        assert [(call.algorithm, call.math_type) for call in calls] == [(best.algorithm, best.math_type)]
+        with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+            assert plan.choice == best
+        with network.plan() as rnn_plan:
+            chosen = tuner.choose(RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape)))
+            assert rnn_plan.choice.algorithm == chosen.algorithm
+        assert tuner.measured == 2
+    assert handle.chooser is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_results_are_right(handle: dnn.Handle, dtype: str) -> None:
+    """With out and beta too, which the tuning must not touch; with layouts; strided."""
+    case = Case(handle, X, W, dtype, padding=1)
+    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(layouts=["NHWC", "NCHW"])) as tuner:
+        for beta in (0.0, -0.5):
+            for spec in (case.output_spec, with_gaps(case.y_shape, dtype, last=True)):
+                best = tuner.choose(problem_of(case, y=spec, beta=beta))
+                for _ in range(2):
+                    out = upload(handle, spec, case.old_host)
+                    y = case.run(out=out, beta=beta)
+                    case.assert_right(y, best.algorithm, beta=beta, math_type=best.math_type)
+        assert tuner.measured == 4
+
+
+def test_the_second_call_measures_nothing(handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(handle)
+    out = poisoned(handle, case.output_spec)
+    runs = forward_calls(monkeypatch, handle)
+    with dnn.autotuned(handle, cache=":memory:"):
+        case.run(out=out)
+        network.run()
+        calls = count_calls(monkeypatch, handle.api, *MAKING, "cudnnSetStream", "cudnnGetRNNTempSpaceSizes")
+        del runs[:]
+        for _ in range(3):
+            case.run(out=out)
+            network.run()
+        assert calls == []
+        assert len(runs) == 3
+        case.assert_right(out, runs[-1].algorithm)
+
+
+def test_a_new_tuner_finds_what_another_made_a_plan_of(handle: dnn.Handle, case: Case) -> None:
+    """The same choice is the same plan."""
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        case.run()
+        kept = len(handle.plans)
+        best = tuner.choose(problem_of(case))
+    case.run(algorithm=best)
+    assert len(handle.plans) == kept
+
+
+def test_a_misaligned_view_is_another_problem(handle: dnn.Handle, case: Case) -> None:
+    x = misaligned(handle, case.x_host, 4)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        case.run()
+        for _ in range(2):
+            y = dnn.convolution_forward(handle, x, case.w, case.conv)
+        assert tuner.measured == 2
+        case.assert_right(y, tuner.choose(problem_of(case), {"x": 4}).algorithm)
+        assert tuner.measured == 2
+
+
+def test_policy_and_limit_bind_the_choice(handle: dnn.Handle, case: Case) -> None:
+    network = Network(handle, math_type="default")
+    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(allow_tf32=False, workspace_limit="1 GiB")):
+        with network.plan() as plan:
+            assert plan.choice.math_type == M.FMA
+        with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv, workspace_limit=0) as tight:
+            assert tight.workspace == 0
+            case.assert_right(tight(case.x, case.w), tight.choice.algorithm)
+        case.run(workspace_limit=0)
+        handle.workspace.limit = 0
+        case.run()
+        case.assert_right(case.run(), A.IMPLICIT_GEMM)
+    handle.workspace.limit = None
+
+
+def test_impossible_constraints_say_what_excluded_what(handle: dnn.Handle, case: Case) -> None:
+    out = handle.empty(case.y_shape)
+    fill(out, PATTERN)
+    network = Network(handle)
+    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(max_error=0, deterministic=True)):
+        with pytest.raises(dnn.NoAlgorithmError, match=r"its error is .*, the bound is 0.0e"):
+            case.run(out=out)
+        with pytest.raises(dnn.NoAlgorithmError, match="cuDNN does not say if it is deterministic"):
+            network.run()
+        case.run(out=handle.empty(case.y_shape), algorithm="implicit_gemm")
+    assert (memory_of(out) == PATTERN).all()
+
+
+# ---------------------------------------------------------------- how long it lasts
+
+
+class OwnError(Exception):
+    """What a block raises."""
+
+
+def test_the_chooser_before_comes_back(handle: dnn.Handle, case: Case) -> None:
+    """Also where the block fails; blocks may be nested."""
+    before = Chooser(FIRST)
+    handle.chooser = before
+
+    def fail() -> None:
+        with dnn.autotuned(handle, cache=":memory:") as outer:
+            with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(objective="latency")) as inner:
+                assert handle.chooser is inner
+                case.run()
+                assert (inner.measured, outer.measured) == (1, 0)
+            assert handle.chooser is outer
+            case.run()
+            assert (inner.measured, outer.measured) == (1, 1)
+            raise OwnError
+
+    with pytest.raises(OwnError):
+        fail()
+    assert handle.chooser is before
+    handle.chooser = None
+    gc.collect()
+
+
+def test_only_this_handle_is_tuned(handle: dnn.Handle, case: Case) -> None:
+    with dnn.autotuned(handle, cache=":memory:") as tuner, dnn.Handle(handle.device) as other:
+        assert other.chooser is None
+        dnn.convolution_forward(other, case.x, case.w, case.conv)
+        assert tuner.measured == 0
+
+
+def test_its_own_cache_is_closed_and_the_users_is_not(handle: dnn.Handle, tmp_path: Path, case: Case) -> None:
+    path = tmp_path / "tuning.sqlite"
+    with dnn.autotuned(handle, cache=path) as tuner:
+        case.run()
+        assert tuner.cache.path == path
+    with pytest.raises(dnn.ClosedError):
+        len(tuner.cache)
+    with TuningCache(path) as cache:
+        with dnn.autotuned(handle, cache=cache) as tuner:
+            assert tuner.cache is cache
+            case.run()
+            assert tuner.measured == (handle.device.kind == "emulated"), "a GPU's times are in the file"
+        assert len(cache) == (handle.device.kind == "cuda")
+
+
+def test_the_users_file_is_the_default(handle: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine.sqlite"))
+    with dnn.autotuned(handle) as tuner:
+        assert tuner.cache.path == tmp_path / "mine.sqlite"
+
+
+def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> None:
+    network = Network(handle)
+    with record_problems() as found, dnn.autotuned(handle, cache=":memory:") as tuner:
+        for _ in range(3):
+            case.run()
+        network.run()
+        tuner.tune(problem_of(case, alpha=2.0))
+    rnn = RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape))
+    posed = problem_of(case)
+    assert {listed.problem: listed.count for listed in found} == {posed: 3, rnn: 1}
+    assert isinstance(posed, ConvolutionForwardProblem)
+    assert tuner.measured == 3
+
+
+def test_sequences_of_many_lengths_are_measured_a_few_times(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", 0)  # nothing is compiled
+    most = 24
+    network = Network(handle, "tanh", steps=most, batch=2)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        for steps in range(1, most + 1):
+            for last in {1, (steps + 1) // 2, steps}:
+                other = network.with_sequences((steps, last), steps)
+                other.assert_right(other.run())
+        few = len({rounded(steps) for steps in range(1, most + 1)})
+        assert tuner.measured <= 2 * few < most
+        measured = tuner.measured
+        other = network.with_sequences((23, 3), 23)
+        other.assert_right(other.run())
+        assert tuner.measured == measured
+
+
+def test_what_was_tuned_exactly_counts_before_what_is_typical(handle: dnn.Handle) -> None:
+    network = Network(handle, lengths=(5, 4, 4, 2))
+    problem = RNNForwardProblem(network.spec, dnn.RNNDataSpec(network.x.shape, network.lengths))
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        tuner.tune(problem)
+        network.assert_right(network.run())
+        assert tuner.measured == 1
+
+
+@pytest.mark.parametrize(("steps", "length"), [(8, 5), (2, 1), (7, 6)])
+def test_one_sequence_that_ends_early(handle: dnn.Handle, steps: int, length: int) -> None:
+    """What stands for it must not be a full one, which more algorithms do."""
+    network = Network(handle, steps=steps, batch=1, lengths=(length,), hidden_size=72)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        network.assert_right(network.run())
+        with network.plan() as plan:
+            network.assert_right(network.call(plan))
+        assert tuner.measured == 1
+
+
+def test_a_tuned_plan_of_an_rnn_takes_other_lengths(handle: dnn.Handle) -> None:
+    network = Network(handle, lengths=(5, 5, 5, 5))
+    with dnn.autotuned(handle, cache=":memory:"), network.plan() as plan:
+        network.assert_right(network.call(plan))
+        network.lengths = LENGTHS
+        network.assert_right(network.call(plan))
+
+
+def test_training_with_a_tuned_choice(handle: dnn.Handle) -> None:
+    network = Network(handle)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        trained = network.run(training=True)
+        network.assert_right(trained)
+        gradients = dnn.rnn_backward_data(handle, trained.reserve, trained.y)
+        dnn.rnn_backward_weights(handle, trained.reserve)
+        assert tuner.measured == 1
+    expected = network.run(training=True, algorithm="standard")
+    theirs = dnn.rnn_backward_data(handle, expected.reserve, expected.y)
+    np.testing.assert_allclose(gradients.dx.numpy(), theirs.dx.numpy(), rtol=1e-3, atol=1e-4)
+
+
+# ---------------------------------------------------------------- while a graph is being recorded
+
+
+def test_nothing_is_measured_while_a_graph_is_recorded(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heuristic chooses, with one warning for each problem; afterwards it is tuned as ever."""
+    network = Network(handle)
+    runs = forward_calls(monkeypatch, handle)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        with monkeypatch.context() as patch:
+            patch.setattr(handle.device, "is_capturing", lambda stream: stream is handle.stream)
+            with pytest.warns(
+                dnn.TuningWarning, match=r"convolution forward of .* was never tuned, and cannot be while"
+            ) as told:
+                y = case.run()
+            assert len(told) == 1
+            assert told[0].filename.endswith("problems.py"), "where the call stands"
+            with pytest.warns(dnn.TuningWarning, match="RNN forward of"):
+                network.assert_right(network.run())
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                case.assert_right(y, case.choice())
+                case.run()
+                network.run()
+                with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+                    assert plan.choice.algorithm == case.choice()
+            assert tuner.measured == 0
+        case.run()
+        assert tuner.measured == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(handle.device, "is_capturing", lambda stream: True)
+            del runs[:]
+            case.run()  # without a warning: it is known now
+            assert runs[0].algorithm == tuner.choose(problem_of(case)).algorithm
+
+
+def test_a_real_graph_can_be_recorded(handle: dnn.Handle, case: Case) -> None:
+    """On CUDA; the emulated device has no graphs."""
+    handle.synchronize()
+    handle.stream = handle.device.create_stream()
+    for tuned in (False, True):
+        out = poisoned(handle, case.output_spec)
+        case.run(out=out)  # plan and workspace are there
+        with dnn.autotuned(handle, cache=":memory:") as tuner, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            if tuned:
+                case.run(out=out)
+            handle.synchronize()
+            graph = handle.device.capture(lambda out=out: case.run(out=out), handle.stream)
+            assert tuner.measured == tuned
+            if handle.device.kind == "emulated":
+                assert graph is None
+                continue
+            assert graph is not None
+            assert [warning.category for warning in told] == ([] if tuned else [dnn.TuningWarning])
+            fill(out, 0xFF)
+            graph()
+            handle.synchronize()
+            algorithm = tuner.choose(problem_of(case)).algorithm if tuned else case.choice()
+            case.assert_right(out, algorithm)
+        del graph
+    handle.synchronize()
+
+
+# ---------------------------------------------------------------- the heuristic
+
+
+def asked_with(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle) -> list[dnn.MathType]:
+    """Return a list of the math types that the heuristic is asked with."""
+    real, asked = handle.api.cudnnGetConvolutionForwardAlgorithm_v7, []
+
+    def ask(*arguments: Any) -> None:
+        asked.append(read_convolution_spec(handle.api, arguments[3]).math_type)
+        real(*arguments)
+
+    monkeypatch.setattr(handle.api, HEURISTIC, ask)
+    return asked
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("dtype", "math_type", "expected"),
+    [
+        ("float16", "DEFAULT", "TENSOR_OP"),
+        ("bfloat16", "DEFAULT", "TENSOR_OP"),
+        ("float16", "FMA", "FMA"),
+        ("float16", "TENSOR_OP", "TENSOR_OP"),
+        ("bfloat16", "TENSOR_OP_ALLOW_CONVERSION", "TENSOR_OP_ALLOW_CONVERSION"),
+        ("float32", "DEFAULT", "DEFAULT"),
+        ("float32", "FMA", "FMA"),
+        ("float64", "DEFAULT", "DEFAULT"),
+    ],
+)
+def test_half_precision_prefers_tensor_cores(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, dtype: str, math_type: str, expected: str, layout: str
+) -> None:
+    """Where the user left the math type open, and named no algorithm."""
+    case = Case(handle, (2, 8, 9, 8), (8, 8, 3, 3), dtype, layout, padding=1, math_type=math_type)
+    asked = asked_with(monkeypatch, handle)
+    y = case.run()
+    with dnn.plan_convolution_forward(handle, case.x, case.w, case.conv) as plan:
+        assert plan.conv.math_type.name == math_type, "the spec stays the user's"
+        case.assert_right(y, plan.choice.algorithm, math_type=plan.choice.math_type)
+    assert [one.name for one in asked] == [expected] * 2
+    assert math_type != "FMA" or plan.choice.math_type == M.FMA
+
+
+def test_a_named_algorithm_keeps_the_math_type(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(handle, X, W, "float16", padding=1)
+    calls = forward_calls(monkeypatch, handle)
+    case.run(algorithm="implicit_gemm")
+    case.run(algorithm=dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA))
+    assert [call.math_type for call in calls] == [M.DEFAULT, M.FMA]
+    found = dnn.get_convolution_forward(handle, case.x, case.w, case.conv)
+    assert found[0].ok
+
+
+def test_an_rnn_without_a_chooser_runs_as_before(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(handle)
+    calls = count_calls(monkeypatch, handle.api, RNN_FORWARD, FORWARD)
+    network.assert_right(network.run())
+    assert calls == [RNN_FORWARD]

@@ -1,0 +1,196 @@
+"""`tune_model` with what really searches: its choices are right, whoever measures; what is remembered is only read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.harness import run_python
+
+import cudnnlite as dnn
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.claims import Claim
+from cudnnlite.autotune.model import ModelTuning, tune_model
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuner import Tuner
+from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+
+from .problems import Problem as Case
+from .test_plan import count_calls
+
+FMA = dnn.ConvolutionSpec(1, math_type="fma")
+W = {channels: (channels, 4, 3, 3) for channels in (2, 3, 5, 6)}
+X = (2, 4, 9, 8)
+CONVOLUTIONS = [ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(w), FMA) for w in W.values()]
+LSTM = RNNForwardProblem(dnn.RNNSpec("lstm", 6, 8, math_type="fma"), dnn.RNNDataSpec((5, 4, 6)))
+PROBLEMS = [*CONVOLUTIONS, LSTM, CONVOLUTIONS[0]]
+WAYS = ("here", "pool", "threads", "processes")
+
+
+@contextmanager
+def working(way: str) -> Iterator[dict[str, Any]]:
+    """Yield the arguments that let one or two work."""
+    if way == "threads":
+        with ThreadPoolExecutor(2) as executor:
+            yield {"executor": executor}
+    elif way == "processes":
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+            yield {"executor": executor}
+    else:
+        yield {"workers": 1 if way == "here" else 2}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.sqlite"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few samples do, in this process: how well times are taken is tested elsewhere."""
+    for name, value in (("_ROUNDS", 2), ("_FURTHER_ROUNDS", 0), ("_SAMPLE_MS", 0.0), ("_MOST_CALLS", 1)):
+        monkeypatch.setattr(f"cudnnlite.timing.{name}", value)
+    monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 4099)
+
+
+def check(tuning: ModelTuning, device: Any) -> None:
+    """Check that it has everything, and that its choices compute what they should."""
+    assert tuning.failed == ()
+    assert [tuned.problem for tuned in tuning.tunings] == [*CONVOLUTIONS, LSTM]
+    assert [tuned.count for tuned in tuning.tunings] == [2, 1, 1, 1, 1]
+    assert tuning.total_ms == pytest.approx(sum(t.count * t.chosen.time_ms for t in tuning.tunings))
+    assert tuning.facts["device"] == device.facts().name
+    with dnn.Handle(device) as handle:
+        for tuned, w in zip(tuning.tunings, W.values(), strict=False):
+            case = Case(handle, X, w, padding=1, math_type="fma")
+            case.assert_right(case.run(algorithm=tuned.chosen), tuned.chosen.algorithm)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: str) -> None:
+    with working(way) as options:
+        tuning = tune_model(PROBLEMS, device=device, cache=path, **options)
+        check(tuning, device)
+        assert (tuning.measured, tuning.remembered) == (5, 0)
+        assert {worker.uuid for worker in tuning.workers} == {device.facts().uuid}
+        assert all((worker.process == os.getpid()) == (way in ("here", "threads")) for worker in tuning.workers) or (
+            way == "pool"
+        )
+        again = tune_model(PROBLEMS, device=device, cache=path, **options)
+    check(again, device)
+    if device.kind == "emulated":
+        assert not path.exists()
+        assert again.remembered == 0
+        return
+    assert (again.measured, again.remembered) == (0, 5)
+    assert [tuple(tuned.table) for tuned in again.tunings] == [tuple(tuned.table) for tuned in tuning.tunings]
+    with dnn.Handle(device) as handle, TuningCache(path) as cache:
+        tuner = Tuner(handle, cache)
+        assert [tuner.choose(tuned.problem) for tuned in tuning.tunings] == [tuned.chosen for tuned in tuning.tunings]
+        assert tuner.measured == 0
+
+
+@pytest.mark.gpu
+def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = dnn.device.get_device("cuda")
+    tune_model(PROBLEMS, device=device, cache=path)
+    running = [name for name, function in FUNCTIONS.items() if function.needs_device and hasattr(device.api, name)]
+    assert {"cudnnConvolutionForward", "cudnnCreate", "cudnnRNNForward"} <= set(running)
+    calls = count_calls(monkeypatch, device.api, *running)
+    for name in ("allocate", "create_stream", "elapsed_ms", "capture", "copy_in"):
+        monkeypatch.setattr(device, name, None)
+    tuning = tune_model(PROBLEMS, device=device, cache=path)
+    assert (tuning.remembered, calls) == (5, [])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
+    seen = dnn.device.visible_gpus()
+    with working(way) as options:
+        tuning = tune_model(PROBLEMS, device="cuda", cache=path, **options)
+    assert tuning.measured == 5
+    assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in seen}
+    assert len({worker.uuid for worker in tuning.workers}) <= len(seen)
+    assert dnn.device.get_device("cuda").facts() == seen[0]
+    claim = Claim(list(enumerate(seen)))
+    assert claim.gpu == dnn.device.get_device(f"cuda:{claim.index}").facts()
+    claim.close()
+
+
+@pytest.mark.gpu
+def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
+    code = """
+        import multiprocessing, sys
+        from concurrent.futures import ProcessPoolExecutor
+        import cudnnlite as dnn
+        from cudnnlite.autotune.model import tune_model
+        from cudnnlite.problems import ConvolutionForwardProblem
+        problem = ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
+            try:
+                tune_model([problem], executor=executor, cache=sys.argv[1])
+            except dnn.NoDeviceError as error:
+                print(error)
+    """
+    assert 'get_context("spawn")' in run_python(code, path).stdout
+
+
+def test_two_programs_at_once_double_nothing_and_lose_nothing(device: Any, path: Path) -> None:
+    code = """
+        import sys
+        import cudnnlite as dnn
+        from cudnnlite.autotune.model import tune_model
+        from cudnnlite.problems import ConvolutionForwardProblem
+        problems = [ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((k, 4, 3, 3)))
+                    for k in (2, 3, 5, 6)]
+        tuning = tune_model(problems, device=sys.argv[2], cache=sys.argv[1], workers=1)
+        print(tuning.measured, tuning.remembered)
+    """
+    where = f"{device.kind}:{device.index}"
+    with ThreadPoolExecutor(2) as executor:
+        both = [executor.submit(run_python, code, path, where) for _ in range(2)]
+        told = [tuple(map(int, future.result().stdout.split())) for future in both]
+    if device.kind == "emulated":
+        assert told == [(4, 0)] * 2
+        assert not path.exists()
+    else:
+        assert sum(measured for measured, _ in told) == 4
+        assert all(sum(each) == 4 for each in told)
+        with TuningCache(path) as cache:
+            assert len(cache) == 4
+
+
+def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
+    tuning = tune_model(PROBLEMS, device=handle, cache=":memory:", policy=TuningPolicy(max_error=1e-30))
+    assert len(tuning.failed) == 5
+    assert tuning.total_ms is None
+    for tuned in tuning.tunings:
+        assert "the bound is 1.0e-30" in tuned.why_none
+        assert tuned.why_none in str(tuning)
+
+
+def test_problems_that_cudnn_refuses_are_told_apart(handle: dnn.Handle) -> None:
+    # cuDNN does not convolve 8-bit integers like this, on either device
+    refused = ConvolutionForwardProblem(dnn.TensorSpec((1, 3, 8, 8), "int8"), dnn.FilterSpec((2, 3, 3, 3), "int8"))
+    tuning = tune_model([refused, CONVOLUTIONS[0]], device=handle, cache=":memory:")
+    assert [tuned.problem for tuned in tuning.failed] == [refused]
+    assert tuning.failed[0].why_none
+    assert tuning.tunings[1].chosen is not None
+
+
+def test_a_model_under_one_workspace(handle: dnn.Handle) -> None:
+    tuning = tune_model(PROBLEMS, device=handle, cache=":memory:")
+    for size, total in tuning.pareto():
+        choices = tuning.assign(size)
+        assert max(row.workspace for row in choices) <= size
+        spent = sum(tuned.count * row.time_ms for tuned, row in zip(tuning.tunings, choices, strict=True))
+        assert spent == pytest.approx(total)
+    assert tuning.pareto()[-1][1] == pytest.approx(tuning.total_ms)
