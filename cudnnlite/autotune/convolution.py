@@ -89,7 +89,7 @@ def search_convolution_forward(
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         trial = _Trial(handle, problem, own, stack)
         deterministic = _determinism(handle, problem)
-        reported = _reported(handle, problem, own)
+        reported = _reported(handle, problem, own, limit)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
@@ -189,7 +189,8 @@ class _Trial:
             device.copy_within(y.ptr, self._before.ptr, y.nbytes, stream)
         plan(self._x, self._w, out=y)
         if self._reference is None:
-            return row
+            inexact = "" if policy.max_error is None else "its error was not measured"
+            return replace(row, why_not=inexact)
         error, max_error = self._reference.errors_of(y)
         dtype, math_type = self._problem.y.dtype, row.math_type
         wrong = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
@@ -207,11 +208,13 @@ def _determinism(handle: Handle, problem: ConvolutionForwardProblem) -> dict[Con
 
 
 def _reported(
-    handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, DeviceArray]
+    handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, DeviceArray], limit: int | None
 ) -> dict[tuple[Any, MathType], float]:
     """Return the times that cudnnFind reports, by algorithm and math type; none where it fails."""
     try:
-        found = find_convolution_forward(handle, operands["x"], operands["w"], problem.conv, out=operands["out"])
+        found = find_convolution_forward(
+            handle, operands["x"], operands["w"], problem.conv, out=operands["out"], workspace_limit=limit
+        )
     except (CudnnError, DeviceMemoryError):
         return {}
     return {(row.algorithm, row.math_type): row.time_ms for row in found if row.ok and row.time_ms is not None}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import uuid
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
@@ -22,23 +20,18 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.remembered import Remembered, identity_of
-from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import SEARCHES, Tuner
-from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
-from cudnnlite.autotune.workers import Answer, CachePlace, Task, Worker, identify, tune_task, tune_with
+from cudnnlite.autotune.tuning_run import TuningRun
+from cudnnlite.autotune.worker_pool import WorkerPool
+from cudnnlite.autotune.workers import Worker, identify
 from cudnnlite.device import Device, default_device, get_device, visible_gpus
-from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
+from cudnnlite.errors import ArgumentError
 from cudnnlite.handle import Handle
 from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems import Problem
-from cudnnlite.results import AlgorithmTable
 from cudnnlite.version import __version__
-from cudnnlite.warn import warn_user
 
 __all__ = ["ModelTuning", "tune_model"]
-
-_TRIES = 2  # of a problem whose worker process died
-_ON_THIS_MACHINE = (ThreadPoolExecutor, ProcessPoolExecutor)
 
 
 def tune_model(
@@ -114,7 +107,7 @@ def tune_model(
     >>> with ProcessPoolExecutor(4, mp_context=spawn) as executor:  # doctest: +SKIP
     ...     tuning = dnn.tune_model(problems, executor=executor)
 
-    In threads, each with a handle of its own:
+    In threads, each with a handle of its own; not for the objective "latency", because they take turns on the host:
 
     >>> with ThreadPoolExecutor(2) as executor:  # doctest: +SKIP
     ...     tuning = dnn.tune_model(problems, executor=executor)
@@ -136,20 +129,24 @@ def tune_model(
         if not isinstance(cache, TuningCache):
             cache = stack.enter_context(TuningCache(cache))
         where = _Where.of(device, policy, executor)
-        run = _Run(listed, Remembered(cache, where.policy, where.device, where.memory), report)
+        known = Remembered(cache, where.policy, where.device, where.memory)
+        run = TuningRun(listed, known, report)
         missing = run.look_up()
+
+        def tuner() -> Tuner:
+            return Tuner(where.handle or stack.enter_context(Handle(where.local)), known.cache, known.policy)
+
         if missing and executor is not None:
-            run.spread(executor, missing, where, None)
+            run.spread(missing, executor, where.spec)
         elif missing:
             assert where.local is not None
-            more = min(workers or where.gpus, len(missing)) - 1
             if where.local.kind == "cuda":  # further workers shall take other GPUs
                 stack.callback(Claim([(where.local.index, where.local.facts())]).close)
-            tuner = Tuner(where.handle or stack.enter_context(Handle(where.local)), cache, policy)
+            more = min(workers or where.gpus, len(missing)) - 1
             if more:
-                run.spread(stack.enter_context(WorkerPool(more)), missing, where, tuner)
+                run.spread(missing, stack.enter_context(WorkerPool(more)), where.spec, tuner)
             else:
-                run.work(missing, tuner)
+                run.work(missing, tuner())
     return ModelTuning(run.tunings, _facts(where, run.workers), skipped, notes, run.workers)
 
 
@@ -192,8 +189,8 @@ class _Where(NamedTuple):
             limit = handle.workspace.limit_for(None)
         spec = default_device() if device is None else f"cuda:{device}" if type(device) is int else device
         is_open = isinstance(spec, str) and spec.lower() in ("cuda", "auto")
-        if executor is not None and not isinstance(executor, _ON_THIS_MACHINE) and isinstance(spec, str):
-            identity, memory = executor.submit(identify, spec, uuid.uuid4().hex).result()
+        if executor is not None and isinstance(spec, str) and not _is_on_this_machine(executor):
+            identity, memory = executor.submit(identify, spec, os.urandom(16).hex()).result()
             return cls(spec, identity, memory, policy.within(limit, memory), None, None, 0)
         local = get_device(device) if handle is None else handle.device
         identity, memory = identity_of(local), local.memory_info()[1]
@@ -205,146 +202,10 @@ class _Where(NamedTuple):
         return cls(spec, identity, memory, policy.within(limit, memory), local, handle, gpus)
 
 
-class _Run:
-    """One call of `tune_model`: its problems, and what became of each."""
+def _is_on_this_machine(executor: Executor) -> bool:
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor  # much, for who only imports cudnnlite
 
-    def __init__(self, listed: tuple[ListedProblem, ...], known: Remembered, report: Report) -> None:
-        self._listed, self._known, self._report = listed, known, report
-        self._tuned: dict[int, TunedProblem] = {}
-        self._told = False
-        self.workers: Counter[Worker] = Counter()
-
-    @property
-    def tunings(self) -> tuple[TunedProblem, ...]:
-        """What became of every problem, in the order of the list."""
-        return tuple(self._tuned[index] for index in range(len(self._listed)))
-
-    def look_up(self) -> list[int]:
-        """Answer what is remembered; return the numbers of the other problems."""
-        missing = []
-        for index, listed in enumerate(self._listed):
-            table = self._known.table(listed.problem)
-            if table is None:
-                missing.append(index)
-            else:
-                self._finish(index, table, from_cache=True)
-        return missing
-
-    def work(self, missing: Iterable[int], tuner: Tuner) -> None:
-        """Tune problems in this thread."""
-        for index in missing:
-            self._take(index, tune_with(tuner, self._listed[index].problem))
-
-    def spread(self, executor: Executor, missing: list[int], where: _Where, tuner: Tuner | None) -> None:
-        """Let an executor tune problems, and this thread too if it has a tuner.
-
-        Of a future nothing is asked but `result`, `cancel`, `done` and `add_done_callback`.
-        """
-        finished: SimpleQueue[Future[Answer]] = SimpleQueue()
-        waiting: dict[Future[Answer], int] = {}
-        tries: Counter[int] = Counter()
-        like = (where.device.gpu, where.device.compute_capability)
-        place = CachePlace.of(self._known.cache)
-
-        def submit(index: int) -> None:
-            problem = self._listed[index].problem
-            task = Task(problem, where.policy, where.spec, like, place, uuid.uuid4().hex)
-            try:
-                future = executor.submit(tune_task, task)
-            except BrokenExecutor as error:
-                self._fail(index, error)
-                return
-            except RuntimeError as error:
-                raise ArgumentError(f"executor={executor!r} takes no work: {error}") from error
-            waiting[future] = index
-            tries[index] += 1
-            future.add_done_callback(finished.put)
-
-        try:
-            for index in missing:
-                submit(index)
-            while waiting:
-                future = self._first_done(finished, waiting, tries, tuner)
-                if future not in waiting:  # taken back
-                    continue
-                index = waiting.pop(future)
-                try:
-                    self._take(index, future.result())
-                except CudnnliteError:  # the worker cannot work: nor could it tune the others
-                    raise
-                except WorkerDiedError as error:
-                    if tries[index] < _TRIES:
-                        warn_user(f"{error}; what it was at is tried once more", TuningWarning)
-                        submit(index)
-                    else:
-                        self._fail(index, f"{error}; as before, when it was tried first")
-                except Exception as error:  # whose fault it is cannot be told from here
-                    self._fail(index, error)
-        finally:
-            self._abandon(waiting)
-
-    def _first_done(
-        self,
-        finished: SimpleQueue[Future[Answer]],
-        waiting: dict[Future[Answer], int],
-        tries: Counter[int],
-        tuner: Tuner | None,
-    ) -> Future[Answer]:
-        """Return a future that is done; meanwhile tune what no worker has begun, from the end, if there is a tuner."""
-        while tuner is not None and finished.empty():
-            for future in reversed(waiting):
-                # not what a worker died of
-                if tries[waiting[future]] == 1 and future.cancel():
-                    break
-            else:
-                break
-            index = waiting.pop(future)
-            self.work([index], tuner)
-        return finished.get()
-
-    def _abandon(self, waiting: dict[Future[Answer], int]) -> None:
-        """Take back what nobody waits for any more; of what is done already, nothing shall be lost."""
-        for future in waiting:
-            future.cancel()
-        for future in waiting:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._keep(future.result())
-
-    def _take(self, index: int, answer: Answer) -> None:
-        self._keep(answer)
-        if answer.worker.device != self._known.device and not self._told:
-            self._told = True
-            warn_user(
-                f"{answer.worker} measured for itself; asked for is {self._known.device}. What it found is remembered for "
-                "what it has",
-                TuningWarning,
-            )
-        if answer.table is None:
-            self._fail(index, answer.why_none)
-        else:
-            self.workers[answer.worker] += not answer.from_cache
-            self._finish(index, answer.table, answer.from_cache)
-
-    def _keep(self, answer: Answer) -> None:
-        if answer.entry is not None:
-            self._known.keep(answer.entry)
-
-    def _fail(self, index: int, why: str | BaseException) -> None:
-        told = why if isinstance(why, str) else f"not tuned: {type(why).__name__}: {why}".rstrip(": ")
-        table = AlgorithmTable((), title=str(self._listed[index].problem), timing="none")
-        self._add(index, table, None, told, False)
-
-    def _finish(self, index: int, table: AlgorithmTable, from_cache: bool) -> None:
-        try:
-            self._add(index, table, table.best(), "", from_cache)
-        except NoAlgorithmError as error:
-            self._add(index, table, None, str(error), from_cache)
-
-    def _add(self, index: int, table: AlgorithmTable, chosen: Any, why_none: str, from_cache: bool) -> None:
-        problem, count, names = (getattr(self._listed[index], name) for name in ("problem", "count", "names"))
-        tuned = TunedProblem(problem, table, chosen, why_none, count, names, from_cache)
-        self._tuned[index] = tuned
-        self._report(len(self._tuned), len(self._listed), tuned)
+    return isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
 
 
 def _facts(where: _Where, workers: Counter[Worker]) -> dict[str, Any]:

@@ -107,6 +107,7 @@ class Tuner:
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.policy = policy or TuningPolicy()
         self.measured = 0
+        self._memory = handle.device.memory_info()[1]  # asked here: while a graph is recorded CUDA may not be asked
         self._emulated: dict[TuningKey, TuningEntry] = {}  # times of the emulated device, which go nowhere else
         self._choices: OrderedDict[Hashable, AlgorithmResult] = OrderedDict()
         self._told: set[Problem] = set()
@@ -116,6 +117,17 @@ class Tuner:
         """What times are measured on and with: part of every key."""
         facts, handle = self.handle.device.facts(), self.handle
         return DeviceIdentity(facts.name, facts.compute_capability, facts.driver, handle.version, handle.device.kind)
+
+    def close(self) -> None:
+        """Close the cache, if it was opened here; harmless when called again."""
+        if self.owns_cache:
+            self.cache.close()
+
+    def __enter__(self) -> Tuner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def tune(self, problem: Problem, operands: Mapping[str, Any] | None = None) -> AlgorithmTable:
         """Return every candidate for a problem, the best first: remembered, or measured now.
@@ -218,7 +230,7 @@ class Tuner:
         return self._look_up(problem, {}, self._policy_within(self.handle.workspace.limit_for(None))) is not None
 
     def _policy_within(self, limit: int | None) -> TuningPolicy:
-        return self.policy.within(limit, self.handle.device.memory_info()[1])
+        return self.policy.within(limit, self._memory)
 
     def _key(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
         full = [name for name, value in alignments.items() if type(value) is int and value > 0 == value % ALIGNMENT]
@@ -230,9 +242,8 @@ class Tuner:
         entry = self._emulated.get(key) if self.device.is_emulated else self.cache.get(key)
         if entry is None:
             return None
-        memory = self.handle.device.memory_info()[1]
         timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
-        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=memory)
+        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=self._memory)
 
     def _measure(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable:
         with self._device_alone():
@@ -312,14 +323,12 @@ def autotuned(
     ArgumentError
         As in `Tuner`.
     """
-    tuner = Tuner(handle, cache, policy)
-    before, handle.chooser = handle.chooser, tuner
-    try:
-        yield tuner
-    finally:
-        handle.chooser = before
-        if tuner.owns_cache:
-            tuner.cache.close()
+    with Tuner(handle, cache, policy) as tuner:
+        before, handle.chooser = handle.chooser, tuner
+        try:
+            yield tuner
+        finally:
+            handle.chooser = before
 
 
 def _search_for(problem: Any) -> Search:

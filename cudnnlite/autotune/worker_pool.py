@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
@@ -86,6 +82,9 @@ class _Process:
     """A process, and the pipe to it."""
 
     def __init__(self) -> None:
+        import subprocess  # these two take longer to import than all of this package's own
+        from multiprocessing import Pipe
+
         self._pipe, theirs = Pipe()
         paths = [path for path in sys.path if isinstance(path, str)]
         code = f"import sys; sys.path[:] = {paths!r}; from {_MODULE} import serve; serve({theirs.fileno()})"
@@ -114,21 +113,26 @@ class _Process:
 
     def end(self, *, kill: bool = False) -> str:
         """Wait until the process has ended, and say how."""
+        from signal import Signals
+        from subprocess import TimeoutExpired
+
         if kill:  # it closed its pipe: it has ended, or is about to
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(TimeoutExpired):
                 self._process.wait(1)
             self._process.kill()
         self._pipe.close()
         try:
             code = self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"killed by {Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 def serve(descriptor: int) -> None:
     """Answer the calls that come through a pipe, until it is closed: the life of a worker process."""
+    from multiprocessing.connection import Connection
+
     with Connection(descriptor) as pipe, suppress(EOFError, OSError):
         while True:
             function, arguments, options = pipe.recv()

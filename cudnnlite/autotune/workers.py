@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,7 +86,7 @@ class Worker(NamedTuple):
     @classmethod
     def on(cls, device: Device) -> Worker:
         """Return what this process is on a device."""
-        return cls(socket.gethostname(), os.getpid(), identity_of(device), device.facts().uuid)
+        return cls(os.uname().nodename, os.getpid(), identity_of(device), device.facts().uuid)
 
     def __str__(self) -> str:
         return f"{self.host}, process {self.process}, {self.device.gpu} {self.uuid}"
@@ -195,7 +194,7 @@ def _machine() -> tuple[str, str]:
         boot = _BOOT.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):
         boot = ""
-    return socket.gethostname(), boot
+    return os.uname().nodename, boot
 
 
 def _identity(folder: Path) -> tuple[int, int]:

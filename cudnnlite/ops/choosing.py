@@ -33,14 +33,17 @@ def tuned_choice(
     chooser = handle.chooser
     if chooser is None:
         return None
-    aligned = tuple((name, alignment_of(array)) for name, array in operands.items() if array is not None)
-    full = (key, aligned, limit)
+    # the last byte of an address says what it is aligned to, and costs less
+    full = (key, *[None if array is None else array.ptr % ALIGNMENT for array in operands.values()], limit)
     try:
         found = chooser.recall(full)
     except TypeError:  # unhashable: an argument of a wrong type, which making the problem names
         problem()
         raise
-    return chooser.choose(problem(), dict(aligned), limit, full) if found is None else found
+    if found is not None:
+        return found
+    aligned = {name: alignment_of(array) for name, array in operands.items() if array is not None}
+    return chooser.choose(problem(), aligned, limit, full)
 
 
 def alignment_of(array: DeviceArray) -> int:

@@ -298,8 +298,11 @@ def plan_convolution_forward(
     kind = _parse_algorithm(algorithm)
     if kind is None and handle.chooser is not None and problem.y.size:
         posed = ConvolutionForwardProblem(problem.x, problem.w, problem.conv, problem.y, alpha, beta)
-        arrays_ = {name: array for name, array in (("x", x), ("w", w), ("out", out)) if isinstance(array, DeviceArray)}
-        kind = tuned_choice(handle, posed, lambda: posed, limit, **arrays_)
+        known = {
+            name: array if isinstance(array, DeviceArray) else None
+            for name, array in zip(("x", "w", "out"), (x, w, out), strict=True)
+        }
+        kind = tuned_choice(handle, posed, lambda: posed, limit, **known)
     return ConvolutionForwardPlan(handle, problem, kind, limit, alpha, beta)
 
 

@@ -187,7 +187,7 @@ def rnn_forward(
         limit = on_device(handle, workspace, "workspace").nbytes  # what is chosen must make do with it
     choice = _tuned(handle, spec, data, training, algorithm, limit)
     request = make_request(handle, spec, data, training, choice, padding_fill, dropout_state, limit)
-    if algorithm is None:  # what was tuned is a guess too: it was measured with similar lengths, maybe
+    if choice is not algorithm:  # what was tuned is a guess too: it was measured with similar lengths, maybe
         request = request._replace(guessed=True)
     arguments = {
         "lengths": None if lengths is None else data.lengths,

@@ -181,8 +181,8 @@ def test_the_limit_is_told(handle: dnn.Handle, case: Case, chooser: Chooser) -> 
 
 
 def test_a_choice_that_needs_more_than_the_limit_is_refused(handle: dnn.Handle, case: Case, chooser: Chooser) -> None:
-    chooser.choice = dnn.AlgorithmResult(A.GEMM, M.FMA)
-    with pytest.raises(dnn.WorkspaceLimitError, match="GEMM needs a workspace of"):
+    chooser.choice = dnn.AlgorithmResult(A.WINOGRAD_NONFUSED, M.FMA)
+    with pytest.raises(dnn.WorkspaceLimitError, match="WINOGRAD_NONFUSED needs a workspace of"):
         case.run(workspace_limit=1)
 
 
@@ -351,13 +351,13 @@ def test_a_plan_with_lengths_of_few(handle: dnn.Handle, chooser: Chooser, steps:
 def test_with_a_buffer_of_ones_own_the_choice_makes_do(handle: dnn.Handle, chooser: Chooser) -> None:
     chooser.choice = None
     network = Network(handle)
-    own = handle.empty((1 << 20,), "uint8")
+    own = handle.empty((16 << 20,), "uint8")  # a GPU wants 8 MiB
     network.assert_right(network.run(workspace=own))
-    network.assert_right(network.run(workspace=own, workspace_limit="2 MiB"))
-    handle.workspace.limit = "3 MiB"
+    network.assert_right(network.run(workspace=own, workspace_limit="32 MiB"))
+    handle.workspace.limit = "48 MiB"
     network.assert_right(network.run(workspace=own))
     network.assert_right(network.run())
-    assert [limit >> 20 for *_, limit in chooser.asked] == [1, 2, 1, 3]
+    assert [limit >> 20 for *_, limit in chooser.asked] == [16, 32, 16, 48]
 
 
 RNN_WRONG: dict[str, Any] = {
@@ -660,10 +660,11 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
             assert runs[0].algorithm == tuner.choose(problem_of(case)).algorithm
 
 
-def test_a_real_graph_can_be_recorded(handle: dnn.Handle, case: Case) -> None:
-    """On CUDA; the emulated device has no graphs."""
+def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
+    """On CUDA; the emulated device has no graphs.  What belongs to another stream cannot be waited for in one."""
     handle.synchronize()
     handle.stream = handle.device.create_stream()
+    case = Case(handle, X, W, padding=1, math_type="fma")
     for tuned in (False, True):
         out = poisoned(handle, case.output_spec)
         case.run(out=out)  # plan and workspace are there
@@ -678,7 +679,7 @@ def test_a_real_graph_can_be_recorded(handle: dnn.Handle, case: Case) -> None:
                 assert graph is None
                 continue
             assert graph is not None
-            assert [warning.category for warning in told] == ([] if tuned else [dnn.TuningWarning])
+            assert sum(warning.category is dnn.TuningWarning for warning in told) == (not tuned)
             fill(out, 0xFF)
             graph()
             handle.synchronize()

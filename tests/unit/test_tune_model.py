@@ -16,7 +16,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import report
-from cudnnlite.autotune import model, workers
+from cudnnlite.autotune import model, tuning_run, workers
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
@@ -464,7 +464,7 @@ def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
     def confused(task):
         return workers.tune_task(workers.Task(task.problem, task.policy, "cuda:1", None, task.place))
 
-    monkeypatch.setattr(model, "tune_task", confused)
+    monkeypatch.setattr(tuning_run, "tune_task", confused)
     with (
         ThreadPoolExecutor(1) as executor,
         pytest.warns(TuningWarning, match="Pretend B.*asked for.*Pretend A") as told,
@@ -847,3 +847,17 @@ def test_the_pool_is_ended_when_all_is_done(there, path, monkeypatch):
     (pool,) = made
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(os.getpid)
+
+
+@pytest.mark.parametrize("way", ["here", "pool", "threads"])
+def test_what_the_progress_raises_is_raised(there, path, way):
+    calls = []
+
+    def refuse(done, total, tuned):
+        calls.append(done)
+        raise ValueError("the caller's")
+
+    with ways(way) as options, pytest.raises(ValueError, match="the caller's"):
+        tune_model(PROBLEMS, cache=path, progress=refuse, **options)
+    assert calls == [1]
+    assert set(entries(path)) == set(there.searched)

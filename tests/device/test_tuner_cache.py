@@ -1,0 +1,338 @@
+"""What a tuner remembers: found by everybody for whom it holds, by nobody else; and several that tune at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.device import DeviceFacts
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.problems import Problem
+
+from .problems import Problem as Case
+from .problems import with_gaps
+from .test_memory import used
+from .test_plan import count_calls
+from .test_tuner import FMA, HEURISTIC, LSTM, PROBLEMS, RUNNING, SMALL, WORKSPACE, W, X, Y, hurry, tuner_of
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+def test_times_of_the_emulated_device_are_never_written(handle: dnn.Handle, tmp_path: Path) -> None:
+    """And times of a GPU are.  The tuner itself remembers both."""
+    path = tmp_path / "tuning.sqlite"
+    on_gpu = handle.device.kind == "cuda"
+    with TuningCache(path) as cache:
+        tuner = tuner_of(handle, cache)
+        for problem in PROBLEMS.values():
+            table = tuner.tune(problem)
+            assert tuner.is_remembered(problem)
+            assert list(tuner.tune(problem)) == list(table)
+        assert tuner.measured == 2
+        assert len(cache) == len(cache.entries()) == 2 * on_gpu
+        again = tuner_of(handle, cache)
+        again.tune(SMALL)
+        assert again.measured == (not on_gpu)
+    assert path.exists() == on_gpu
+
+
+class Pretender(EmulatedDevice):
+    """An emulated device that passes for a GPU, so that what it measures is remembered."""
+
+    kind = "cuda"
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts("NVIDIA Pretender", "9.0", "570.86.10", "GPU-0")
+
+
+@pytest.fixture
+def remembering(device: Any) -> Iterator[dnn.Handle]:
+    """A handle whose times are worth remembering: a GPU's, or a pretender's."""
+    own = device if device.kind == "cuda" else Pretender(41, capacity="256 MiB")
+    with dnn.Handle(own) as handle:
+        yield handle
+    assert device.kind == "cuda" or used(own) == 0
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[TuningCache]:
+    with TuningCache(tmp_path / "tuning.sqlite") as cache:
+        yield cache
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_what_was_measured_once_is_found(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    problem = PROBLEMS[kind]
+    first = tuner_of(remembering, cache)
+    table = first.tune(problem)
+    (entry,) = cache.entries()
+    assert entry.rows == tuple(table)
+    assert entry.chosen == 0
+    assert entry.title == table.title
+    assert entry.timing == table.timing
+    assert entry.seconds > 0
+    assert entry.key.problem == problem
+    assert entry.key.device.kind == "cuda"
+    calls = count_calls(
+        monkeypatch, remembering.api, *RUNNING, HEURISTIC, WORKSPACE, "cudnnSetStream", "cudnnBuildRNNDynamic"
+    )
+    with TuningCache(cache.path) as opened:
+        second = tuner_of(remembering, opened)
+        assert second.is_remembered(problem)
+        found = second.tune(problem)
+        assert second.choose(problem) == table.best()
+    assert calls == [], "nothing is launched, and nothing asked"
+    assert second.measured == 0
+    assert list(found) == list(table)
+    assert found.title == table.title
+    assert found.timing.startswith(f"{table.timing}, remembered from 20")
+    assert found.explain() == table.explain()
+    assert found.pareto() == table.pareto()
+
+
+def test_a_remembered_choice_is_right(remembering: dnn.Handle, cache: TuningCache) -> None:
+    case = Case(remembering, X, W, padding=1, math_type="fma")
+    tuner_of(remembering, cache).tune(SMALL)
+    with TuningCache(cache.path) as opened:
+        choice = tuner_of(remembering, opened).choose(SMALL)
+    case.assert_right(case.run(algorithm=choice), choice.algorithm)
+
+
+def test_a_limit_within_a_remembered_table(remembering: dnn.Handle, cache: TuningCache) -> None:
+    """A percentage is of this device's memory, also where the table comes from the file."""
+    tuner_of(remembering, cache).tune(SMALL)
+    found = tuner_of(remembering, cache).tune(SMALL)
+    assert found.best("100%") == found[0]
+    assert found.best("0%").workspace == 0
+
+
+CHANGED_FACTS = {"name": "NVIDIA H300", "compute_capability": "10.0", "driver": "999.1"}
+
+
+@pytest.mark.parametrize("changed", [*CHANGED_FACTS, "cudnn", "kind"])
+def test_on_anything_else_it_is_measured_again(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    facts, version = remembering.device.facts(), remembering.version
+    with monkeypatch.context() as patch:
+        if changed in CHANGED_FACTS:
+            other = facts._replace(**{changed: CHANGED_FACTS[changed]})
+            patch.setattr(remembering.device, "facts", lambda: other)
+        elif changed == "cudnn":
+            patch.setattr(dnn.Handle, "version", property(lambda _: version + 1))
+        else:
+            patch.setattr(type(remembering.device), "kind", "emulated")
+        tuner = tuner_of(remembering, cache)
+        assert not tuner.is_remembered(SMALL)
+        tuner.tune(SMALL)
+        assert tuner.measured == 1
+        assert len(cache) == (1 if changed == "kind" else 2), "the other entry is kept"
+    assert tuner_of(remembering, cache).is_remembered(SMALL)
+
+
+def test_another_gpu_of_the_same_kind_finds_it(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    other = remembering.device.facts()._replace(uuid="GPU-1")
+    monkeypatch.setattr(remembering.device, "facts", lambda: other)
+    assert tuner_of(remembering, cache).is_remembered(SMALL)
+
+
+# Of every field of a policy a value under which something else may be the right choice.
+CHANGED_POLICY: dict[str, Any] = {
+    "objective": "latency", "workspace_limit": 1 << 20, "deterministic": True, "max_error": 1e-3, "math_type": "FMA",
+    "allow_tf32": False, "layouts": ("NHWC",), "flush_l2": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(dnn.TuningPolicy)])
+def test_under_another_policy_it_is_measured_again(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
+    monkeypatch.setattr("cudnnlite.timing._L2_BYTES", 1 << 20)
+    tuner_of(remembering, cache).tune(SMALL)
+    other = tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]})
+    assert getattr(other.policy, name) != getattr(dnn.TuningPolicy(), name)
+    assert not other.is_remembered(SMALL)
+    other.tune(SMALL)
+    assert other.measured == 1
+    assert len(cache) == 2
+    assert tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]}).is_remembered(SMALL)
+    assert tuner_of(remembering, cache).is_remembered(SMALL)
+
+
+OTHERS = {
+    "x": dataclasses.replace(SMALL, x=dnn.TensorSpec((1, *X[1:])), y=None),
+    "layout": dataclasses.replace(SMALL, x=dnn.TensorSpec(X, layout="NHWC"), y=None),
+    "w": dataclasses.replace(SMALL, w=dnn.FilterSpec((5, *W[1:])), y=None),
+    "conv": dataclasses.replace(SMALL, conv=FMA.replace(padding=0), y=None),
+    "math_type": dataclasses.replace(SMALL, conv=FMA.replace(math_type="default")),
+    "y": dataclasses.replace(SMALL, y=with_gaps(Y, "float32")),
+    "alpha": dataclasses.replace(SMALL, alpha=2.0),
+    "beta": dataclasses.replace(SMALL, beta=1.0),
+    "rnn": LSTM,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_problem_is_measured_itself(remembering: dnn.Handle, cache: TuningCache, name: str) -> None:
+    tuner = tuner_of(remembering, cache)
+    tuner.tune(SMALL)
+    assert not tuner.is_remembered(OTHERS[name])
+    tuner.tune(OTHERS[name])
+    assert tuner.measured == 2
+    assert tuner.is_remembered(SMALL)
+    assert len(cache) == 2
+
+
+@pytest.mark.parametrize(
+    ("alignments", "limit", "again"),
+    [
+        ({}, None, False),
+        ({"x": 256, "w": 4096, "out": 256}, None, False),
+        ({"x": 4}, None, True),
+        ({"out": 128}, None, True),
+        ({}, 1 << 30, True),
+        ({}, 0, True),
+    ],
+    ids=str,
+)
+def test_alignment_and_limit_are_part_of_what_is_remembered(
+    remembering: dnn.Handle, cache: TuningCache, alignments: dict[str, int], limit: int | None, again: bool
+) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    for _ in range(2):
+        tuner = tuner_of(remembering, cache)
+        tuner.choose(SMALL, alignments, limit)
+        assert tuner.measured == again
+        again = False
+
+
+def test_what_cannot_be_used_is_not_remembered(remembering: dnn.Handle, cache: TuningCache) -> None:
+    tuner = tuner_of(remembering, cache, max_error=0)
+    assert not any(row.ok for row in tuner.tune(SMALL))
+    assert len(cache) == 0
+    tuner.tune(SMALL)
+    assert tuner.measured == 2
+
+
+def test_a_read_only_cache_is_used_and_not_written(remembering: dnn.Handle, cache: TuningCache, tmp_path: Path) -> None:
+    tuner_of(remembering, cache).tune(SMALL)
+    shipped = tmp_path / "shipped.sqlite"
+    assert cache.export(shipped) == 1
+    before = shipped.read_bytes()
+    with TuningCache(shipped, read_only=True) as opened:
+        tuner = tuner_of(remembering, opened)
+        tuner.tune(SMALL)
+        assert tuner.measured == 0
+        tuner.tune(LSTM)
+        tuner.tune(LSTM)
+        assert tuner.measured == 1, "it is kept in memory"
+    assert shipped.read_bytes() == before
+
+
+def test_a_path_makes_a_cache_of_ones_own(remembering: dnn.Handle, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "own.sqlite"
+    tuner = dnn.Tuner(remembering, path)
+    assert tuner.owns_cache
+    assert tuner.cache.path == path
+    tuner.tune(SMALL)
+    tuner.cache.close()
+    again = dnn.Tuner(remembering, str(path))
+    assert again.is_remembered(SMALL)
+    again.cache.close()
+    with TuningCache(path) as opened:
+        assert not dnn.Tuner(remembering, opened).owns_cache
+        assert dnn.Tuner(remembering, opened).is_remembered(SMALL)
+
+
+def test_the_default_is_the_users_file(
+    remembering: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine.sqlite"))
+    tuner = dnn.Tuner(remembering)
+    assert tuner.cache.path == tmp_path / "mine.sqlite"
+    assert tuner.policy == dnn.TuningPolicy()
+    tuner.tune(SMALL)
+    tuner.cache.close()
+    assert (tmp_path / "mine.sqlite").exists()
+
+
+# ---------------------------------------------------------------- several at once
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one_cache", "one_file"])
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_two_that_ask_at_once_measure_once(remembering: dnn.Handle, tmp_path: Path, kind: str, shared: bool) -> None:
+    """Each on a thread with a handle of its own; whoever is second waits, and finds what the first measured."""
+    path, problem = tmp_path / "tuning.sqlite", PROBLEMS[kind]
+    barrier, found = threading.Barrier(3), []
+    common = TuningCache(path)
+
+    def work() -> None:
+        with dnn.Handle(remembering.device) as handle:
+            own = common if shared else TuningCache(path)
+            tuner = tuner_of(handle, own)
+            barrier.wait()
+            try:
+                table = tuner.tune(problem)
+                found.append((tuner.measured, tuple(table), handle.chooser))
+            finally:
+                if not shared:
+                    own.close()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(measured for measured, *_ in found) == [0, 0, 1]
+    assert len({rows for _, rows, _ in found}) == 1
+    assert [chooser for *_, chooser in found] == [None] * 3
+    assert len(common) == 1
+    common.close()
+
+
+def test_one_that_measures_keeps_the_device_to_itself(remembering: dnn.Handle, cache: TuningCache) -> None:
+    """Two different problems at once would disturb each other's times."""
+    inside, most, lock = [], [], threading.Lock()
+    real = remembering.device.elapsed_ms
+
+    def elapsed(work: Any, stream: Any) -> float:
+        with lock:
+            inside.append(threading.get_ident())
+            most.append(len(set(inside)))
+        try:
+            return real(work, stream)
+        finally:
+            with lock:
+                inside.remove(threading.get_ident())
+
+    def tune(problem: Problem) -> None:
+        with dnn.Handle(remembering.device) as handle:
+            tuner_of(handle, cache).tune(problem)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remembering.device, "elapsed_ms", elapsed)
+        threads = [threading.Thread(target=tune, args=(problem,)) for problem in (SMALL, LSTM, OTHERS["alpha"])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(cache) == 3
+    assert max(most) == 1
