@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -372,13 +372,14 @@ def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> b
     from cudnnlite.report.plots import save_chart
 
     good = True
-    for path, write in (
-        (html, lambda: write_html(html, tuning.tunings, tuning.facts)),
-        (plot, lambda: save_chart(plot, tuning.tunings, policy=tuning.policy)),
-    ):
+    writers: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
+        (html, lambda path: write_html(path, tuning.tunings, tuning.facts)),
+        (plot, lambda path: save_chart(path, tuning.tunings, policy=tuning.policy)),
+    )
+    for path, write in writers:
         try:
             if path is not None:
-                write()
+                write(path)
                 tell(f"{path} is written")
         except (CudnnliteError, OSError) as error:
             good = False

@@ -109,7 +109,7 @@ class Wanted:
     def _convolution(self) -> ConvolutionForwardProblem:
         (x_text,), (w_text,) = self.input, self.filter
         x_shape, w_shape = _sizes("--input", x_text), _sizes("--filter", w_text)
-        given = {
+        given: dict[str, Any] = {
             **{name: _steps(f"--{name}", getattr(self, name)) for name in ("padding", "stride", "dilation")},
             "groups": self.groups,
             "math_type": self.math_type,

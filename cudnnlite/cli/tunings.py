@@ -96,7 +96,7 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
 def summary_table(tunings: Sequence[TunedProblem], policy: Policy) -> list[str]:
     """Return a line for each problem, and the total."""
     time = "ms a call" if _is_latency(policy) else "ms"
-    rows = [("count", time, "total ms", "workspace", "choice", "from", "problem")]
+    rows: list[tuple[str, ...]] = [("count", time, "total ms", "workspace", "choice", "from", "problem")]
     for tuned in tunings:
         source = "cache" if tuned.from_cache else "measured"
         row = tuned.chosen

@@ -69,7 +69,7 @@ def render(tunings: Sequence[TunedProblem], facts: Mapping[str, Any], policy: Po
     with plain_style():
         sections = [_section(number, tuned, policy, number in charted) for number, tuned in enumerate(tunings)]
         overview = _overview(tunings, policy) if len(tunings) > 1 else []
-    return environment.get_template("report.html").render(
+    page: str = environment.get_template("report.html").render(
         heading=_heading(tunings, facts),
         emulated=_is_emulated(tunings, facts),
         tiles=_tiles(tunings, policy),
@@ -79,6 +79,7 @@ def render(tunings: Sequence[TunedProblem], facts: Mapping[str, Any], policy: Po
         overview=overview,
         sections=sections,
     )
+    return page
 
 
 def _heading(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> str:
