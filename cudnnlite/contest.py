@@ -8,9 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite import recording
+from cudnnlite.enums import Status
+from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
 from cudnnlite.handle import Handle
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.timing import GIVE_UP, Stopwatch
+
+_REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
 
 
 class Contest:
@@ -81,36 +85,58 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
         return not row.ok, time is None, 0.0 if time is None else time
 
     found = sorted(rows, key=order)
-    if found and not latency:
+    if found:
         best = found[0]
         found[1:] = [
-            replace(row, remark=_joined(row.remark, "within the noise of the first")) if _alike(best, row) else row
+            replace(row, remark=_joined(row.remark, "within the noise of the first"))
+            if _alike(best, row, latency)
+            else row
             for row in found[1:]
         ]
     return found
 
 
-def _alike(best: AlgorithmResult, row: AlgorithmResult) -> bool:
+def _alike(best: AlgorithmResult, row: AlgorithmResult, latency: bool) -> bool:
     """Tell whether the distance of two medians is less than half the distance between the quartiles of either."""
-    if not row.ok or best.time_ms is None or row.time_ms is None or best.spread_ms is None or row.spread_ms is None:
+    if not row.ok:
         return False
-    return row.time_ms - best.time_ms <= max(best.spread_ms, row.spread_ms) / 2
+    times = [other.call_us if latency else other.time_ms for other in (best, row)]
+    spreads = [other.call_spread_us if latency else other.spread_ms for other in (best, row)]
+    if None in times or None in spreads:
+        return False
+    return times[1] - times[0] <= max(spreads) / 2  # type: ignore[operator, type-var]
 
 
 def _joined(*remarks: str) -> str:
     return "; ".join(dict.fromkeys(remark for remark in remarks if remark))
 
 
+def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemoryError) -> AlgorithmResult:
+    """Return the row of a candidate that could not be run, with the reason, and whether that may be gone another time.
+
+    What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs back, unless the device has
+    not got so much.
+    """
+    fits = row.workspace < handle.device.memory_info()[1]
+    if isinstance(error, CudnnError):
+        why = "; ".join(error.notes) or error.detail
+        refused = int(error.status) // 1000 in _REFUSALS
+        return replace(row, status=Status(error.status), why_not=why, transient=not refused and fits)
+    return replace(row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError))
+
+
 @contextmanager
 def own_stream(handle: Handle) -> Iterator[Any]:
     """Put the handle on a stream of its own for the time of a search: one that can be captured.
 
-    Calls of a search are not what the program is asked for: `record_problems` leaves them out.
+    Whatever else the device has to do is waited for: it would disturb the times.  The handle's workspace limit does not count
+    meanwhile, because a search has one of its own.  Its calls are not what the program is asked for: `record_problems` leaves
+    them out.
     """
-    before = handle.stream
+    before, limit = handle.stream, handle.workspace.limit
+    handle.device.synchronize()
     own = handle.device.create_stream()
-    own.wait(before)
-    handle.stream = own
+    handle.stream, handle.workspace.limit = own, None
     try:
         with recording.paused():
             yield own
@@ -119,4 +145,4 @@ def own_stream(handle: Handle) -> Iterator[Any]:
             own.sync()
             handle.workspace.release(own)
         finally:
-            handle.stream = before
+            handle.stream, handle.workspace.limit = before, limit

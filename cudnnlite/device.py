@@ -84,6 +84,9 @@ class Device(Protocol):
     def activate(self) -> None:
         """Make it this thread's current device."""
 
+    def synchronize(self) -> None:
+        """Wait for everything on this device."""
+
     def stream(self, stream: Any) -> Any:
         """Return a stream object with `handle` and `sync()` for None, an address, or anyone's stream object."""
 

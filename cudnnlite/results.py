@@ -33,6 +33,8 @@ class AlgorithmResult:
         whichever is longer.
     host_us : float or None
         Microseconds until such a call returns.
+    call_spread_us : float or None
+        The distance between the quartiles of the samples that `call_us` is the median of.
     find_ms : float or None
         The time that cudnnFind reported.
     workspace : int
@@ -52,6 +54,8 @@ class AlgorithmResult:
         Why it cannot be used, where the status does not say it.
     remark : str
         What else is to be known of the row.
+    transient : bool
+        Whether the reason why it cannot be used may be gone another time: memory that others held.
     passed_over : tuple of (AlgorithmResult, str)
         On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
     """
@@ -72,6 +76,8 @@ class AlgorithmResult:
     find_ms: float | None = None
     max_error: float | None = None
     layout: str = ""
+    call_spread_us: float | None = None
+    transient: bool = False
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -206,14 +212,27 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             lines.append(f"  {_named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
         return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
 
-    def pareto(self) -> tuple[AlgorithmResult, ...]:
+    def pareto(self, objective: str = "device") -> tuple[AlgorithmResult, ...]:
         """Return the candidates that no other beats in both time and workspace, the fastest first.
 
         What a workspace limit costs is read from it: the choice under a limit is the first that fits.
+
+        Parameters
+        ----------
+        objective : str
+            Which time: "device" (`time_ms`) or "latency" (`call_us`).
+
+        Raises
+        ------
+        ArgumentError
+            No such objective.
         """
+        if objective not in ("device", "latency"):
+            raise ArgumentError(f"objective={objective!r}; allowed: 'device', 'latency'")
         front: list[AlgorithmResult] = []
-        timed = [row for row in self._rows if row.ok and row.time_ms is not None]
-        for row in sorted(timed, key=lambda row: (row.time_ms, row.workspace)):
+        name = "time_ms" if objective == "device" else "call_us"
+        timed = [row for row in self._rows if row.ok and getattr(row, name) is not None]
+        for row in sorted(timed, key=lambda row: (getattr(row, name), row.workspace)):
             if not front or row.workspace < front[-1].workspace:
                 front.append(row)
         return tuple(front)

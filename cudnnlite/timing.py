@@ -64,10 +64,13 @@ class CallTime(NamedTuple):
         From one to the next, with the device's work done: the host's time or the device's, whichever is longer.
     host_us : float
         Until it returns.
+    call_spread_us : float
+        The distance between the quartiles of the samples of `call_us`.
     """
 
     call_us: float
     host_us: float
+    call_spread_us: float = 0.0
 
 
 class Stopwatch:
@@ -107,8 +110,8 @@ class Stopwatch:
         """Return about how many milliseconds each takes, after a second look where the first run says little.
 
         A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
-        that took less than `_LOADING_MS` is recorded, and replayed once; where it is not recorded, or eager calls count, it
-        is run again if it took more than `GIVE_UP` times the best.
+        that took less than `_LOADING_MS` is recorded, and replayed once.  Where eager calls count it is run again instead;
+        also where it cannot be recorded, if it took more than `GIVE_UP` times the best.
         """
         looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
         self._best_first = min([self._best_first, *looked])
@@ -121,7 +124,9 @@ class Stopwatch:
         if recorded is not None:
             recorded()  # the first launch uploads the graph
             return min(first_ms, self._device.elapsed_ms(recorded, self._stream))
-        return min(first_ms, self._device.elapsed_ms(work, self._stream)) if first_ms > self._limit else first_ms
+        if self._eager or first_ms > self._limit:
+            return min(first_ms, self._device.elapsed_ms(work, self._stream))
+        return first_ms
 
     def is_worth(self, first_ms: float) -> bool:
         """Tell whether work that took so long may still turn out to be the best."""
@@ -183,7 +188,7 @@ class Stopwatch:
 
         rounds, further = (_ROUNDS, _FURTHER_ROUNDS) if thorough else (3, 0)
         taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
-        return [CallTime(*map(statistics.median, zip(*samples, strict=True))) for samples in taken]
+        return [_call_time(samples) for samples in taken]
 
     def close(self) -> None:
         """Give back the memory that flushing took; harmless when called again."""
@@ -242,6 +247,11 @@ class Stopwatch:
 def _summary(times: list[float], replayed: bool) -> Timing:
     low, median, high = _quartiles(times)
     return Timing(median, high - low, len(times), replayed)
+
+
+def _call_time(samples: list[CallTime]) -> CallTime:
+    low, median, high = _quartiles([sample.call_us for sample in samples])
+    return CallTime(median, statistics.median(sample.host_us for sample in samples), high - low)
 
 
 def _quartiles(times: list[float]) -> tuple[float, float, float]:

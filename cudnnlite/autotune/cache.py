@@ -142,9 +142,18 @@ class TuningCache:
 
         Where the file cannot be written it is kept in memory, with one warning for this cache; in a read-only cache
         without one.
+
+        Raises
+        ------
+        ArgumentError
+            Not an entry, or one of the emulated device, whose times say nothing of a GPU.
         """
         if not isinstance(entry, TuningEntry):
             raise ArgumentError(f"entry={entry!r} is not a TuningEntry")
+        if entry.key.device.is_emulated:
+            raise ArgumentError(
+                f"entry of {entry.key.device.gpu}: times of the emulated device are not kept in a cache"
+            )
         record = record_of(entry)  # refuses what could not be read again
         with self._lock:
             self._require_open()
@@ -158,6 +167,12 @@ class TuningCache:
                 self._kept[entry.key.text] = entry
                 if not self._file.barred:  # the user has been told
                     self._tell(f"{error}; what is tuned is kept in this process's memory only")
+
+    @property
+    def unsaved(self) -> int:
+        """How many entries are in this process's memory only, because the file could not be written."""
+        with self._lock:
+            return 0 if self._file is None else len(self._kept)
 
     def entries(
         self, *, gpu: str | None = None, cudnn: int | None = None, kind: str | None = None
@@ -268,6 +283,7 @@ class TuningCache:
             self._require_writable("merged into")
             entries, bad = read_cache(source)
             _tell_unreadable(bad, source)
+            entries = [entry for entry in entries if not entry.key.device.is_emulated]
             if self._file is not None:
                 records = [record_of(entry) for entry in entries]
                 taken = self._write(partial(insert, records=records, newer=True), create=bool(records)) or 0

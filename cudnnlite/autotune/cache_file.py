@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 from cudnnlite.autotune import sqlite_files
 from cudnnlite.autotune.entries import CREATE, SELECT, Record, TuningEntry, insert, readable, record_of
-from cudnnlite.autotune.keys import SCHEMA
 from cudnnlite.autotune.locks import exclusive, lock_paths
-from cudnnlite.autotune.sqlite_files import APPLICATION_ID, SIDECARS, Unfit, identity, is_damage
+from cudnnlite.autotune.sqlite_files import APPLICATION_ID, FILE_SCHEMA, SIDECARS, Unfit, identity, is_damage
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 from cudnnlite.warn import warn_user
 
@@ -271,7 +270,7 @@ def _transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3.Co
 def _make_table(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
     connection.execute(CREATE)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+    connection.execute(f"PRAGMA user_version = {FILE_SCHEMA}")
     insert(connection, records)
 
 

@@ -14,14 +14,15 @@ from cudnnlite.arrays import DeviceArray
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
-from cudnnlite.contest import Contest, own_stream
-from cudnnlite.enums import ConvolutionFwdAlgo, DataType, MathType, Status
+from cudnnlite.contest import Contest, failed, own_stream
+from cudnnlite.enums import ConvolutionFwdAlgo, DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.ops.convolution import ConvolutionForwardPlan
 from cudnnlite.ops.convolution_problem import ConvolutionProblem, filter_spec_of
 from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.ops.layout_conversion import conversion_layout
 from cudnnlite.ops.operands import on_device
 from cudnnlite.problems import ConvolutionForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
@@ -54,7 +55,11 @@ def check_operands(
     if not wanted <= set(operands) <= {"x", "w", "out"}:
         raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: x, w, out")
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
-    if own["x"].spec != problem.x or filter_spec_of(own["w"], problem.x) != problem.w:
+    # a filter of one tap, or of one channel, fits either format
+    w = own["w"].spec
+    filter_spec_of(own["w"], problem.x)  # says it better where it is none at all
+    fits = w.shape == problem.w.shape and w.dtype == problem.w.dtype and w.fits(problem.w.layout)
+    if own["x"].spec != problem.x or not fits:
         raise ArgumentError(f"x is {own['x'].spec}, w is {own['w'].spec}; the problem has {problem.x} and {problem.w}")
     if "out" in own and own["out"].spec != problem.y:
         raise ArgumentError(f"out is {own['out'].spec}; the problem has {problem.y}")
@@ -109,8 +114,8 @@ def candidates(problem: ConvolutionForwardProblem, policy: TuningPolicy) -> Iter
     layouts = [""]
     for layout in policy.layouts:
         name = layout_of_rank(layout, problem.x.rank)
-        if name and problem.x.vector == 1 and not (problem.x.fits(name) and problem.w.layout == name):
-            layouts.append(name)
+        if name and problem.x.vector == problem.y.vector == 1:
+            layouts.append(conversion_layout(problem, name))  # empty again where every operand lies so
     for layout in dict.fromkeys(layouts):
         for math_type in math_types(problem):
             for algorithm in ConvolutionFwdAlgo:
@@ -170,10 +175,8 @@ class _Trial:
             row = self._check(plan, row, policy)
             if not row.why_not:
                 contest.enter(key, lambda: plan(self._x, self._w, out=self._y))
-        except CudnnError as refused:
-            return replace(row, status=Status(refused.status), why_not=refused.detail)
-        except DeviceMemoryError as refused:
-            return replace(row, why_not=str(refused))
+        except (CudnnError, DeviceMemoryError) as error:
+            return failed(self._handle, row, error)
         except ArgumentError as refused:
             if not row.layout:
                 raise

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems import Problem, problem_from_plain
 
-SCHEMA = 1  # of the keys, and of the file that they are kept in: another meaning of either is another number
+SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 
 
 class HasPlain(Protocol):

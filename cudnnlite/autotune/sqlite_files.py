@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cudnnlite.autotune.entries import PROBE
-from cudnnlite.autotune.keys import SCHEMA
 
 APPLICATION_ID = 0x63444E4C  # "cDNL", in SQLite's header: whose file it is
+FILE_SCHEMA = 1  # of the tables; a file of an older one is to be brought up to date where it is opened for writing
 SIDECARS = ("-wal", "-shm", "-journal")
 BUSY_SECONDS = 10.0  # how long to wait while another process writes
 
@@ -191,9 +191,9 @@ def _check(connection: sqlite3.Connection, thorough: bool) -> None:
             if not (application or version or things):
                 raise Unfit("empty", "holds nothing")
             raise Unfit("foreign", "is another application's database")
-        if version > SCHEMA:
-            raise Unfit("newer", f"is of schema {version}, from a newer cudnnlite; this one has {SCHEMA}")
-        if version != SCHEMA:
+        if version > FILE_SCHEMA:
+            raise Unfit("newer", f"is of schema {version}, from a newer cudnnlite; this one has {FILE_SCHEMA}")
+        if version != FILE_SCHEMA:
             raise Unfit("damaged", f"is of schema {version}, which no cudnnlite has written")
         connection.execute(PROBE)
         if thorough:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.claims import measuring_alone
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.typical import typical
-from cudnnlite.errors import ArgumentError, TuningWarning
+from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
 from cudnnlite.handle import Handle
 from cudnnlite.ops.choosing import ALIGNMENT, alignment_of
 from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
@@ -69,6 +70,9 @@ class Tuner:
         Times of the emulated device are never written to a cache.
     policy : TuningPolicy, optional
         What is wanted: the least device time, if not given.
+    measure : bool
+        False: an operation for which nothing is remembered is left to the heuristic, with a warning; a fleet that was given
+        a file then measures nothing by itself.
 
     Attributes
     ----------
@@ -76,6 +80,8 @@ class Tuner:
         As given.
     measured : int
         How many problems this tuner measured itself.
+    measures : bool
+        Whether operations may measure.
     owns_cache : bool
         Whether the cache was opened here.
 
@@ -96,19 +102,28 @@ class Tuner:
         handle: Handle,
         cache: TuningCache | str | os.PathLike[str] | None = None,
         policy: TuningPolicy | None = None,
+        *,
+        measure: bool = True,
     ) -> None:
         if not isinstance(handle, Handle):
             raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
         handle.use()
         if policy is not None and not isinstance(policy, TuningPolicy):
             raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
+        if not isinstance(measure, bool):
+            raise ArgumentError(f"measure={measure!r}; allowed: True, False")
         self.handle = handle
+        self.measures = measure
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.policy = policy or TuningPolicy()
         self.measured = 0
         self._memory = handle.device.memory_info()[1]  # asked here: while a graph is recorded CUDA may not be asked
-        self._emulated: dict[TuningKey, TuningEntry] = {}  # times of the emulated device, which go nowhere else
+        # what goes nowhere else: times of the emulated device, tables from which something is missing that may be there later
+        self._own: dict[TuningKey, AlgorithmTable] = {}
+        self._hopeless: dict[
+            TuningKey, AlgorithmTable
+        ] = {}  # nothing in them can be chosen: operations need not measure again
         self._choices: OrderedDict[Hashable, AlgorithmResult] = OrderedDict()
         self._told: set[Problem] = set()
 
@@ -191,8 +206,9 @@ class Tuner:
         Returns
         -------
         AlgorithmResult or None
-            To be passed to an operation as `algorithm`.  None, with a warning, where it would have to be measured while a
-            CUDA graph is recorded on the handle's stream.
+            To be passed to an operation as `algorithm`.  None, with a warning, where it would have to be measured, but may
+            not: while a CUDA graph is recorded on the handle's stream, or without `measure`; or, where an operation asks (with
+            a key), if there is no memory for measuring.
 
         Raises
         ------
@@ -208,11 +224,20 @@ class Tuner:
         if table is None:
             problem = typical(problem)
             table = self._look_up(problem, aligned, policy)
+        if table is None and key is not None:
+            table = self._hopeless.get(self._key(problem, aligned, policy))
         if table is None:
-            if self.handle.device.is_capturing(self.handle.stream):
-                self._tell_untuned(problem)
+            why = self._why_not_now()
+            if not why:
+                try:
+                    table = self._measure(problem, aligned, policy)
+                except DeviceMemoryError as error:
+                    if key is None:
+                        raise
+                    why = f"for want of memory ({error})"
+            if table is None:
+                self._tell_untuned(problem, why)
                 return None
-            table = self._measure(problem, aligned, policy)
         choice = table.best()
         if key is not None:
             self._choices[key] = choice
@@ -239,7 +264,9 @@ class Tuner:
 
     def _look_up(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable | None:
         key = self._key(problem, alignments, policy)
-        entry = self._emulated.get(key) if self.device.is_emulated else self.cache.get(key)
+        if key in self._own:
+            return self._own[key]
+        entry = None if self.device.is_emulated else self.cache.get(key)
         if entry is None:
             return None
         timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
@@ -266,32 +293,50 @@ class Tuner:
         return table
 
     def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float = 0.0) -> None:
+        self._choices.clear()
+        untried = [row for row in table if row.transient]
+        if untried:
+            names = ", ".join(sorted({str(row.algorithm) for row in untried}))
+            why = untried[0].why_not or untried[0].status
+            warn_user(
+                f"{table.title}: {names} failed for a reason that may pass ({why}); the choice is kept for this tuner only",
+                TuningWarning,
+            )
         if not any(row.ok for row in table):
-            return  # nothing to choose from, maybe for want of memory: the next one may try again
+            self._hopeless[key] = table
+            return
+        if self.device.is_emulated or untried:
+            self._own[key] = table
+            return
+        self._own.pop(key, None)
         now = datetime.now(timezone.utc).isoformat()
         entry = TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__)
-        if self.device.is_emulated:
-            self._emulated[key] = entry
-        else:
-            self.cache.put(entry)
-        self._choices.clear()
+        self.cache.put(entry)
 
     @contextmanager
     def _device_alone(self) -> Iterator[None]:
-        """Let no other tuner with this cache measure on this device, which would disturb both, or measure the same."""
+        """Let no other tuner of this user measure on this device, or one with this cache measure the same."""
         if self.device.is_emulated:
             yield
         else:
-            with self.cache.exclusive(self.handle.device.facts().uuid):
+            # the first lock where processes share a temporary folder, the second where they share the cache
+            with measuring_alone(self.handle.device), self.cache.exclusive(self.handle.device.facts().uuid):
                 yield
 
-    def _tell_untuned(self, problem: Problem) -> None:
+    def _why_not_now(self) -> str:
+        """Return why nothing may be measured now; empty if it may."""
+        if not self.measures:
+            return "and this tuner does not measure"
+        if self.handle.device.is_capturing(self.handle.stream):
+            return "and cannot be while a CUDA graph is recorded"
+        return ""
+
+    def _tell_untuned(self, problem: Problem, why: str) -> None:
+        """Say once that a problem is left to the heuristic."""
         if problem not in self._told:
             self._told.add(problem)
             warn_user(
-                f"{problem} was never tuned, and cannot be while a CUDA graph is recorded; cuDNN's heuristic chooses. Make the "
-                "call once before recording, or tune it with tune_model",
-                TuningWarning,
+                f"{problem} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead", TuningWarning
             )
 
 
@@ -301,16 +346,18 @@ def autotuned(
     *,
     cache: TuningCache | str | os.PathLike[str] | None = None,
     policy: TuningPolicy | None = None,
+    measure: bool = True,
 ) -> Iterator[Tuner]:
     """Let every operation on a handle that names no algorithm use the tuned choice, until the block ends.
 
-    The first call of each kind measures, unless the choice is remembered: it takes a second or so, and waits for the device.
+    The first call of each kind measures, unless the choice is remembered, and waits for the device.  On an H200 that took 0.1 s
+    for a convolution, and 1.3 s for a recurrent network (medians), more where cuDNN compiles PERSIST_DYNAMIC.
 
     Parameters
     ----------
     handle : Handle
         Whose operations.
-    cache, policy
+    cache, policy, measure
         As in `Tuner`.
 
     Yields
@@ -323,7 +370,7 @@ def autotuned(
     ArgumentError
         As in `Tuner`.
     """
-    with Tuner(handle, cache, policy) as tuner:
+    with Tuner(handle, cache, policy, measure=measure) as tuner:
         before, handle.chooser = handle.chooser, tuner
         try:
             yield tuner

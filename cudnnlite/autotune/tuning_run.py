@@ -140,7 +140,8 @@ class TuningRun:
         if answer.table is None:
             self._fail(index, answer.why_none)
         else:
-            self.workers[answer.worker] += not answer.from_cache
+            if not answer.from_cache:
+                self.workers[answer.worker] += 1
             self._finish(index, answer.table, answer.from_cache)
 
     def _keep(self, answer: Answer) -> None:

@@ -234,10 +234,14 @@ def autotune(
         emulated = _is_emulated(where)
         if emulated:
             tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
+        unsaved = False
         saving = not (emulated or no_cache or read_only_cache)
         with _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened:
             progress.saved = Path(opened.path) if saving else None
             tuning = _tune(listed, where, opened, policy, workers, progress)
+            if opened.unsaved:
+                tell(f"{counted(opened.unsaved, 'problem')} could not be saved in {opened.path}")
+                progress.saved, unsaved = None, True
     written = _write_files(tuning, html, plot)  # before stdout, which a pipe may close
     if as_json:
         say(json.dumps(to_plain(tuning), indent=2))
@@ -245,7 +249,7 @@ def autotune(
         say("\n".join(lines_of(tuning, policy, progress.saved, explain=explain)))
     for tuned in tuning.failed:
         tell(f"no algorithm for {title_of(tuned)}: {why_none(tuned)}")
-    if not written:
+    if unsaved or not written:
         raise typer.Exit(1)
     if tuning.failed:
         raise typer.Exit(SOME_FAILED)

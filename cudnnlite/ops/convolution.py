@@ -394,6 +394,8 @@ def _problem(
 
 
 def _parse_algorithm(algorithm: Any) -> AlgorithmResult | ConvolutionFwdAlgo | None:
+    if isinstance(algorithm, AlgorithmResult) and not algorithm.ok:
+        raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
     if algorithm is None or isinstance(algorithm, AlgorithmResult):
         return algorithm
     if isinstance(algorithm, AlgorithmTable):

@@ -10,6 +10,7 @@ from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.convolution_problem import ConvolutionProblem
 from cudnnlite.ops.operands import HostScalars
+from cudnnlite.problems import ConvolutionForwardProblem
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
@@ -136,7 +137,7 @@ class _Conversion:
         )  # fmt: skip
 
 
-def conversion_layout(problem: ConvolutionProblem, wanted: str) -> str:
+def conversion_layout(problem: ConvolutionProblem | ConvolutionForwardProblem, wanted: str) -> str:
     """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
 
     Raises
@@ -163,7 +164,7 @@ def conversion_layout(problem: ConvolutionProblem, wanted: str) -> str:
     return layout
 
 
-def _memory_of(problem: ConvolutionProblem) -> dict[str, TensorSpec]:
+def _memory_of(problem: ConvolutionProblem | ConvolutionForwardProblem) -> dict[str, TensorSpec]:
     """Return the operands as tensors: a filter's memory is that of a packed one."""
     w = problem.w
     return {"x": problem.x, "w": TensorSpec(w.shape, w.dtype, w.layout), "y": problem.y}

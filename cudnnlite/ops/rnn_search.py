@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from cudnnlite import arrays
 from cudnnlite.accuracy import why_inexact
 from cudnnlite.arrays import DeviceArray
-from cudnnlite.contest import Contest, own_stream
+from cudnnlite.contest import Contest, failed, own_stream
 from cudnnlite.dtypes import itemsize
-from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, Status, parse_enum
+from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import on_device, use
@@ -151,6 +151,7 @@ def search_rnn_forward(
         hopeless = "" if compile_all else _why_too_large(spec)
         rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
+    how += ", operands not in the cache" * flush_l2
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
     return AlgorithmTable(
         rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
@@ -256,9 +257,7 @@ def _try_out(
                 contest.enter(request, candidate)
                 if compiles and contest.is_hopeless(request):
                     hopeless = f"not compiled: with {row.math_type} math it took more than {GIVE_UP:g} times the best"
-        except CudnnError as refused:
-            row = replace(row, status=Status(refused.status), why_not="; ".join(refused.notes) or refused.detail)
-        except DeviceMemoryError as refused:
-            row = replace(row, why_not=str(refused), workspace=plan.workspace if plan else 0)
+        except (CudnnError, DeviceMemoryError) as refusal:
+            row = failed(handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
         rows[request] = row
     return rows

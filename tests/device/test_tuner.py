@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -374,11 +375,17 @@ def test_what_fails_is_a_row(
 
     monkeypatch.setattr(handle.api, function, refuse)
     monkeypatch.setattr(handle.api, FIND, lambda *_: (_ for _ in ()).throw(dnn.CudnnError(FIND, status, "no")))
-    table = tuner_of(handle).tune(SMALL)
+    tuner = tuner_of(handle)
+    if status == S.NOT_SUPPORTED:
+        table = tuner.tune(SMALL)
+    else:
+        with pytest.warns(dnn.TuningWarning, match=r"GEMM failed for a reason that may pass \(for a reason\)"):
+            table = tuner.tune(SMALL)
     (row,) = (row for row in table if row.algorithm == A.GEMM)
     assert failed
     assert row.status == status
     assert row.why_not == "for a reason"
+    assert row.transient == (status != S.NOT_SUPPORTED)
     assert row.find_ms is None
     assert table[0].ok
     assert_ordered(table)
@@ -396,7 +403,11 @@ def test_memory_that_is_not_there_is_a_row(handle: dnn.Handle, monkeypatch: pyte
         return allocate(nbytes, stream)
 
     monkeypatch.setattr(handle.device, "allocate", little)
-    table = tuner_of(handle).tune(SMALL)
+    with pytest.warns(dnn.TuningWarning, match=r"may pass \(no more\); the choice is kept for this tuner only"):
+        table = tuner_of(handle).tune(SMALL)
+    assert {row.algorithm for row in table if row.transient} == {
+        row.algorithm for row in table if row.why_not == "no more"
+    }
     failed = {row.algorithm for row in table if row.why_not == "no more"}
     assert failed == {algorithm for algorithm, size in needed.items() if size == most}
     assert table[0].ok
@@ -549,9 +560,16 @@ def test_the_handles_limit_counts_too(device: Any, own: int | None) -> None:
         case.assert_right(case.run(algorithm=choice), choice.algorithm)
         if own is None:
             assert max(row.workspace for row in tuner.tune(SMALL)) > 0
-            free = tuner.choose(SMALL, limit=10**9)
+            table = tuner.tune(SMALL)
+            tuner.choose(SMALL, limit=10**9)
             assert tuner.measured == 2
-            assert free.ok
+            (other,) = (found for found in tuner._own.values() if found is not table)
+            # a limit of the call's own counts instead of the handle's: what nothing fitted was tried
+            with dnn.Handle(device) as unlimited:
+                expected = tuner_of(unlimited, workspace_limit=10**9).tune(SMALL)
+            known = {(row.algorithm, row.math_type): (row.ok, row.workspace) for row in expected}
+            assert {(row.algorithm, row.math_type): (row.ok, row.workspace) for row in other} == known
+            assert max(row.workspace for row in other if row.ok) > 0
 
 
 def test_a_limit_in_percent_is_of_the_devices_memory(handle: dnn.Handle) -> None:
@@ -850,7 +868,9 @@ def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPa
             handle.chooser = chooser
             world.ledger.fail(len(world.ledger.started) + nth + 1, status)
             try:
-                table = tuner.tune(problem)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", dnn.TuningWarning)  # of a choice that is not kept
+                    table = tuner.tune(problem)
             except dnn.CudnnError as error:
                 told = error.function, error.status
             failed = world.ledger.failed

@@ -2,7 +2,7 @@
 
 What a search does depends on the problem's number of filters, k, and on files in one folder: each search writes a line to
 'log'; 'wait-K' holds it up while it exists; 'die-K' kills the process that searches, 'die-once-K' the first one; 'fail-K' holds
-the name of the exception to raise; 'none-K' lets no candidate work.
+the name of the exception to raise; 'none-K' lets no candidate work; 'slow' makes all last 10 ms.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def search(handle: dnn.Handle, problem: Any, policy: Any, operands: Any) -> dnn.
         os.kill(os.getpid(), signal.SIGKILL)
     if (folder / f"die-{k}").exists():
         os.kill(os.getpid(), signal.SIGKILL)
+    if (folder / "slow").exists():
+        time.sleep(0.01)
     while (folder / f"wait-{k}").exists():
         time.sleep(0.005)
     if (folder / f"fail-{k}").exists():
@@ -103,7 +105,7 @@ class Pretence:
         )
         monkeypatch.setenv(FOLDER, str(folder))
         monkeypatch.setenv(GPUS, gpus)
-        monkeypatch.setenv("PYTHONPATH", str(folder))
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         monkeypatch.setenv("TMPDIR", str(folder))  # where the claims are
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         install(monkeypatch.setattr, monkeypatch.setitem)

@@ -228,6 +228,7 @@ def test_only_gpus_that_are_alike_work_together(tmp_path, monkeypatch, path):
     tune_model(PROBLEMS, cache=path)
     timer.join()
     assert {gpu for _, _, gpu, _ in there.log} == {0, 2}
+    assert len({process for _, process, _, _ in there.log}) == 2
 
 
 @pytest.mark.parametrize("way", ["threads", "processes"])
@@ -244,10 +245,12 @@ def test_workers_of_an_executor_take_a_gpu_each(there, path, way):
     assert len({process for _, process, _, _ in there.log}) == (1 if way == "threads" else 2)
 
 
+@pytest.mark.parametrize("cache", ["file", "memory"])
 @pytest.mark.parametrize("way", ["pool", "threads", "processes", "others"])
-def test_on_one_gpu_one_measures_at_a_time(one, path, way):
+def test_on_one_gpu_one_measures_at_a_time(one, path, way, cache):
+    one.ask("slow")
     with ways(way) as options:
-        tune_model([problem(k) for k in range(4, 16)], cache=path, **options)
+        tune_model([problem(k) for k in range(4, 16)], cache=path if cache == "file" else ":memory:", **options)
     steps = [what for _, _, _, what in one.log]
     assert steps == ["begins", "ends"] * 12
     if way == "pool":
@@ -267,6 +270,18 @@ def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
         assert tune_model(PROBLEMS[:3], cache=path, **options).remembered == 3
     with pytest.raises(AssertionError, match="made without need"):
         tune_model(PROBLEMS, cache=path)
+
+
+def test_what_another_program_measured_meanwhile_is_remembered(one, path):
+    class Late(Threaded):
+        def submit(self, function, *arguments):
+            if len(self.futures) == 1:  # what the worker has was asked for; no task was given yet
+                assert tune_model(PROBLEMS, cache=path, workers=1).measured == 5
+            return super().submit(function, *arguments)
+
+    tuning = tune_model(PROBLEMS, cache=path, executor=Late())
+    assert (tuning.measured, tuning.remembered, tuning.workers) == (0, 5, {})
+    assert one.searched == dict.fromkeys(KS, 1)
 
 
 def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
@@ -725,6 +740,15 @@ def test_a_bar_is_drawn_on_stderr_only(one, path, capfd):
     assert "2/2" in error
     assert "5/5" in error
     assert "2×3×8×9 * 8×3×3×3" in error
+
+
+def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("cudnnlite.autotune.progress.describe", lambda problem: print("the program's") or "short")
+    tune_model(PROBLEMS[:2], cache=path, progress=True)
+    out, error = capfd.readouterr()
+    assert out == "the program's\n" * 2
+    assert "short" in error
 
 
 @pytest.mark.parametrize("progress", [None, False])

@@ -16,7 +16,8 @@ from cudnnlite._raw.enums import ConvolutionFwdAlgo
 from cudnnlite.autotune import cache as cache_module
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.cache_path import default_path
-from cudnnlite.autotune.keys import SCHEMA, TuningKey
+from cudnnlite.autotune.keys import TuningKey
+from cudnnlite.autotune.sqlite_files import FILE_SCHEMA
 from cudnnlite.errors import ClosedError, TuningCacheError
 
 from .tuning_entries import EARLY, H100, H200, LATE, entry, rnn
@@ -449,7 +450,7 @@ def test_merge_of_an_unfit_file_changes_nothing(filled, tmp_path, damage):
 
 def test_merge_of_a_file_from_a_newer_version(filled, tmp_path):
     other = shutil.copy(filled, tmp_path / "other")
-    sql(other, f"PRAGMA user_version = {SCHEMA + 1}")
+    sql(other, f"PRAGMA user_version = {FILE_SCHEMA + 1}")
     with restarted(filled) as cache, pytest.raises(TuningCacheError, match="from a newer cudnnlite"):
         cache.merge(other)
 

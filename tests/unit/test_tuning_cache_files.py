@@ -16,7 +16,7 @@ import pytest
 from cudnnlite.autotune import cache as cache_module
 from cudnnlite.autotune import cache_file, sqlite_files
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.keys import SCHEMA
+from cudnnlite.autotune.sqlite_files import FILE_SCHEMA
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
 from .tuning_entries import LATE, entry, run_child
@@ -154,9 +154,9 @@ def test_a_file_with_nothing_in_it_becomes_a_cache(path, blank):
 
 
 def test_a_file_from_a_newer_version_is_left_alone(filled):
-    sql(filled, f"PRAGMA user_version = {SCHEMA + 1}", "ALTER TABLE entries RENAME TO tunings")
+    sql(filled, f"PRAGMA user_version = {FILE_SCHEMA + 1}", "ALTER TABLE entries RENAME TO tunings")
     with nothing_written(filled.parent):
-        with pytest.warns(TuningCacheWarning, match=f"schema {SCHEMA + 1}, from a newer cudnnlite.*left as it is"):
+        with pytest.warns(TuningCacheWarning, match=f"schema {FILE_SCHEMA + 1}, from a newer cudnnlite.*left as it is"):
             cache = TuningCache(filled)
         with cache:
             assert cache.get(entry().key) is None
@@ -172,7 +172,7 @@ def test_a_file_from_a_newer_version_is_left_alone(filled):
 def test_one_that_is_replaced_by_a_good_one_is_used_again(filled, tmp_path):
     good = tmp_path / "good"
     shutil.copy(filled, good)
-    sql(filled, f"PRAGMA user_version = {SCHEMA + 1}")
+    sql(filled, f"PRAGMA user_version = {FILE_SCHEMA + 1}")
     with pytest.warns(TuningCacheWarning, match="newer"):
         cache = TuningCache(filled)
     with cache:

@@ -309,12 +309,13 @@ ROW_VALUES = {
     "math_type": [*MathType, MathType(17)],
     "status": [*Status, Status(3999)],
     "deterministic": [True, False, None],
+    "transient": [True, False],
     "workspace": [0, 1, 2**40],
     "reserve": [None, 0, 2**40],
     **{name: ["", "NHWC", 'a "quoted"\nline, café, 卷积, \U0001f600'] for name in ("why_not", "remark", "layout")},
     **{
         name: [None, 0.0, 1e-300, 0.1 + 0.2, float("nan"), float("inf"), -float("inf")]
-        for name in ("time_ms", "error", "spread_ms", "call_us", "host_us", "find_ms", "max_error")
+        for name in ("time_ms", "error", "spread_ms", "call_us", "host_us", "call_spread_us", "find_ms", "max_error")
     },
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import pickle
@@ -105,6 +106,22 @@ def test_threads_claim_apart_and_let_go_when_they_end(pretend):
     assert {one.index, other.index} == {0, 1}
     assert again is one
     gc.collect()
+    assert there.left_over == []
+
+
+def test_a_forked_process_leaves_its_parents_claim(pretend):
+    there = pretend("A")
+    code = """
+        import os, sys
+        from cudnnlite.autotune.claims import Claim
+        from cudnnlite.device import visible_gpus
+        claim = Claim(list(enumerate(visible_gpus())))
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            print([name for name in os.listdir(sys.argv[1]) if name.endswith(".claim")])
+    """
+    assert run_python(code, there.folder).stdout == f"['cudnnlite-{os.getuid()}-GPU-0.0.claim']\n"
     assert there.left_over == []
 
 
@@ -336,6 +353,18 @@ def test_a_task_writes_into_the_cache_that_it_reaches(pretend, tmp_path):
     assert there.searched == {5: 2}
 
 
+def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
+    pretend("A")
+
+    def handle(device):
+        with open(claims._path("GPU-0", "lock"), "rb") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return dnn.Handle(device)
+
+    monkeypatch.setattr(workers, "Handle", handle)
+    assert tune_task(Task(problem(4), TuningPolicy(), "cuda")).table is not None
+
+
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
@@ -398,6 +427,7 @@ def test_a_pool_calls_functions_in_processes_of_their_own():
         futures = [pool.submit(os.getpid) for _ in range(6)]
         processes = {future.result() for future in futures}
         assert pool.submit(int, "10", base=2).result() == 2
+        assert pool.submit(os.getsid, 0).result() in processes  # Ctrl-C on a terminal does not reach it
         with pytest.raises(ValueError, match="invalid literal"):
             pool.submit(int, "x").result()
         with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
