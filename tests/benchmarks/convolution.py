@@ -4,7 +4,7 @@
 
 The problems are DeepBench's 94 training convolutions and the distinct layers of ResNet-50 at batch 32.  Each is timed as CUDA
 graphs of calls, replayed, between two events, in shuffled rounds with all the peers among them; medians.  PyTorch runs with
-`cudnn.benchmark = True`.  'best' is the least of all candidates that came within a quarter of the choice when they were tuned,
+`cudnn.benchmark = True`.  'best' is the least of all candidates that took at most twice the choice's time when they were tuned,
 timed again here.  Where the choice, the best and PyTorch lie within a few percent, these are taken in more rounds.
 
 With `--eager` the tuner's objective is latency, and the times are wall times of eager calls.
@@ -147,7 +147,7 @@ def run(handle, shape, config, eager):
     x, w, y = (operands[name] for name in ("x", "w", "out"))
     found = dnn.find_convolution_forward(handle, x, w, problem.conv, out=y)
     ranked = dnn.get_convolution_forward(handle, x, w, problem.conv, out=y)
-    ours, limit = table.best(), 1.25
+    ours, limit = table.best(), 2.0
     cost = (lambda row: row.call_us) if eager else (lambda row: row.time_ms)
     wanted = {"ours": ours, "find": found.best(), "heuristic": ranked.best()}
     if eager:

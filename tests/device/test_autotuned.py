@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.typical import rounded
 from cudnnlite.descriptors import read_convolution_spec
@@ -658,6 +659,58 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
             del runs[:]
             case.run()  # without a warning: it is known now
             assert runs[0].algorithm == tuner.choose(problem_of(case)).algorithm
+
+
+def test_without_memory_for_measuring_the_program_goes_on(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that works without the tuner works with it."""
+    out = poisoned(handle, case.output_spec)
+    case.run(out=out)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        search = tuner_module.SEARCHES[ConvolutionForwardProblem]._replace(operands_of=no_memory)
+        monkeypatch.setitem(tuner_module.SEARCHES, ConvolutionForwardProblem, search)
+        for first in (True, False):
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                case.run(out=out)
+            assert len(told) == first
+        case.assert_right(out, case.choice())
+        with pytest.raises(dnn.DeviceMemoryError, match="nothing left"):
+            tuner.choose(problem_of(case))  # asked for itself
+        assert tuner.measured == 0
+
+
+def no_memory(*_: Any) -> Any:
+    raise dnn.DeviceMemoryError("nothing left")
+
+
+def test_nothing_is_measured_where_that_is_not_wanted(handle: dnn.Handle, case: Case) -> None:
+    with dnn.autotuned(handle, cache=":memory:", measure=False) as tuner:
+        with pytest.warns(dnn.TuningWarning, match="and this tuner does not measure: cuDNN's heuristic chooses"):
+            y = case.run()
+        case.assert_right(y, case.choice())
+        assert tuner.measured == 0
+        tuner.tune(problem_of(case))  # asked for by name
+        assert tuner.measured == 1
+        assert case.run() is not None  # and found from now on, without a warning
+
+
+def test_what_nothing_satisfies_is_measured_once(handle: dnn.Handle, case: Case) -> None:
+    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(max_error=0)) as tuner:
+        for _ in range(3):
+            with pytest.raises(dnn.NoAlgorithmError, match="the bound is 0"):
+                case.run()
+        assert tuner.measured == 1
+
+
+def test_a_row_that_failed_is_refused(handle: dnn.Handle, case: Case) -> None:
+    wrong = dnn.AlgorithmResult(A.GEMM, M.FMA, why_not="wrong: relative error 5.0e-01")
+    for row in (wrong, dnn.AlgorithmResult(A.GEMM, M.FMA, dnn.Status.NOT_SUPPORTED)):
+        with pytest.raises(
+            dnn.ArgumentError, match=r"algorithm=GEMM .* cannot be used: (wrong: relative|NOT_SUPPORTED)"
+        ):
+            case.run(algorithm=row)
 
 
 def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:

@@ -231,6 +231,32 @@ def test_what_cannot_be_used_is_not_remembered(remembering: dnn.Handle, cache: T
     assert tuner.measured == 2
 
 
+def test_what_failed_for_a_passing_reason_is_not_remembered(
+    remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that others held: the next tuner tries again, this one goes on with what it has."""
+    allocate, most = remembering.device.allocate, [0]
+
+    def little(nbytes: int, stream: Any) -> Any:
+        if most[0] and nbytes >= most[0]:
+            raise dnn.DeviceMemoryError("others have it")
+        return allocate(nbytes, stream)
+
+    monkeypatch.setattr(remembering.device, "allocate", little)
+    most[0] = max(row.workspace for row in tuner_of(remembering, ":memory:").tune(SMALL) if row.ok)
+    assert most[0] > 0
+    tuner = tuner_of(remembering, cache)
+    with pytest.warns(dnn.TuningWarning, match="others have it"):
+        table = tuner.tune(SMALL)
+    assert any(row.transient for row in table)
+    assert list(tuner.tune(SMALL)) == list(table)
+    assert (tuner.measured, len(cache)) == (1, 0)
+    most[0] = 0
+    again = tuner_of(remembering, cache)
+    assert not any(row.transient for row in again.tune(SMALL))
+    assert (again.measured, len(cache)) == (1, 1)
+
+
 def test_a_read_only_cache_is_used_and_not_written(remembering: dnn.Handle, cache: TuningCache, tmp_path: Path) -> None:
     tuner_of(remembering, cache).tune(SMALL)
     shipped = tmp_path / "shipped.sqlite"

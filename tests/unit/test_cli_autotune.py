@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import cudnnlite as dnn
 from cudnnlite import report
 from cudnnlite.autotune import model
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
@@ -408,3 +409,14 @@ def test_a_layout_that_is_converted_is_named():
     heading = next(line for line in result.stdout.splitlines() if line.startswith("algorithm "))
     assert heading.split()[:3] == ["algorithm", "math", "in"]
     assert "not FFT (DEFAULT, TENSOR_OP, FMA, in NHWC): " in result.stdout
+
+
+def test_what_could_not_be_saved_is_not_called_saved(monkeypatch, tmp_path):
+    """A full disk: the figures are printed, and the exit code says that something is missing."""
+    monkeypatch.setattr(TuningCache, "unsaved", 1)
+    monkeypatch.setattr(cli_autotune, "_is_emulated", lambda device: False)
+    result = autotune(*CONVOLUTION, "--cache", str(tmp_path / "full.sqlite"))
+    assert result.exit_code == 1
+    assert f"1 problem could not be saved in {tmp_path / 'full.sqlite'}" in result.stderr
+    assert "chosen" in result.stdout
+    assert "saved in" not in result.stdout

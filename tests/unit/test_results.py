@@ -568,3 +568,16 @@ def test_every_field_tells_rows_apart(name):
     other = dataclasses.replace(TUNED[3], **{name: changes.get(name, 77)})
     assert other != TUNED[3]
     assert len({other, TUNED[3], pickle.loads(pickle.dumps(other))}) == 2
+
+
+def test_the_front_of_each_objective():
+    rows = [
+        AlgorithmResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1005.0, workspace=9),
+        AlgorithmResult(A.GEMM, MathType.FMA, time_ms=1.1, call_us=1102.0, workspace=5),
+        AlgorithmResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
+    ]
+    table = AlgorithmTable(rows, title="t", timing="t")
+    assert table.pareto() == (rows[0], rows[1])
+    assert table.pareto("latency") == (rows[2], rows[1])
+    with pytest.raises(ArgumentError, match="objective='host'; allowed: 'device', 'latency'"):
+        table.pareto("host")

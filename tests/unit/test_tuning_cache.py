@@ -16,7 +16,7 @@ from cudnnlite._raw.enums import ConvolutionFwdAlgo
 from cudnnlite.autotune import cache as cache_module
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.cache_path import default_path
-from cudnnlite.autotune.keys import TuningKey
+from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.autotune.sqlite_files import FILE_SCHEMA
 from cudnnlite.errors import ClosedError, TuningCacheError
 
@@ -546,3 +546,13 @@ def test_what_is_no_name(path, name):
         pytest.raises(ArgumentError, match=r"name=.*; allowed: a string that is not empty"),
     ):
         cache.exclusive(name)
+
+
+@pytest.mark.parametrize("place", [":memory:", "file"])
+def test_times_of_the_emulated_device_are_refused(tmp_path, place):
+    emulated = DeviceIdentity("emulated (NumPy)", "", "", 92800, kind="emulated")
+    with TuningCache(tmp_path / "own" if place == "file" else place) as cache:
+        with pytest.raises(ArgumentError, match="times of the emulated device are not kept"):
+            cache.put(entry(1, device=emulated))
+        cache.put(entry(1))
+        assert (len(cache), cache.unsaved) == (1, 0)

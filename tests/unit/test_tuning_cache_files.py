@@ -538,6 +538,7 @@ def test_a_full_disk(filled, full, tmp_path):
         assert len(caught) == 1
         assert found_in(cache, 2 * MANY) == list(range(2 * MANY))
         assert len(cache) == len(cache.entries()) == 2 * MANY
+        assert cache.unsaved == MANY
         with nothing_written(tmp_path):
             with pytest.raises(TuningCacheError, match=r"tuning\.sqlite: database or disk is full"):
                 cache.merge(other)
