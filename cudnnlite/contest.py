@@ -11,7 +11,7 @@ from cudnnlite import recording
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
 from cudnnlite.handle import Handle
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.results import AlgorithmResult, within_noise
 from cudnnlite.timing import GIVE_UP, Stopwatch
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -89,22 +89,11 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
         best = found[0]
         found[1:] = [
             replace(row, remark=_joined(row.remark, "within the noise of the first"))
-            if _alike(best, row, latency)
+            if within_noise(best, row, latency=latency)
             else row
             for row in found[1:]
         ]
     return found
-
-
-def _alike(best: AlgorithmResult, row: AlgorithmResult, latency: bool) -> bool:
-    """Tell whether the distance of two medians is less than half the distance between the quartiles of either."""
-    if not row.ok:
-        return False
-    times = [other.call_us if latency else other.time_ms for other in (best, row)]
-    spreads = [other.call_spread_us if latency else other.spread_ms for other in (best, row)]
-    if None in times or None in spreads:
-        return False
-    return times[1] - times[0] <= max(spreads) / 2  # type: ignore[operator, type-var]
 
 
 def _joined(*remarks: str) -> str:

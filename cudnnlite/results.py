@@ -248,7 +248,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if deterministic is not None and not isinstance(deterministic, bool):
             raise ArgumentError(f"deterministic={deterministic!r}; allowed: True, False, None")
         most = parse_max_error(max_error)
-        return [(row, self._failure(row) or _why_not(row, limit, deterministic, wanted, most)) for row in self._rows]
+        return [(row, self._failure(row) or why_not(row, limit, deterministic, wanted, most)) for row in self._rows]
 
     def _wanted_more(self, row: AlgorithmResult) -> bool:
         """Tell whether a candidate failed because the search had less workspace than it needs."""
@@ -352,7 +352,7 @@ def _ms(row: AlgorithmResult) -> str:
     return f"{row.time_ms:.4g} ms"
 
 
-def _why_not(
+def why_not(
     row: AlgorithmResult, limit: int | None, deterministic: bool | None, math_type: Any, max_error: float | None
 ) -> str:
     """Return what excludes a candidate; empty if nothing does."""
@@ -375,3 +375,16 @@ def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
     if not row.ok or row.time_ms is None or chosen.time_ms is None or row.time_ms >= chosen.time_ms:
         return ""
     return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"
+
+
+def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:
+    """Tell whether two medians differ by no more than half the distance between the quartiles of either.
+
+    They are those of the device's time, or of a call's with `latency`; what was not measured, or cannot be used, is no match.
+    """
+    if not (row.ok and other.ok):
+        return False
+    times = [each.call_us if latency else each.time_ms for each in (row, other)]
+    spreads = [each.call_spread_us if latency else each.spread_ms for each in (row, other)]
+    known = [value for value in (*times, *spreads) if value is not None]
+    return len(known) == len(times) + len(spreads) and abs(known[1] - known[0]) <= max(known[2:]) / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -15,9 +16,10 @@ from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
 from cudnnlite.contest import Contest, failed, own_stream
-from cudnnlite.enums import ConvolutionFwdAlgo, DataType, MathType
+from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.handle import Handle
+from cudnnlite.math_types import allowed_math_types
 from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.ops.convolution import ConvolutionForwardPlan
 from cudnnlite.ops.convolution_problem import ConvolutionProblem, filter_spec_of
@@ -93,15 +95,13 @@ def search_convolution_forward(
     with own_stream(handle) as stream, ExitStack() as stack:
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         trial = _Trial(handle, problem, own, stack)
-        deterministic = _determinism(handle, problem)
         reported = _reported(handle, problem, own, limit)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
-        for candidate in candidates(problem, policy):
-            known = deterministic.get(ConvolutionFwdAlgo(candidate.algorithm))
+        for candidate in candidates(problem, policy, _determinism(handle, problem)):
             find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
-            row = replace(candidate, deterministic=known, find_ms=find_ms)
+            row = replace(candidate, find_ms=find_ms)
             rows[candidate] = trial.run(candidate, row, policy, limit, contest)
         ordered = contest.finish(rows)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
@@ -109,36 +109,22 @@ def search_convolution_forward(
     return AlgorithmTable(ordered, title=str(problem), timing=f"{how}{flushed} on {handle.device}", device_memory=total)
 
 
-def candidates(problem: ConvolutionForwardProblem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
+def candidates(
+    problem: ConvolutionForwardProblem,
+    policy: TuningPolicy,
+    deterministic: Mapping[ConvolutionFwdAlgo, bool | None],
+) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
     layouts = [""]
     for layout in policy.layouts:
         name = layout_of_rank(layout, problem.x.rank)
         if name and problem.x.vector == problem.y.vector == 1:
             layouts.append(conversion_layout(problem, name))  # empty again where every operand lies so
-    for layout in dict.fromkeys(layouts):
-        for math_type in math_types(problem):
-            for algorithm in ConvolutionFwdAlgo:
-                if algorithm == ConvolutionFwdAlgo.COUNT:
-                    continue
-                why_not = ""
-                if policy.math_type is not None and math_type != policy.math_type:
-                    why_not = f"math type {math_type}, wanted {policy.math_type}"
-                elif not policy.allow_tf32 and problem.x.dtype == DataType.FLOAT and math_type != MathType.FMA:
-                    why_not = f"{math_type} may multiply in TF32, which is not allowed"
-                yield AlgorithmResult(algorithm, math_type, deterministic=None, layout=layout, why_not=why_not)
-
-
-def math_types(problem: ConvolutionForwardProblem) -> tuple[MathType, ...]:
-    """Return the math types that keep what the problem's own promises, that one first.
-
-    FMA (true float32) allows itself alone.  Float32 data is rounded to float16 only where TENSOR_OP_ALLOW_CONVERSION was
-    asked for.
-    """
-    own = problem.math_type
-    if own == MathType.FMA:
-        return (own,)
-    return tuple(dict.fromkeys((own, MathType.DEFAULT, MathType.TENSOR_OP, MathType.FMA)))
+    algorithms = [algorithm for algorithm in ConvolutionFwdAlgo if algorithm != ConvolutionFwdAlgo.COUNT]
+    math_types = allowed_math_types(problem.math_type, problem.x.dtype)
+    for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
+        row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
+        yield replace(row, why_not=policy.why_not(row, problem.x.dtype))
 
 
 class _Trial:
@@ -160,9 +146,6 @@ class _Trial:
         """Return the row with what came of it; a candidate that may be chosen is entered into the contest."""
         if row.why_not:
             return row
-        if policy.deterministic and not row.deterministic:
-            known = "not deterministic" if row.deterministic is False else "cuDNN does not say if it is deterministic"
-            return replace(row, why_not=known)
         problem = self._problem
         try:
             described = ConvolutionProblem(self._handle, problem.x, problem.w, problem.conv, problem.y)

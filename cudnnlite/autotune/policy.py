@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.results import parse_max_error
+from cudnnlite.math_types import may_be_tf32
+from cudnnlite.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.plain import to_plain
@@ -79,6 +80,12 @@ class TuningPolicy:
     def replace(self, **changes: Any) -> TuningPolicy:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+    def why_not(self, row: AlgorithmResult, dtype: DataType) -> str:
+        """Return why a candidate for data of that type is not tried; empty if it is."""
+        if not self.allow_tf32 and may_be_tf32(row.math_type, dtype):
+            return f"{row.math_type} may multiply in TF32, which is not allowed"
+        return why_not(row, None, self.deterministic, self.math_type, None)
 
     def within(self, limit: int | None, total: int) -> TuningPolicy:
         """Return the policy with its limit in bytes: its own or `limit`, whichever is less; of `total` bytes of memory."""

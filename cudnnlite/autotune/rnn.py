@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.sample import fill_random, random_array
-from cudnnlite.enums import DataType, MathType, RNNAlgo
+from cudnnlite.enums import MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.handle import Handle
+from cudnnlite.math_types import allowed_math_types
 from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.ops.operands import on_device
-from cudnnlite.ops.rnn_choice import ALGORITHMS, allowed_math_types
+from cudnnlite.ops.rnn_choice import ALGORITHMS
 from cudnnlite.ops.rnn_search import search_rnn_forward
 from cudnnlite.problems import RNNForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
@@ -66,13 +69,13 @@ def search_rnn(
     spec = problem.spec.replace(dropout=0.0)
     pairs: list[tuple[RNNAlgo, MathType]] = []
     excluded: list[AlgorithmResult] = []
-    for algorithm in ALGORITHMS:
-        for math_type in allowed_math_types(spec):
-            why_not = _why_excluded(math_type, spec.dtype, policy)
-            if why_not:
-                excluded.append(AlgorithmResult(algorithm, math_type, deterministic=None, why_not=why_not))
-            else:
-                pairs.append((algorithm, math_type))
+    for algorithm, math_type in product(ALGORITHMS, allowed_math_types(spec.math_type, spec.dtype)):
+        row = AlgorithmResult(algorithm, math_type, deterministic=None)
+        why_not = policy.why_not(row, spec.dtype)
+        if why_not:
+            excluded.append(replace(row, why_not=why_not))
+        else:
+            pairs.append((algorithm, math_type))
     latency, limit = policy.objective == "latency", policy.workspace_limit
     assert limit is None or isinstance(limit, int)
     found = search_rnn_forward(
@@ -82,13 +85,3 @@ def search_rnn(
     )  # fmt: skip
     rows, memory = [*found, *excluded], handle.device.memory_info()[1]
     return AlgorithmTable(rows, title=str(problem), timing=found.timing, device_memory=memory)
-
-
-def _why_excluded(math_type: MathType, dtype: DataType, policy: TuningPolicy) -> str:
-    if policy.deterministic:
-        return "cuDNN does not say if it is deterministic"
-    if policy.math_type is not None and math_type != policy.math_type:
-        return f"math type {math_type}, wanted {policy.math_type}"
-    if not policy.allow_tf32 and dtype == DataType.FLOAT and math_type != MathType.FMA:
-        return f"{math_type} may multiply in TF32, which is not allowed"
-    return ""

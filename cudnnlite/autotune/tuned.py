@@ -120,13 +120,6 @@ def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
     return row.time_ms
 
 
-def within_noise(row: AlgorithmResult, other: AlgorithmResult) -> bool:
-    """Tell whether two times on the device differ by no more than half the distance between the quartiles of either."""
-    if row.time_ms is None or other.time_ms is None or row.spread_ms is None or other.spread_ms is None:
-        return False
-    return abs(row.time_ms - other.time_ms) <= max(row.spread_ms, other.spread_ms) / 2
-
-
 def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = None) -> list[tuple[int, float]]:
     """Return what a model costs under one workspace that its problems use in turn.
 

@@ -157,7 +157,8 @@ def tune_task(task: Task) -> Answer:
     path = task.place.path if task.place is not None and here else IN_MEMORY
     device = pinned_device(task.device, task.like)
     try:
-        # nothing of it outlives the task, but the GPU: a thread of somebody's pool does not say when it ends
+        # Nothing of it outlives the task, but the GPU: a thread of somebody's pool does not say when it ends.  And a handle
+        # that is made or closed disturbs what is measured.
         with measuring_alone(device), TuningCache(path) as cache, Handle(device) as handle:
             return tune_with(Tuner(handle, cache, task.policy), task.problem)
     except _ANSWERS as error:  # no memory for a handle
@@ -165,15 +166,14 @@ def tune_task(task: Task) -> Answer:
 
 
 def tune_with(tuner: Tuner, problem: Problem) -> Answer:
-    """Tune a problem with a tuner of this thread, while no other worker of this user measures on its GPU.
+    """Tune a problem with a tuner of this thread.
 
     A search that fails as a whole, for want of memory for instance, is an answer too.
     """
     device, before = tuner.handle.device, tuner.measured
     worker = Worker.on(device)
     try:
-        with measuring_alone(device):
-            table = tuner.tune(problem)
+        table = tuner.tune(problem)
     except _ANSWERS as error:
         return Answer(worker, why_none=str(error))
     memory = device.memory_info()[1]

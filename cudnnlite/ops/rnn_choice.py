@@ -6,6 +6,7 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, parse_enum
 from cudnnlite.errors import ArgumentError
+from cudnnlite.math_types import allowed_math_types
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
@@ -17,19 +18,6 @@ ALGORITHMS = (
     RNNAlgo.PERSIST_STATIC_SMALL_H,
     RNNAlgo.PERSIST_DYNAMIC,
 )
-
-
-def allowed_math_types(spec: RNNSpec) -> tuple[MathType, ...]:
-    """Return the math types that keep what the spec's own promises.
-
-    FMA (true float32) allows itself alone.  Float32 data is rounded to float16 only where TENSOR_OP_ALLOW_CONVERSION was
-    asked for; to float16 and bfloat16 data that one means the same as TENSOR_OP.
-    """
-    if spec.math_type == MathType.FMA:
-        return (MathType.FMA,)
-    if spec.math_type == MathType.TENSOR_OP_ALLOW_CONVERSION and spec.dtype == DataType.FLOAT:
-        return (MathType.DEFAULT, MathType.FMA, MathType.TENSOR_OP, MathType.TENSOR_OP_ALLOW_CONVERSION)
-    return (MathType.DEFAULT, MathType.FMA, MathType.TENSOR_OP)
 
 
 def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:
@@ -105,7 +93,7 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
         )
     if not algorithm.ok:
         raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
-    if algorithm.math_type not in (*allowed_math_types(spec), spec.math_type):
+    if algorithm.math_type not in (*allowed_math_types(spec.math_type, spec.dtype), spec.math_type):
         raise ArgumentError(
             f"algorithm was found with math type {algorithm.math_type}, which would undo the spec's {spec.math_type}"
         )

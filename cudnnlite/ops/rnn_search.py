@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.handle import Handle
+from cudnnlite.math_types import allowed_math_types
 from cudnnlite.ops.operands import on_device, use
 from cudnnlite.ops.rnn_accuracy import PrefixCheck
-from cudnnlite.ops.rnn_choice import ALGORITHMS, allowed_math_types
+from cudnnlite.ops.rnn_choice import ALGORITHMS
 from cudnnlite.ops.rnn_outputs import RNNReserve
 from cudnnlite.ops.rnn_plan import RNNPlan
 from cudnnlite.ops.rnn_problem import RNNRequest, check_spec, data_spec, make_request
@@ -98,7 +100,7 @@ def find_rnn_forward(
     spec = spec.replace(dropout=0.0)
     return search_rnn_forward(
         handle, spec, weights, x, hx, cx, data, lengths is not None, training,
-        [(algorithm, math_type) for algorithm in _parse_algorithms(algorithms) for math_type in allowed_math_types(spec)],
+        list(product(_parse_algorithms(algorithms), allowed_math_types(spec.math_type, spec.dtype))),
         handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None,
     )  # fmt: skip
 

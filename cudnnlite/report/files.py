@@ -9,10 +9,10 @@ from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.rows import row_to_plain
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace, within_noise
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
 from cudnnlite.errors import ArgumentError
 from cudnnlite.report.plots import front_of
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.results import AlgorithmResult, within_noise
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
 
@@ -134,7 +134,7 @@ def _runner_up(tuned: TunedProblem, place: int, index: int, policy: Policy) -> d
         "row": index,
         "slower_ms": None if least is None or each is None else each - least,
         "ratio": each / least if least and each is not None else None,
-        "within_noise": within_noise(other, chosen) and policy.get("objective") != "latency",
+        "within_noise": within_noise(other, chosen, latency=policy.get("objective") == "latency"),
     }
 
 

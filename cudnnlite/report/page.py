@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, within_noise
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.report.axes import TimeUnit, plain_style, printable, time_unit
 from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.results import AlgorithmResult, within_noise
 from cudnnlite.sizes import format_size
 
 MOST_CHARTED = (
@@ -182,7 +182,7 @@ def _runner_up(tuned: TunedProblem, policy: Policy) -> Cell:
     row = tuned.table[index]
     least, each = cost(tuned.chosen, policy), cost(row, policy)
     apart = f"+{(each / least - 1) * 100:.1f} %" if least and each is not None else ""
-    close = within_noise(row, tuned.chosen) and policy.get("objective") != "latency"
+    close = within_noise(row, tuned.chosen, latency=policy.get("objective") == "latency")
     how = ", ".join(
         part for part in (str(row.math_type), row.layout, apart, "within the noise" if close else "") if part
     )

@@ -133,7 +133,9 @@ def test_every_algorithm_with_every_math_type_that_is_allowed(handle: dnn.Handle
     table = tuner_of(handle).tune(problem_of(case))
     pairs = [(row.algorithm, row.math_type.name) for row in table]
     assert len(pairs) == len(set(pairs))
-    assert set(pairs) == set(itertools.product(ALGORITHMS, ALLOWED[math_type]))
+    # to half precision a conversion means nothing that TENSOR_OP does not
+    meant = "TENSOR_OP" if dtype == "float16" and math_type == "TENSOR_OP_ALLOW_CONVERSION" else math_type
+    assert set(pairs) == set(itertools.product(ALGORITHMS, ALLOWED[meant]))
     assert {row.layout for row in table} == {""}
     assert_ordered(table)
     assert table[0].ok

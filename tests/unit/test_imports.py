@@ -14,8 +14,8 @@ ROOT = Path(cudnnlite.__file__).parent
 # other as long as there is no cycle.
 LAYERS = (
     ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
-    ("version", "errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types", "_raw.record",
-     "_raw.functions", "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
+    ("version", "errors", "warn", "sizes", "enums", "math_types", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types",
+     "_raw.record", "_raw.functions", "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
     ("specs",),
     ("problems", "problem_list", "recording", "accuracy", "rnn_cells", "rnn_equations", "rnn_formats"),

@@ -12,11 +12,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import cudnnlite as dnn
-from cudnnlite.autotune.tuned import describe, place_of, shared_workspace, within_noise
+from cudnnlite.autotune.tuned import describe, place_of, shared_workspace
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.report.axes import COLORS, plain_style, printable, shorten, time_unit
 from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, save_chart
 from cudnnlite.report.svg import inline_svg
+from cudnnlite.results import within_noise
 
 from .tunings import (
     CLOSE,
