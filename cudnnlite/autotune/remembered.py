@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.device import Device
+from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.problems import Problem
 from cudnnlite.results import AlgorithmTable
 
@@ -29,9 +32,11 @@ class Remembered:
     def __init__(self, cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity, memory: int) -> None:
         self.cache, self.policy, self.device, self.memory = cache, policy, device, memory
 
-    def key(self, problem: Problem) -> TuningKey:
-        """Return the key of a problem whose operands are aligned as an allocation is."""
-        return make_key(problem, {}, self.policy, self.device)
+    def key(self, problem: Problem, alignments: Mapping[str, int] | None = None) -> TuningKey:
+        """Return the key of a problem; an operand of which nothing else is said is aligned as an allocation is."""
+        given = (alignments or {}).items()
+        full = [name for name, value in given if type(value) is int and value > 0 == value % ALIGNMENT]
+        return make_key(problem, {name: value for name, value in given if name not in full}, self.policy, self.device)
 
     def entry(self, problem: Problem) -> TuningEntry | None:
         """Return what is remembered of a problem, if anything."""
@@ -39,7 +44,11 @@ class Remembered:
 
     def table(self, problem: Problem) -> AlgorithmTable | None:
         """Return the candidates that are remembered of a problem, the best first, if any are."""
-        entry = self.entry(problem)
+        return self.find(self.key(problem))
+
+    def find(self, key: TuningKey) -> AlgorithmTable | None:
+        """Return what is remembered under a key, the best first, if anything is."""
+        entry = None if self.device.is_emulated else self.cache.get(key)
         if entry is None:
             return None
         timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"

@@ -15,12 +15,13 @@ from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import measuring_alone
 from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
+from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
 from cudnnlite.handle import Handle
-from cudnnlite.ops.choosing import ALIGNMENT, alignment_of
+from cudnnlite.ops.choosing import alignment_of
 from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.version import __version__
@@ -130,8 +131,7 @@ class Tuner:
     @cached_property
     def device(self) -> DeviceIdentity:
         """What times are measured on and with: part of every key."""
-        facts, handle = self.handle.device.facts(), self.handle
-        return DeviceIdentity(facts.name, facts.compute_capability, facts.driver, handle.version, handle.device.kind)
+        return identity_of(self.handle.device)
 
     def close(self) -> None:
         """Close the cache, if it was opened here; harmless when called again."""
@@ -179,7 +179,7 @@ class Tuner:
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
         with self._device_alone():
             table = self._search(problem, policy, checked)
-            self._remember(self._key(problem, aligned, policy), table)
+            self._remember(self._known(policy).key(problem, aligned), table)
         return table
 
     def choose(
@@ -225,7 +225,7 @@ class Tuner:
             problem = typical(problem)
             table = self._look_up(problem, aligned, policy)
         if table is None and key is not None:
-            table = self._hopeless.get(self._key(problem, aligned, policy))
+            table = self._hopeless.get(self._known(policy).key(problem, aligned))
         if table is None:
             why = self._why_not_now()
             if not why:
@@ -257,20 +257,13 @@ class Tuner:
     def _policy_within(self, limit: int | None) -> TuningPolicy:
         return self.policy.within(limit, self._memory)
 
-    def _key(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
-        full = [name for name, value in alignments.items() if type(value) is int and value > 0 == value % ALIGNMENT]
-        less = {name: value for name, value in alignments.items() if name not in full}
-        return make_key(problem, less, policy, self.device)
+    def _known(self, policy: TuningPolicy) -> Remembered:
+        return Remembered(self.cache, policy, self.device, self._memory)
 
     def _look_up(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable | None:
-        key = self._key(problem, alignments, policy)
-        if key in self._own:
-            return self._own[key]
-        entry = None if self.device.is_emulated else self.cache.get(key)
-        if entry is None:
-            return None
-        timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
-        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=self._memory)
+        known = self._known(policy)
+        key = known.key(problem, alignments)
+        return self._own.get(key) or known.find(key)
 
     def _measure(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable:
         with self._device_alone():
@@ -280,7 +273,7 @@ class Tuner:
             operands = _search_for(problem).operands_of(self.handle, problem, alignments)
             start = time.perf_counter()
             table = self._search(problem, policy, operands)
-            self._remember(self._key(problem, alignments, policy), table, time.perf_counter() - start)
+            self._remember(self._known(policy).key(problem, alignments), table, time.perf_counter() - start)
             return table
 
     def _search(self, problem: Problem, policy: TuningPolicy, operands: Mapping[str, Any]) -> AlgorithmTable:

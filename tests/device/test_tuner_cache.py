@@ -132,7 +132,7 @@ def test_on_anything_else_it_is_measured_again(
             other = facts._replace(**{changed: CHANGED_FACTS[changed]})
             patch.setattr(remembering.device, "facts", lambda: other)
         elif changed == "cudnn":
-            patch.setattr(dnn.Handle, "version", property(lambda _: version + 1))
+            patch.setattr(remembering.device.api, "cudnnGetVersion", lambda: version + 1)
         else:
             patch.setattr(type(remembering.device), "kind", "emulated")
         tuner = tuner_of(remembering, cache)
