@@ -16,6 +16,8 @@ from cudnnlite.specs.layout import MAX_INT
 
 Array = np.ndarray[Any, Any]
 
+ALIGNMENT = 256  # bytes: what an allocation is aligned to at least; more is all the same to a kernel
+
 
 def bytes_spec(nbytes: int) -> TensorSpec:
     """Return the spec of a buffer of at least so many bytes, and of at least one; of rank 2 where an axis is too short."""

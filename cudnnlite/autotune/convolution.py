@@ -20,7 +20,6 @@ from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.handle import Handle
 from cudnnlite.math_types import allowed_math_types
-from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.ops.convolution import ConvolutionForwardPlan
 from cudnnlite.ops.convolution_problem import ConvolutionProblem, filter_spec_of
 from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
@@ -30,6 +29,7 @@ from cudnnlite.problems import ConvolutionForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
+from cudnnlite.storage import ALIGNMENT
 
 _POISON = 0xFF  # NaN in every floating-point format
 

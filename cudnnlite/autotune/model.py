@@ -25,11 +25,12 @@ from cudnnlite.autotune.tuning_run import TuningRun
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.autotune.workers import Worker, identify
 from cudnnlite.device import Device, default_device, get_device, visible_gpus
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, TuningWarning
 from cudnnlite.handle import Handle
 from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems import Problem
 from cudnnlite.version import __version__
+from cudnnlite.warn import warn_user
 
 __all__ = ["ModelTuning", "tune_model"]
 
@@ -53,7 +54,7 @@ def tune_model(
     ----------
     problems : ProblemList, iterable of Problem, or path
         A list (of `problems_from_onnx` or `record_problems`), problems, of which equal ones are counted together, or the path
-        of an ONNX file.
+        of an ONNX file, or, ending in .json, of a list that was saved.
     device : str, int, device object or Handle, optional
         As in `Handle`.  "cuda", which is also what None means unless `CUDNNLITE_DEVICE` says otherwise, stands for every GPU
         like the first one; "cuda:1" for that one.  On a handle, which is not closed, the work is done in this process unless
@@ -85,8 +86,8 @@ def tune_model(
     Warns
     -----
     TuningWarning
-        A worker's GPU is another one than is asked for: what it measured is remembered for that one.  Or a process died, and
-        its problem is tried once more.
+        There is no problem.  Or a worker's GPU is another one than is asked for: what it measured is remembered for that one.
+        Or a process died, and its problem is tried once more.
 
     Notes
     -----
@@ -124,6 +125,9 @@ def tune_model(
     """
     policy = _check(policy, executor, workers)
     listed, skipped, notes = _listed(problems)
+    if not listed:
+        why = f"; skipped: {skipped[0]}{f' and {len(skipped) - 1} more' if len(skipped) > 1 else ''}" if skipped else ""
+        warn_user(f"there is no problem to tune{why}", TuningWarning)
     with ExitStack() as stack:
         report = stack.enter_context(reporting(progress, len(listed)))
         if not isinstance(cache, TuningCache):
@@ -229,7 +233,8 @@ def _facts(where: _Where, workers: Counter[Worker]) -> dict[str, Any]:
 def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
     """Return the distinct problems, what is skipped and what is noted; ArgumentError if they cannot be tuned."""
     if isinstance(problems, (str, os.PathLike)):
-        problems = problems_from_onnx(problems)
+        saved = os.fspath(problems).endswith(".json")
+        problems = ProblemList.load(problems) if saved else problems_from_onnx(problems)
     skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
     try:
         given = tuple(problems)

@@ -9,9 +9,9 @@ from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.device import Device
-from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.problems import Problem
 from cudnnlite.results import AlgorithmTable
+from cudnnlite.storage import ALIGNMENT
 
 
 class Remembered:

@@ -13,13 +13,13 @@ from cudnnlite.enums import MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.handle import Handle
 from cudnnlite.math_types import allowed_math_types
-from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.ops.operands import on_device
 from cudnnlite.ops.rnn_choice import ALGORITHMS
 from cudnnlite.ops.rnn_search import search_rnn_forward
 from cudnnlite.problems import RNNForwardProblem
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.rnn_weights import RNNWeights
+from cudnnlite.storage import ALIGNMENT
 
 
 def operands_of(

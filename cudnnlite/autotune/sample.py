@@ -8,9 +8,8 @@ from cudnnlite import arrays
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.handle import Handle
-from cudnnlite.ops.choosing import ALIGNMENT
 from cudnnlite.specs import TensorSpec
-from cudnnlite.storage import bytes_spec
+from cudnnlite.storage import ALIGNMENT, bytes_spec
 
 # An odd number of values, so that no axis of a tensor repeats it.  It is copied over and over: what a GPU takes depends a
 # little on whether bits change, and not on whether they come again after a million values.

@@ -133,6 +133,9 @@ class Tuner:
         """What times are measured on and with: part of every key."""
         return identity_of(self.handle.device)
 
+    def __repr__(self) -> str:
+        return f"<Tuner on {self.handle.device} with {self.cache!r}, {self.policy}>"
+
     def close(self) -> None:
         """Close the cache, if it was opened here; harmless when called again."""
         if self.owns_cache:

@@ -377,7 +377,7 @@ def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> b
 
     good = True
     writers: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
-        (html, lambda path: write_html(path, tuning.tunings, tuning.facts)),
+        (html, lambda path: write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
         (plot, lambda path: save_chart(path, tuning.tunings, policy=tuning.policy)),
     )
     for path, write in writers:

@@ -8,8 +8,7 @@ from typing import Any
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.handle import Handle
 from cudnnlite.problems import Problem
-
-ALIGNMENT = 256  # bytes; what is aligned better is all the same to a kernel
+from cudnnlite.storage import ALIGNMENT
 
 
 def tuned_choice(

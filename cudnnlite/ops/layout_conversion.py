@@ -14,8 +14,7 @@ from cudnnlite.problems import ConvolutionForwardProblem
 from cudnnlite.results import AlgorithmResult
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
-
-ALIGNMENT = 256  # bytes: where a converted operand begins, as an allocation of its own would
+from cudnnlite.storage import ALIGNMENT
 
 
 class ConvertedConvolution:

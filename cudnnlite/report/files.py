@@ -11,13 +11,19 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.rows import row_to_plain
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
 from cudnnlite.errors import ArgumentError
+from cudnnlite.problem_list import SkippedNode
 from cudnnlite.report.plots import front_of
 from cudnnlite.results import AlgorithmResult, within_noise
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
 
 
-def write_html(path: str | Path, tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> None:
+def write_html(
+    path: str | Path,
+    tunings: Sequence[TunedProblem],
+    facts: Mapping[str, Any],
+    skipped: Sequence[SkippedNode] = (),
+) -> None:
     """Write the report: one page with its style and its charts inside, that asks nothing of the network.
 
     Parameters
@@ -26,6 +32,8 @@ def write_html(path: str | Path, tunings: Sequence[TunedProblem], facts: Mapping
         The file, in a folder that exists; it is overwritten.
     tunings, facts
         As in `to_json`.  The same ones give the same bytes.
+    skipped : sequence of SkippedNode
+        What the model asks for too, but is no problem that was tuned: the page says so.
 
     Raises
     ------
@@ -39,7 +47,7 @@ def write_html(path: str | Path, tunings: Sequence[TunedProblem], facts: Mapping
         raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
     from cudnnlite.report.page import render
 
-    page = render(tunings, facts, _policy(tunings, facts))
+    page = render(tunings, facts, _policy(tunings, facts), skipped)
     path.write_bytes(page.encode("utf-8", errors="replace"))
 
 

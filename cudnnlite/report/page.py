@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe
 from cudnnlite.errors import MissingPackageError
+from cudnnlite.problem_list import SkippedNode
 from cudnnlite.report.axes import TimeUnit, plain_style, printable, time_unit
 from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
 from cudnnlite.results import AlgorithmResult, within_noise
@@ -52,7 +53,9 @@ class Section(NamedTuple):
     no_charts: str
 
 
-def render(tunings: Sequence[TunedProblem], facts: Mapping[str, Any], policy: Policy) -> str:
+def render(
+    tunings: Sequence[TunedProblem], facts: Mapping[str, Any], policy: Policy, skipped: Sequence[SkippedNode] = ()
+) -> str:
     """Return the page."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -78,6 +81,7 @@ def render(tunings: Sequence[TunedProblem], facts: Mapping[str, Any], policy: Po
         summary=_summary(tunings, policy) if tunings else None,
         overview=overview,
         sections=sections,
+        skipped=[(printable(node.name), printable(node.what), printable(node.why)) for node in skipped],
     )
     return page
 

@@ -17,6 +17,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.rows import row_from_plain
 from cudnnlite.errors import MissingPackageError
+from cudnnlite.problem_list import SkippedNode
 from cudnnlite.problems import problem_from_plain
 from cudnnlite.report import SCHEMA, to_json, write_html
 from cudnnlite.report import page as report_page
@@ -175,12 +176,23 @@ def test_columns_without_a_figure_are_left_out(page_of):
     ]
 
 
+def test_what_was_skipped_is_told(tmp_path):
+    path = tmp_path / "page.html"
+    write_html(path, ALL, FACTS, [SkippedNode("up<b>", "ConvTranspose", "no such problem")])
+    text = path.read_text()
+    assert "<h2>Not tuned</h2>" in text
+    assert "<li>up&lt;b&gt; (ConvTranspose): no such problem</li>" in text
+    assert "1 more, which is no problem" in text
+    write_html(path, ALL, FACTS)
+    assert "Not tuned" not in path.read_text()
+
+
 def test_every_problem_has_a_section_and_every_link_a_target(page_of):
     page = page_of(ALL)
     assert page.of("title") == ["cudnnlite autotune: 3 problems on NVIDIA H200"]
     assert page.of("h1") == ["3 problems on NVIDIA H200"]
     lstm_title = "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
-    assert page.of("h2") == ["Summary", "conv1 and 1 more", lstm_title, "bad"]
+    assert page.of("h2") == ["Summary", "conv1 and 1 more", lstm_title, "bad", "How to read this"]
     assert len(page.ids) == len(set(page.ids))
     targets = {value[1:] for _, name, value in page.attributes if name == "href"}
     labels = {value for _, name, value in page.attributes if name == "aria-labelledby"}

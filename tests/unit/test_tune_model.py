@@ -363,8 +363,17 @@ def test_lists_keep_counts_names_and_what_was_skipped(one, path):
     part = tune_model(iter([listed[1], listed[0], problem(5), ListedProblem(problem(4), 2, ("c", "d"))]), cache=path)
     assert [(tuned.count, tuned.names) for tuned in part.tunings] == [(4, ("b",)), (4, ("a", "c", "d"))]
     assert part.remembered == 2
-    assert tune_model([], cache=path).tunings == ()
-    assert str(tune_model([], cache=path)) == "0 problems, 0 in all: 0 measured, 0 remembered"
+    with pytest.warns(dnn.TuningWarning, match="there is no problem to tune$"):
+        nothing = tune_model([], cache=path)
+    assert nothing.tunings == ()
+    assert str(nothing) == "0 problems, 0 in all: 0 measured, 0 remembered"
+    listed = ProblemList()
+    listed.skipped += [SkippedNode("up", "ConvTranspose", "no such problem"), SkippedNode("a", "Conv", "odd")]
+    with pytest.warns(dnn.TuningWarning, match=r"skipped: up \(ConvTranspose\): no such problem and 1 more"):
+        assert tune_model(listed, cache=path).skipped == tuple(listed.skipped)
+    saved = ProblemList([problem(4)])
+    saved.save(path.with_name("saved.json"))
+    assert tune_model(path.with_name("saved.json"), cache=path).remembered == 1
 
 
 def test_a_model_file_is_read(one, path, tmp_path):

@@ -69,7 +69,10 @@ class OnnxNode:
         name = self._input(position)
         found = self._scope.types.get(name, TensorType())
         if found.sizes is None:
-            raise NoProblemError(f"the shape of its input {name!r} is not known: {found}", unknown=name)
+            raise NoProblemError(
+                f"the shape of its input {name!r} is not known: {found}",
+                unknown=name,
+            )
         return found.sizes
 
     def shape_if_known(self, position: int) -> tuple[int, ...] | None:
