@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import itertools
 import os
 import warnings
 from collections import Counter
@@ -67,6 +68,16 @@ def pytest_collection_finish() -> None:
                 importlib.import_module(name)
     gc.collect()
     gc.freeze()
+
+
+_finished = itertools.count(1)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Do the same with what pytest keeps of the tests that are over: there are thousands of them."""
+    if next(_finished) % 250 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
