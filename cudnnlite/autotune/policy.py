@@ -40,7 +40,7 @@ class TuningPolicy:
     layouts : iterable of str
         Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every rank).
     flush_l2 : bool
-        Time with operands that are not in the second-level cache.
+        Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
 
     Raises
     ------
