@@ -68,7 +68,7 @@ class Contest:
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
-            best = min(rows[key].time_ms or 0.0 for key in repeated)
+            best = min(_deciding_ms(rows[key], self._latency) or 0.0 for key in repeated)
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= GIVE_UP * best]
         for key in keys:
             if key not in repeated:
@@ -90,7 +90,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
-        time = row.call_us if latency else row.time_ms
+        time = _deciding_ms(row, latency)
         return not row.ok, time is None, 0.0 if time is None else time
 
     found = sorted(rows, key=order)
@@ -103,6 +103,13 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
             for row in found[1:]
         ]
     return found
+
+
+def _deciding_ms(row: AlgorithmResult, latency: bool) -> float | None:
+    """Return the milliseconds that rows are ranked by: the device's, or a call's."""
+    if latency:
+        return None if row.call_us is None else row.call_us / 1000
+    return row.time_ms
 
 
 def _joined(*remarks: str) -> str:

@@ -224,8 +224,9 @@ class Tuner:
         self.handle.use()
         policy, aligned = self._policy_within(self.handle.workspace.limit_for(limit)), dict(alignments or {})
         table = self._look_up(problem, aligned, policy)
-        if table is None:
-            problem = typical(problem)
+        stand_in = typical(problem)
+        if table is None and stand_in != problem:
+            problem = stand_in
             table = self._look_up(problem, aligned, policy)
         if table is None and key is not None:
             table = self._hopeless.get(self._known(policy).key(problem, aligned))
