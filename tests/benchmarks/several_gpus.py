@@ -1,8 +1,9 @@
-"""Tune the 23 layers of ResNet-50 (batch 32) on one GPU and on all: how much faster, processes starting, and without that.
+"""Tune many convolutions on one GPU and on all: how much faster, processes starting, and without that.
 
-    python tests/benchmarks/several_gpus.py [--config float32|float16]... [--repeats 2]
+    python tests/benchmarks/several_gpus.py [--set resnet50|all] [--config f32|f16-nhwc]... [--repeats 2]
 
-Each figure comes from a fresh process with a fresh cache.  Target: all GPUs / one GPU <= 0.6 (two GPUs), start included.
+"resnet50" are its 23 layers at batch 32, "all" these and DeepBench's 94.  Each figure comes from a fresh process with a fresh
+cache.  Target: all GPUs / one GPU <= 0.6 (two GPUs), start included.
 """
 
 from __future__ import annotations
@@ -20,23 +21,18 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 BEGIN = time.perf_counter()
-LAYERS = Path(__file__).parents[1] / "data" / "resnet50_layers.json"
 CASES = ("one", "one, a handle for each task", "all", "one, warm", "all, warm")
 
 
-def problems(config):
-    import cudnnlite as dnn
+def problems(config, which):
+    import convolution
+
     from cudnnlite.problem_list import ProblemList
-    from cudnnlite.problems import ConvolutionForwardProblem
 
     listed = ProblemList()
-    dtype, layout, math = ("float32", "NCHW", "FMA") if config == "float32" else ("float16", "NHWC", "TENSOR_OP")
-    for layer in json.loads(LAYERS.read_text())["layers"]:
-        c = layer["c"] if config == "float32" else -(-layer["c"] // 8) * 8
-        x = dnn.TensorSpec((32, c, layer["h"], layer["w"]), dtype, layout)
-        w = dnn.FilterSpec((layer["k"], c, layer["r"], layer["s"]), dtype, layout)
-        conv = dnn.ConvolutionSpec(padding=layer["pad"], stride=layer["stride"], math_type=math)
-        listed.add(ConvolutionForwardProblem(x, w, conv), count=layer["count"])
+    for shape in convolution.shapes():
+        if which == "all" or shape[0].startswith(which):
+            listed.add(convolution.problem_of(shape, config))
     return listed
 
 
@@ -59,7 +55,7 @@ def warm_up(folder, count):
     return answer.worker.uuid
 
 
-def child(case, config):
+def child(case, config, which):
     """Tune, and print what it took."""
     import cudnnlite as dnn
     from cudnnlite.autotune.cache import TuningCache
@@ -67,7 +63,7 @@ def child(case, config):
     from cudnnlite.device import visible_gpus
 
     imported, count = time.perf_counter() - BEGIN, len(visible_gpus())
-    listed = problems(config)
+    listed = problems(config, which)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cache.sqlite"
         options, executor = {"workers": 1} if case.startswith("one") else {}, None
@@ -107,30 +103,32 @@ def child(case, config):
         }))  # fmt: skip
 
 
-def run(case, config):
+def run(case, config, which):
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, __file__, "--child", case, "--config", config], stdout=subprocess.PIPE, text=True, check=True
-    )
+        [sys.executable, __file__, "--child", case, "--config", config, "--set", which],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
     whole = time.perf_counter() - begin
     return {**json.loads(done.stdout.splitlines()[-1]), "whole": whole}
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--config", action="append", choices=("float32", "float16"))
+    parser.add_argument("--config", action="append", choices=("f32", "f16-nhwc"))
+    parser.add_argument("--set", default="resnet50", choices=("resnet50", "all"))
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--child", choices=CASES)
     arguments = parser.parse_args()
-    configs = arguments.config or ["float32", "float16"]
+    configs = arguments.config or ["f32", "f16-nhwc"]
     if arguments.child:
-        child(arguments.child, configs[0])
+        child(arguments.child, configs[0], arguments.set)
         return 0
     good = True
     for config in configs:
         took = {}
         for case in CASES:
-            runs = [run(case, config) for _ in range(arguments.repeats)]
+            runs = [run(case, config, arguments.set) for _ in range(arguments.repeats)]
             best = min(runs, key=lambda each: each["took"])
             took[case] = best["took"]
             print(
@@ -144,8 +142,8 @@ def main():
         cold, warm = took["all"] / took["one"], took["all, warm"] / took["one, warm"]
         good &= cold <= 0.6
         print(
-            f"{config}: {best['gpus']} GPUs / one: {cold:.3f} with the start of the processes (target 0.6), {warm:.3f} "
-            "without it", flush=True,
+            f"{config}, {arguments.set}: {best['gpus']} GPUs / one: {cold:.3f} with the start of the processes (target 0.6), "
+            f"{warm:.3f} without it", flush=True,
         )  # fmt: skip
     return 0 if good else 1
 
