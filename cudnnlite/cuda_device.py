@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -274,16 +274,69 @@ def _facts_of(device: Any, driver: Any) -> DeviceFacts:
 
 def _driver_version(driver: Any) -> str:
     """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
+    if module := _kernel_module():
+        return module
+    result, version = driver.cuDriverGetVersion()
+    return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
+
+
+def _kernel_module() -> str:
     try:
         return _DRIVER_VERSION.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):
-        result, version = driver.cuDriverGetVersion()
-        return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
+        return ""
 
 
 def format_cuda_version(version: int) -> str:
     """Format CUDA's version number: 12090 becomes '12.9'."""
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class CudaState(NamedTuple):
+    """What a process can learn of CUDA without using a device.
+
+    Attributes
+    ----------
+    bindings : str
+        The version of cuda-bindings; empty if it cannot be imported.
+    supports : int
+        The CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver.
+    driver : str
+        The kernel module's version: '580.65.06'; empty where that cannot be read.
+    code : str
+        CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty if nothing is, or it is not CUDA that says so.
+    error : str
+        What is wrong; empty if nothing is.
+    devices : tuple of DeviceFacts
+        The devices that it sees.
+    """
+
+    bindings: str
+    supports: int = 0
+    driver: str = ""
+    code: str = ""
+    error: str = ""
+    devices: tuple[DeviceFacts, ...] = ()
+
+
+def cuda_state() -> CudaState:
+    """Return what this process can learn of CUDA without using a device; does not raise."""
+    module = _kernel_module()
+    try:
+        from cuda import bindings, core
+        from cuda.bindings import driver
+    except ImportError as error:
+        return CudaState("", driver=module, error=f"cuda-python cannot be imported ({error})")
+    state = CudaState(str(getattr(bindings, "__version__", "unknown")), driver=module)
+    try:
+        result, version = driver.cuDriverGetVersion()
+        state = state._replace(supports=0 if result else int(version))
+        (result,) = driver.cuInit(0)
+        if result:
+            return state._replace(code=result.name, error=f"cuInit returned {result.name} ({int(result)})")
+        return state._replace(devices=tuple(_facts_of(device, driver) for device in core.Device.get_all_devices()))
+    except Exception as error:  # as in `CudaDevice`
+        return state._replace(error=str(error).rstrip("."))
 
 
 def describe_cuda() -> dict[str, Any]:
@@ -294,17 +347,13 @@ def describe_cuda() -> dict[str, Any]:
     NoDeviceError
         There is no driver, or no device.
     """
-    device = CudaDevice(0)
-    result, version = device._driver.cuDriverGetVersion()
-    if result:
-        raise NoDeviceError(f"cuDriverGetVersion: {result}")
-    devices = {}
-    for core_device in device._core.Device.get_all_devices():
-        major, minor = core_device.compute_capability
-        devices[f"cuda:{core_device.device_id}"] = f"{core_device.name}, compute capability {major}.{minor}"
-    free, total = device.memory_info()
+    free, total = CudaDevice(0).memory_info()
+    state = cuda_state()
     return {
-        "driver supports CUDA": format_cuda_version(version),
-        "devices": devices,
+        "driver supports CUDA": format_cuda_version(state.supports),
+        "devices": {
+            f"cuda:{index}": f"{facts.name}, compute capability {facts.compute_capability}"
+            for index, facts in enumerate(state.devices)
+        },
         "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
     }

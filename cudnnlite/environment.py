@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, load_library
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.device import DEVICE_VARIABLE, default_device
 from cudnnlite.errors import CudnnliteError
 
@@ -16,11 +17,13 @@ from cudnnlite.errors import CudnnliteError
 VARIABLES = (
     DEVICE_VARIABLE,
     LIBRARY_VARIABLE,
+    CACHE_VARIABLE,
     "CUDNN_PATH",
     "CUDA_PATH",
     "CUDA_HOME",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
+    "CONDA_PREFIX",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_TF32_OVERRIDE",
     "CUDA_LAUNCH_BLOCKING",

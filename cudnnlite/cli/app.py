@@ -1,4 +1,4 @@
-"""The command line: `cudnnlite demo`, `info`, `autotune`, `cache`."""
+"""The command line: `cudnnlite demo`, `info`, `doctor`, `autotune`, `cache`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import typer
 from cudnnlite.cli.autotune import EXIT_CODES, autotune
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, say
+from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
+from cudnnlite.cli.doctor import doctor
 
 app = typer.Typer(
     help="The thin, Pythonic way to call NVIDIA cuDNN's descriptor API.",
@@ -23,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=EXIT_CODES)(autotune)
+app.command(epilog=DOCTORS_EXIT_CODES)(doctor)
 app.add_typer(cache_app, name="cache")
 
 

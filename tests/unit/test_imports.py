@@ -31,7 +31,8 @@ LAYERS = (
     ("autotune",),
     ("raw", "__init__"),
     ("report",),
-    ("environment", "demo", "cli", "__main__"),
+    ("environment", "doctor"),
+    ("demo", "cli", "__main__"),
 )  # fmt: skip
 GENERATOR_LAYER = 0
 GENERATOR = LAYERS[GENERATOR_LAYER]

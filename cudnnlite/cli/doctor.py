@@ -1,0 +1,90 @@
+"""`cudnnlite doctor`: what is installed here, what is wrong with it, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cudnnlite.cli.common import JSONOption, counted, misuse, say
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cudnnlite.doctor import Examination, Finding
+
+EXIT_CODES = (
+    "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, 2 if the command line is wrong."
+)
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
+_TITLES = {
+    "library": "libcudnn",
+    "cuda": "CUDA",
+    "environment": "Environment",
+    "cache": "Tuning cache",
+    "doctor": "Doctor",
+}
+
+
+def doctor(
+    packages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="PACKAGE",
+            help="Import a package first, as your program does: torch, cupy, ...  Tells what of cuDNN it loads.  Repeatable.",
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Look for what is wrong with cuDNN, CUDA and the tuning cache here; name a fix for each problem.
+
+    What has to be tried is tried in a process of its own.  Nothing is changed.
+    """
+    from cudnnlite.doctor import Verdict, examine
+
+    for package in packages or ():
+        if not all(part.isidentifier() for part in package.split(".")):
+            raise misuse(f"--import {package}: the name of a package is needed")
+    examination = examine(packages or ())
+    say(json.dumps(examination.to_plain(), indent=2) if as_json else _text(examination))
+    if examination.verdict is Verdict.BROKEN:
+        raise typer.Exit(1)
+
+
+def _text(examination: Examination) -> str:
+    """Return what is printed, unwrapped, so that paths can be copied; in colours where stdout is a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    with console.capture() as capture:
+        console.print(Text(f"cudnnlite {examination.cudnnlite}, Python {examination.python}"))
+        for area, findings in groupby(examination.findings, key=lambda finding: finding.area):
+            console.print(Text(f"\n{_TITLES.get(area, area)}", style="bold"))
+            for finding in findings:
+                console.print(_lines(finding))
+        console.print(_summary(examination))
+    return capture.get().rstrip("\n")
+
+
+def _lines(finding: Finding) -> Text:
+    from rich.text import Text
+
+    word = finding.verdict.word
+    text = Text.assemble("  ", (f"{word:<8}", _STYLES[word]), " ", finding.text)
+    for line in finding.lines:
+        text.append(f"\n             {line}", style="dim")
+    if finding.fix:
+        text.append(f"\n           fix: {finding.fix}", style="bold")
+    return text
+
+
+def _summary(examination: Examination) -> Text:
+    from rich.text import Text
+
+    counts = examination.to_plain()["counts"]
+    text = f"{counts['broken'] or 'nothing'} broken, {counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
+    return Text(f"\n{text}", style=_STYLES[examination.verdict.word])

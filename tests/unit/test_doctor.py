@@ -1,0 +1,532 @@
+"""`cudnnlite doctor` as a whole: the probe in its own process, the cache's file, two copies of libcudnn, output, exit codes."""
+
+import builtins
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import cudnnlite as dnn
+from cudnnlite import cuda_device, doctor
+from cudnnlite._raw.library import load_library
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE
+from cudnnlite.cli import app
+from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.doctor import Verdict, child, copies, examination, places, probe
+from cudnnlite.doctor.cache import gather_cache, judge_cache
+from cudnnlite.doctor.child import Probe, read_probe, run_probe
+
+from . import tuning_files
+from .elf_files import write_copy
+from .tuning_entries import H200
+
+HERE = Path(load_library().path).resolve()
+PROBED = {
+    "library": {
+        "path": str(HERE),
+        "how": "a test",
+        "version": "9.28.0",
+        "number": 92800,
+        "cudart": 12090,
+        "newest_gpu": 1210,
+    },
+    "cuda": {"bindings": "12.9.10", "supports": 0, "driver": "", "code": "", "error": "none", "devices": []},
+    "trial": {"device": "emulated:0", "name": "emulated (NumPy)", "right": True, "free": 1, "total": 1},
+}
+
+
+def probed(**steps):
+    """A probe that was not made."""
+    return Probe({name: {"mapped": [], "warnings": [], **step} for name, step in {**PROBED, **steps}.items()})
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["doctor", *arguments], prog_name="cudnnlite")
+
+
+def doctor_process(*arguments, **environment):
+    """The command in a process of its own, on the emulated device unless told otherwise."""
+    kept = {name: value for name, value in os.environ.items() if name not in places_named()}
+    return subprocess.run(
+        [sys.executable, "-m", "cudnnlite", "doctor", *arguments],
+        env={**kept, DEVICE_VARIABLE: "emulated", **environment},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+def places_named():
+    return {"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_PATH", "CUDNNLITE_LIBCUDNN", "CUDA_VISIBLE_DEVICES", "CONDA_PREFIX"}
+
+
+def checks(plain):
+    found = {}
+    for finding in plain["findings"]:
+        found.setdefault(finding["check"], []).append(finding)
+    return found
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """A doctor that starts no process and sees no other places than a folder of the test's."""
+
+    def use(found=None, **environment):
+        for name in places_named():
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(child, "run_probe", lambda *_, **__: probed() if found is None else found)
+        monkeypatch.setattr(places, "loader_cache", dict)
+        monkeypatch.setattr(
+            places, "all_places", lambda *_: [places.Place(str(tmp_path), "LD_LIBRARY_PATH", places.Reach.LOADER)]
+        )
+
+    use()
+    return use
+
+
+# ---------------------------------------------------------------- the probe
+
+
+def test_the_probe():
+    found = run_probe("emulated")
+    assert (found.end, found.during) == ("", "")
+    assert list(found.steps) == ["library", "cuda", "trial"]
+    library, cuda, trial = found.steps.values()
+    assert library["path"] == load_library().path
+    assert (library["number"], library["cudart"]) == (load_library().version, load_library().cudart_version)
+    assert str(HERE) in map(os.path.realpath, library["mapped"])
+    assert cuda["bindings"]
+    assert (trial["device"], trial["right"]) == ("emulated:0", True)
+
+
+def test_the_probe_imports_first_and_goes_on():
+    found = run_probe("none", ("json", "nonesuch.at_all"))
+    assert list(found.steps) == ["import json", "import nonesuch.at_all", "library", "cuda"]
+    assert "error" not in found.step("import json")
+    assert found.step("import nonesuch.at_all")["error"] == "ModuleNotFoundError"
+    assert "error" not in found.step("library")
+
+
+PACKAGES = {
+    "crash": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    "leave": "import sys\nsys.exit('gone')",
+    "sleep": "import time\ntime.sleep(60)",
+    "chatter": "import os\nos.write(1, b'{' * 100000)\nos.write(2, b'}' * 100000)",
+}
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    for name, text in PACKAGES.items():
+        (tmp_path / f"bad_{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("crash", "was killed by SIGSEGV"), ("leave", "ended with 1 (gone)"), ("sleep", "had not ended after 3 s")],
+)
+def test_the_probe_may_end_as_it_likes(packages, name, end):
+    found = run_probe("none", (f"bad_{name}",), seconds=3)
+    assert (found.end, found.during) == (end, f"import bad_{name}")
+    assert found.step(f"import bad_{name}")["message"] == f"the process that tried it {end}"
+    library = found.step("library")
+    assert library["error"] == "ProbeError"
+    assert f"{end} before, during 'import bad_{name}'" in library["message"]
+
+
+def test_what_packages_print_is_in_nobodys_way(packages):
+    assert "path" in run_probe("none", ("bad_chatter",)).step("library")
+
+
+def test_the_probe_finds_what_this_process_finds(packages, tmp_path, monkeypatch):
+    """Its search path is this process's, not the folder where it is started."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "numpy.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path / "here")
+    assert run_probe("none").end == ""
+
+
+def test_the_probe_leaves_the_users_cache_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c.sqlite"))
+    run_probe("emulated")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_that_are_cut_off_are_left_out():
+    found = read_probe(b'{"step": "library"}\n{"step": "library", "done": tr', "was killed by SIGKILL")
+    assert (found.steps, found.during) == ({}, "library")
+    assert read_probe(b"", "was killed by SIGKILL").during == "start"
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "tried"),
+    [("auto", (), "emulated"), ("auto", ("gpu",), "cuda"), ("cuda:1", (), None), ("cuda:1", ("gpu",), "cuda:1"),
+     ("emulated", ("gpu",), "emulated"), ("none", ("gpu",), None)],
+)  # fmt: skip
+def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, tried):
+    seen = []
+    monkeypatch.setattr(probe, "_ask_cuda", lambda: {"devices": devices})
+    monkeypatch.setattr(probe, "_convolve", lambda name: seen.append(name) or {})
+    with open(tmp_path / "out", "w") as out:
+        probe.main(out.fileno(), device, [])
+        assert seen == ([] if tried is None else [tried])
+        monkeypatch.setattr(probe, "_load", lambda: dnn.DoesNotExist)
+        probe.main(out.fileno(), device, [])
+    assert len(seen) == (tried is not None), "nothing is tried without a library"
+
+
+# ---------------------------------------------------------------- what CUDA says
+
+
+class FakeDriver:
+    def __init__(self, init=0, version=13000, name="CUDA_ERROR_NO_DEVICE"):
+        self._init, self._version = init, version
+
+        class Result(int):
+            pass
+
+        self._result = Result(init)
+        self._result.name = name
+
+    def cuDriverGetVersion(self):
+        return 0, self._version
+
+    def cuInit(self, flags):
+        assert flags == 0
+        return (self._result,)
+
+
+def fake_cuda(monkeypatch, driver, devices=()):
+    from types import ModuleType, SimpleNamespace
+
+    package, bindings = ModuleType("cuda"), ModuleType("cuda.bindings")
+    bindings.__version__, bindings.driver = "13.0.1", driver
+    core = SimpleNamespace(Device=SimpleNamespace(get_all_devices=lambda: devices))
+    package.bindings, package.core = bindings, core
+    for name, module in {"cuda": package, "cuda.bindings": bindings, "cuda.bindings.driver": driver}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(cuda_device, "_kernel_module", lambda: "580.65.06")
+
+
+def test_the_state_of_cuda(monkeypatch):
+    from types import SimpleNamespace
+
+    device = SimpleNamespace(name="NVIDIA H200", compute_capability=(9, 0), uuid="GPU-1")
+    fake_cuda(monkeypatch, FakeDriver(), [device])
+    state = cuda_device.cuda_state()
+    assert (state.bindings, state.supports, state.driver, state.error) == ("13.0.1", 13000, "580.65.06", "")
+    assert state.devices == (("NVIDIA H200", "9.0", "580.65.06", "GPU-1"),)
+
+
+def test_cuda_that_does_not_start(monkeypatch):
+    fake_cuda(monkeypatch, FakeDriver(init=100))
+    state = cuda_device.cuda_state()
+    assert (state.code, state.devices) == ("CUDA_ERROR_NO_DEVICE", ())
+    assert state.error == "cuInit returned CUDA_ERROR_NO_DEVICE (100)"
+
+
+def test_a_driver_library_that_is_not_there(monkeypatch):
+    fake_cuda(monkeypatch, object())
+    state = cuda_device.cuda_state()
+    assert (state.supports, state.code) == (0, "")
+    assert "cuDriverGetVersion" in state.error
+
+
+def test_cuda_python_that_is_not_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    state = cuda_device.cuda_state()
+    assert state.bindings == ""
+    assert state.error.startswith("cuda-python cannot be imported")
+
+
+# ---------------------------------------------------------------- the cache's file
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder / "tuning.sqlite"))
+    return folder / "tuning.sqlite"
+
+
+def cache_findings(**here):
+    facts = gather_cache(**here)
+    return facts, {finding.check: finding for finding in judge_cache(facts)}
+
+
+def test_a_cache_is_read_and_left_as_it_is(cache):
+    tuning_files.fill(cache, 3)
+    before = cache.read_bytes()
+    facts, found = cache_findings(here=(H200,), cudnn=92800)
+    assert (facts.entries, facts.writable) == (((H200, 3),), True)
+    assert list(found) == ["cache.file"]
+    assert (cache.read_bytes(), tuning_files.names(cache.parent)) == (before, ["tuning.sqlite"])
+
+
+def test_a_cache_of_another_cudnn(cache):
+    tuning_files.fill(cache, 2, device=replace(H200, cudnn=90100))
+    _, found = cache_findings(cudnn=92800)
+    assert "2 of 9.1.0" in found["cache.use"].text
+
+
+def test_a_cache_that_is_not_there(cache):
+    facts, found = cache_findings()
+    assert not facts.exists
+    assert found["cache.file"].verdict is Verdict.OK
+    assert tuning_files.names(cache.parent) == []
+
+
+@pytest.mark.parametrize("kind", ["damaged", "foreign", "newer"])
+def test_a_file_that_is_no_cache(cache, kind):
+    if kind == "damaged":
+        cache.write_bytes(b"x" * 4096)
+    else:
+        tuning_files.fill(cache, 1)
+        tuning_files.sql(cache, "PRAGMA application_id = 7" if kind == "foreign" else "PRAGMA user_version = 99")
+    before = cache.read_bytes()
+    facts, found = cache_findings(cudnn=92800)
+    assert facts.kind == kind
+    assert (found["cache.file"].verdict, str(cache) in found["cache.file"].text) == (Verdict.WARNING, True)
+    assert cache.read_bytes() == before
+
+
+def test_a_folder_for_a_cache(cache, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(cache.parent))
+    _, found = cache_findings()
+    assert found["cache.file"].verdict is Verdict.BROKEN
+
+
+def test_a_cache_that_nobody_may_write(cache, monkeypatch):
+    tuning_files.fill(cache, 1)
+    real = os.access
+    # by a stand-in, because the superuser may write everything
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK and real(path, mode))
+    _, found = cache_findings()
+    assert found["cache.writable"].verdict is Verdict.WARNING
+
+
+# ---------------------------------------------------------------- two copies
+
+
+def test_two_copies_of_different_versions(tmp_path):
+    """A machine with two libcudnn: both are named, with their versions, and which one is in use."""
+    path = write_copy(tmp_path / "second", (9, 1, 2))
+    done = doctor_process("--json", LD_LIBRARY_PATH=str(path.parent))
+    plain = json.loads(done.stdout)
+    found = checks(plain)
+    (loaded,) = found["library.loaded"]
+    assert (os.path.realpath(loaded["facts"]["path"]), loaded["status"]) == (str(HERE), "ok")
+    second = next(each for each in found["library.copy"] if each["facts"]["path"] == str(path))
+    assert (second["status"], second["facts"]["version"]) == ("warning", "9.1.2")
+    assert f"in use is {load_library().version_text}, " in second["text"]
+    assert second["fix"] == f"take {path.parent} out of LD_LIBRARY_PATH"
+    assert (plain["status"], done.returncode, done.stderr) == ("warning", 0, "")
+
+
+def test_an_override_is_the_one_in_use(tmp_path):
+    """The installed copy under another path: links, as an administrator makes them."""
+    for file in HERE.parent.glob("libcudnn*.so*"):
+        (tmp_path / file.name).symlink_to(file)
+    done = doctor_process("--json", CUDNNLITE_LIBCUDNN=str(tmp_path))
+    (loaded,) = checks(json.loads(done.stdout))["library.loaded"]
+    assert (loaded["facts"]["how"], loaded["facts"]["path"]) == ("CUDNNLITE_LIBCUDNN", str(HERE))
+    assert done.returncode == 0
+
+
+def test_a_mixture_that_is_preloaded(tmp_path):
+    """Parts of another copy in the process, by a second name of the same file: the loader keeps them apart by folder."""
+    part = tmp_path / "libcudnn_graph.so.9"
+    try:
+        os.link(HERE.with_name(part.name), part)
+    except OSError:  # another file system
+        part.write_bytes(HERE.with_name(part.name).read_bytes())
+    done = doctor_process("--json", LD_PRELOAD=str(part))
+    (mixed,) = checks(json.loads(done.stdout))["library.mixed"]
+    assert mixed["status"] in ("warning", "broken")
+    assert mixed["fix"] == "unset LD_PRELOAD, or take cuDNN's files out of it"
+    assert any(line.startswith(f"{tmp_path} (") for line in mixed["lines"])
+    assert done.returncode == (mixed["status"] == "broken")
+
+
+def test_a_mixture_that_cudnn_refuses_is_broken(quick):
+    """Exit code 1, with both folders, their versions and the fix."""
+    error = {"error": "MixedLibrariesError", "message": "libcudnn 9.1.0 at /x: refused\n  /x\n  /y", "causes": []}
+    library = {**error, "mapped": [str(HERE), "/y/libcudnn_ops.so.9"], "warnings": []}
+    quick(Probe({"library": library, "cuda": probed().steps["cuda"]}))
+    done = run()
+    assert done.exit_code == 1
+    assert "  broken   no libcudnn can be used: libcudnn 9.1.0 at /x: refused" in done.stdout
+    assert f"{HERE.parent} ({load_library().version_text}): {HERE.name}" in done.stdout
+    assert "/y (of unknown version): libcudnn_ops.so.9" in done.stdout
+    assert "fix: set CUDNNLITE_LIBCUDNN to the folder of one copy" in done.stdout
+
+
+# ---------------------------------------------------------------- nothing stops it
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [(child, "run_probe"), (places, "loader_cache"), (places, "all_places"), (copies, "find_copies"), (examination, "_state"),
+     (examination, "_installed"), (examination, "_search_path")],
+    ids=lambda pair: pair[1],
+)  # fmt: skip
+def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
+    def fail(*_, **__):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(*broken, fail)
+    done = run("--json")
+    found = checks(json.loads(done.stdout))
+    assert "doctor.check" in found
+    assert any("RuntimeError: a mistake" in each["text"] for each in found["doctor.check"])
+    assert "cache.file" in found
+    assert "environment.CUDNNLITE_TUNING_CACHE" in found
+
+
+def test_a_python_without_sqlite(quick, monkeypatch):
+    for name in [
+        name for name in sys.modules if name.startswith(("cudnnlite.doctor.cache", "cudnnlite.autotune.cache_file"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(doctor, "cache")
+    real = builtins.__import__
+
+    def without(name, *arguments):
+        if name == "sqlite3":
+            raise ModuleNotFoundError("No module named '_sqlite3'")
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    plain = doctor.examine().to_plain()
+    monkeypatch.undo()
+    (failed,) = checks(plain)["doctor.check"]
+    assert "'cache' could not be looked at: ModuleNotFoundError" in failed["text"]
+
+
+def test_looking_loads_nothing_into_this_process():
+    code = "from cudnnlite.doctor import examine\nexamine()\nassert 'libcudnn' not in open('/proc/self/maps').read()"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, DEVICE_VARIABLE: "emulated"})
+
+
+# ---------------------------------------------------------------- output and exit codes
+
+
+def test_the_whole_command():
+    done = doctor_process()
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"cudnnlite {dnn.__version__}, Python ")
+    assert [line for line in lines if line and not line.startswith(" ")][1:-1] == [
+        "libcudnn", "CUDA", "Environment", "Tuning cache",
+    ]  # fmt: skip
+    assert (
+        f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, found through" in done.stdout
+    )
+    assert "a small convolution on the emulated device is right" in done.stdout
+    assert lines[-1].startswith("nothing broken, ")
+    assert "\x1b" not in done.stdout
+
+
+def test_json_is_stable(quick):
+    quick(CUDA_LAUNCH_BLOCKING="1")
+    done = run("--json")
+    plain = json.loads(done.stdout)
+    assert list(plain) == ["schema", "cudnnlite", "python", "status", "counts", "findings"]
+    assert plain["schema"] == 1
+    assert list(plain["counts"]) == ["ok", "note", "warning", "broken"]
+    assert sum(plain["counts"].values()) == len(plain["findings"])
+    for finding in plain["findings"]:
+        assert list(finding) == ["check", "status", "text", "fix", "lines", "facts"]
+        assert finding["status"] in plain["counts"]
+        assert finding["fix"] or finding["status"] in ("ok", "note")
+    (blocking,) = checks(plain)["environment.CUDA_LAUNCH_BLOCKING"]
+    assert blocking["facts"] == {"name": "CUDA_LAUNCH_BLOCKING", "value": "1", "missing": []}
+
+
+def test_without_a_gpu_nothing_is_broken_unless_one_is_asked_for(quick):
+    for wanted, code in {"": 0, "auto": 0, "emulated": 0, "cuda": 1, "cuda:1": 1}.items():
+        quick(**{DEVICE_VARIABLE: wanted})
+        assert run().exit_code == code, wanted
+
+
+def test_a_device_that_is_none():
+    done = doctor_process("--json", CUDNNLITE_DEVICE="gpu")
+    (trial,) = checks(json.loads(done.stdout))["cuda.trial"]
+    assert (trial["status"], trial["text"]) == ("broken", "CUDNNLITE_DEVICE=gpu names no device")
+    assert done.returncode == 1
+
+
+def test_an_override_that_points_at_nothing():
+    done = doctor_process(CUDNNLITE_LIBCUDNN="/nowhere/at/all")
+    assert done.returncode == 1
+    assert "broken   no libcudnn can be used: CUDNNLITE_LIBCUDNN=/nowhere/at/all: there is no file" in done.stdout
+    assert "fix: unset CUDNNLITE_LIBCUDNN, or set it to a folder that has libcudnn.so.9" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-x", "os;"])
+def test_names_that_no_package_has(name):
+    done = run("--import", name)
+    assert done.exit_code == 2
+    assert "the name of a package is needed" in done.stderr
+
+
+def test_packages_to_import_first(quick, monkeypatch):
+    asked = []
+    monkeypatch.setattr(child, "run_probe", lambda device, packages: asked.append(packages) or probed())
+    run("--import", "torch", "--import", "a.b")
+    assert asked == [("torch", "a.b")]
+
+
+def test_colours_are_for_terminals(quick):
+    assert "\x1b" not in run().stdout
+    code = "import sys\nfrom cudnnlite.cli import main\nsys.argv = ['cudnnlite', 'doctor']\nmain()"
+    main, terminal = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=terminal, env={**kept, "TERM": "xterm", DEVICE_VARIABLE: "emulated"}
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while piece := os.read(main, 65536):
+            shown += piece
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(main)
+    assert process.wait() == 0
+    assert b"\x1b[32mok" in shown
+
+
+def test_a_reader_that_goes_away():
+    command = f"{sys.executable} -m cudnnlite doctor | true; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, DEVICE_VARIABLE: "emulated"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_command_line_is_quick_to_import():
+    code = "import sys, cudnnlite.cli\nassert not {'cudnnlite.doctor', 'rich.console'} & set(sys.modules) - set(before)"
+    subprocess.run([sys.executable, "-c", f"import sys, typer\nbefore = list(sys.modules)\n{code}"], check=True)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    done = doctor_process("--json", CUDNNLITE_DEVICE="cuda")
+    found = checks(json.loads(done.stdout))
+    assert found["cuda.driver"][0]["status"] == found["cuda.trial"][0]["status"] == "ok"
+    assert found["cuda.trial"][0]["facts"]["device"] == "cuda:0"
+    assert found["library.cublas"][0]["status"] == "ok"
+    assert [each["facts"]["name"] for each in found["cuda.device"]] == [facts.name for facts in cuda_device.all_facts()]
+    assert done.returncode == 0
+    hidden = doctor_process("--json", CUDNNLITE_DEVICE="cuda", CUDA_VISIBLE_DEVICES="")
+    (visible,) = checks(json.loads(hidden.stdout))["cuda.visible"]
+    assert (visible["status"], visible["facts"]["visible"], hidden.returncode) == ("broken", 0, 1)
+    assert visible["facts"]["there"] >= 1
