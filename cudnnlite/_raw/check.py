@@ -23,6 +23,7 @@ _ALLOCATION = frozenset({Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED, Status.IN
 # How cuDNN disguises a failed allocation: a handle that found no memory is "not initialized", or (9.19, on an H200 with
 # 26 MiB free) an "internal error" about a stream; a launch without room for its local memory is "execution failed".
 _MAY_HIDE_ALLOCATION = (1, 4, 5)
+_NO_ALLOCATION = frozenset({Status.SUBLIBRARY_VERSION_MISMATCH, Status.SUBLIBRARY_LOADING_FAILED})
 _LITTLE_MEMORY = 64 << 20
 
 
@@ -46,7 +47,7 @@ def status_error(
     category = status // 1000
     kind: type[errors.CudnnError] = _CATEGORIES.get(category, errors.CudnnError)
     notes: tuple[str, ...] = ()
-    suspicious = known in _ALLOCATION or category in _MAY_HIDE_ALLOCATION
+    suspicious = known in _ALLOCATION or (category in _MAY_HIDE_ALLOCATION and known not in _NO_ALLOCATION)
     if known in _ALLOCATION:
         kind = errors.AllocationError
     if suspicious and memory is not None:

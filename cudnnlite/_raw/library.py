@@ -43,6 +43,11 @@ class Library:
         `cudnnGetVersion()`: 92800 is 9.28.0.
     cdll : ctypes.CDLL
         The loaded front.
+
+    Notes
+    -----
+    C functions, when it is loaded: `cudnnGetVersion`, `cudnnGraphVersionCheck`, `cudnnOpsVersionCheck`, `cudnnCnnVersionCheck`,
+    `cudnnAdvVersionCheck`.
     """
 
     path: str
@@ -119,7 +124,8 @@ def _find() -> tuple[str, str]:
         raise LibraryNotFoundError(
             "no libcudnn.so.9 was found (looked for: already loaded in this process, the nvidia-cudnn-cu12 or -cu13 wheel, "
             "conda, the system's library folders, CUDNN_PATH). Install one with pip install nvidia-cudnn-cu12 (or -cu13), "
-            f"or name a file in {LIBRARY_VARIABLE}"
+            f"or name a file in {LIBRARY_VARIABLE}. cuda-pathfinder, which also wants the cuBLAS that cuDNN needs, says: "
+            + "; ".join(str(error).split("\n")).strip("; ")
         ) from error
     how = "already loaded" if found.was_already_loaded_from_elsewhere else str(found.found_via)
     return str(found.abs_path), how

@@ -120,6 +120,14 @@ def test_a_disguised_allocation_failure_is_recognised_by_how_little_is_free(stat
     assert "device memory free: 102,400.0 MiB" in str(much)
 
 
+@pytest.mark.parametrize("status", [Status.SUBLIBRARY_VERSION_MISMATCH, Status.SUBLIBRARY_LOADING_FAILED])
+def test_a_library_that_cannot_be_opened_is_no_want_of_memory(status):
+    error = status_error("cudnnBackendFinalize", status, "", lambda: (26 * MIB, 1000 * MIB))
+    assert isinstance(error, errors.NotInitializedError)
+    assert not isinstance(error, MemoryError)
+    assert "memory" not in str(error)
+
+
 def test_a_small_device_that_is_all_free_has_not_run_out_of_memory():
     """How little is left depends on how much there is: emulated devices are made with a few MiB."""
     error = status_error("f", Status.INTERNAL_ERROR, "", lambda: (32 * MIB, 32 * MIB))
