@@ -40,6 +40,15 @@ class DeviceArray:
     stream : stream object
         What orders its memory: copies to the host, and the freeing, happen on it.  A call on another stream waits for it
         first, and it for that call afterwards.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.arange(24).reshape(1, 2, 3, 4), dtype="float32", layout="NHWC")
+    ...     print(x.shape, x.strides, x.nbytes)
+    ...     print(x.numpy()[0, 1, 0])
+    (1, 2, 3, 4) (24, 1, 8, 2) 96
+    [12. 13. 14. 15.]
     """
 
     __slots__ = ("__weakref__", "_owner", "device", "nbytes", "ptr", "readonly", "spec", "stream")

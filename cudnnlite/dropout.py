@@ -42,6 +42,15 @@ class DropoutState:
     Notes
     -----
     C functions: `cudnnDropoutGetStatesSize`, `cudnnSetDropoutDescriptor`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     state = dnn.DropoutState(handle, seed=7)
+    ...     saved = state.save()  # before a training step; goes into a checkpoint
+    ...     state.restore(saved)  # the next step draws the same masks
+    ...     print(np.array_equal(state.save(), saved))
+    True
     """
 
     def __init__(self, handle: Handle, seed: int = 0) -> None:

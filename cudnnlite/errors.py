@@ -94,6 +94,10 @@ class CudnnError(CudnnliteError, RuntimeError):
         Facts that help: the free device memory after a failed allocation, for instance.
     specs : dict of str to object
         The specs of the operation that was under way, by argument name.
+
+    Notes
+    -----
+    C function: `cudnnGetLastErrorString`, which gives `detail`; read once, after a failure only.
     """
 
     def __init__(self, function: str, status: int, detail: str = "", *, notes: tuple[str, ...] = ()) -> None:

@@ -55,7 +55,14 @@ class Handle(NativeObject):
 
     Notes
     -----
-    C functions: `cudnnCreate`, `cudnnSetStream`, `cudnnGetStream`, `cudnnDestroy`.
+    C functions: `cudnnCreate`, `cudnnSetStream`, `cudnnDestroy`.
+
+    Examples
+    --------
+    >>> with dnn.Handle(workspace_limit="64 MiB") as handle:
+    ...     x = handle.array([[[[1.0, 2.0], [3.0, 4.0]]]], dtype="float16", layout="NHWC")
+    ...     print(x.shape, x.dtype, x.layout, handle.workspace.limit)
+    (1, 1, 2, 2) float16 NHWC 67108864
     """
 
     _type = cudnnHandle_t
@@ -141,7 +148,7 @@ class Handle(NativeObject):
         ----------
         values : array_like
             A host array of logical shape ``(N, C, *spatial)``, whatever the layout; or an array on this device, which is
-            copied as it lies.
+            copied as it lies, or by way of the host where a dtype or a layout is given.
         dtype : str or numpy dtype, optional
             To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
         layout : str, optional

@@ -74,6 +74,18 @@ class ProblemList(Sequence[ListedProblem]):
         What was asked for too, but is no problem that cudnnlite knows, and why.
     notes : list of str
         What was assumed where a model does not say it.
+
+    Examples
+    --------
+    >>> x, w = dnn.TensorSpec((1, 8, 14, 14), "float16", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "float16", "NHWC")
+    >>> problem = dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(padding=1))
+    >>> problems = dnn.ProblemList([problem, problem])
+    >>> problems.add(problem, name="layer3", count=2)
+    >>> problems.save("problems.json")
+    >>> print(dnn.ProblemList.load("problems.json"))
+    1 problem, 4 in all
+    count     GFLOP  problem                                                     where
+        4  0.000226  1x8x14x14 by 8x8x3x3 to 1x8x14x14, float16 NHWC, padding=1  layer3
     """
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:

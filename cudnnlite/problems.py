@@ -62,6 +62,13 @@ class ConvolutionForwardProblem(Problem):
     ------
     ArgumentError
         Specs that do not fit together; the message names the argument.
+
+    Examples
+    --------
+    >>> x, w = dnn.TensorSpec((32, 64, 56, 56), "float16", "NHWC"), dnn.FilterSpec((64, 64, 3, 3), "float16", "NHWC")
+    >>> problem = dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(padding=1))
+    >>> problem.y.shape, problem.flops
+    ((32, 64, 56, 56), 7398752256)
     """
 
     kind: ClassVar[str] = "convolution_forward"
@@ -123,6 +130,13 @@ class RNNForwardProblem(Problem):
     ------
     ArgumentError
         The data is not an input of that network.
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=256, hidden_size=256, num_layers=2)
+    >>> problem = dnn.RNNForwardProblem(lstm, dnn.RNNDataSpec((100, 64, 256)), training=True)
+    >>> problem.flops
+    13421772800
     """
 
     kind: ClassVar[str] = "rnn_forward"

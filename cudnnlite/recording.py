@@ -39,9 +39,13 @@ def record_problems() -> Iterator[ProblemList]:
 
     Examples
     --------
-    >>> with dnn.record_problems() as problems:  # doctest: +SKIP
-    ...     model(image)
-    >>> print(problems)  # doctest: +SKIP
+    >>> with dnn.Handle() as handle, dnn.record_problems() as problems:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     for _ in range(2):  # your program
+    ...         y = dnn.convolution_forward(handle, x, w)
+    >>> print(problems[0].count, problems[0].problem.y.shape)
+    2 (1, 4, 6, 6)
     """
     global active, _lists  # noqa: PLW0603  (operations of every thread test one flag)
     found = ProblemList()

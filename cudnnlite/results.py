@@ -106,6 +106,15 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         Where the times come from, with the device.
     searched_with : int or None
         The bytes of workspace that the search itself had; what needs more failed in it.
+
+    Examples
+    --------
+    >>> fast = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.FFT, dnn.MathType.FMA, time_ms=0.1, workspace=9 << 20)
+    >>> lean = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA, time_ms=0.2, workspace=1 << 20)
+    >>> table = dnn.AlgorithmTable([fast, lean], title="an example", timing="made up")
+    >>> print(table.best(workspace_limit="4 MiB"))
+    GEMM (FMA, 0.2 ms, workspace 1 MiB)
+      not FFT (FMA): needs 9 MiB, the limit is 4 MiB (0.1 ms faster)
     """
 
     def __init__(
@@ -297,7 +306,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f'<div style="overflow-x: auto">{table}</div>'  # a column of a page may be narrower
 
 
 class _Column(NamedTuple):

@@ -95,6 +95,17 @@ class RNNWeights(Mapping[str, DeviceArray]):
     Notes
     -----
     C functions: `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNWeightParams`, which alone says where a matrix lies.
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.RNNWeights(handle, lstm)
+    ...     weights["layer0.forward.input.f.bias"] = np.ones(8)  # the forget gate's
+    ...     state_dict = weights.to_torch()
+    ...     again = dnn.RNNWeights.from_torch(handle, lstm, state_dict)
+    ...     print(len(again), again["layer0.forward.input.f.bias"].numpy().sum())
+    16 8.0
     """
 
     def __init__(self, handle: Handle, spec: RNNSpec) -> None:

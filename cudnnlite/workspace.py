@@ -23,6 +23,16 @@ class Workspace:
         Where the memory comes from.
     limit : int or str, optional
         The largest buffer: bytes, "64 MiB", or "10%" of the device's memory.  None: no limit.
+
+    Examples
+    --------
+    >>> with dnn.Handle(workspace_limit="8 MiB") as handle:
+    ...     with handle.workspace.lease(1000, handle.stream) as address:
+    ...         print(address > 0, handle.workspace.size >= 1000)
+    ...     handle.workspace.release()
+    ...     print(handle.workspace.size, handle.workspace.limit)
+    True True
+    0 8388608
     """
 
     def __init__(self, device: Device, limit: int | str | None = None) -> None:

@@ -58,6 +58,14 @@ class TuningCache:
     -----
     TuningCacheWarning
         The file is damaged, another application's, or from a newer version of cudnnlite, whose file is left as it is.
+
+    Examples
+    --------
+    >>> with dnn.TuningCache("tuned.sqlite") as cache:
+    ...     with dnn.Handle() as handle, dnn.autotuned(handle, cache=cache):
+    ...         pass  # the program; what it measures on a GPU is in the file at once
+    ...     print(cache.path.name, len(cache), cache.export("for_the_team.sqlite"))
+    tuned.sqlite 0 0
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:

@@ -99,29 +99,23 @@ def tune_model(
     --------
     In this process, or with a process more for each further GPU:
 
-    >>> tuning = dnn.tune_model("model.onnx", progress=True)  # doctest: +SKIP
-    >>> print(tuning)  # doctest: +SKIP
-
-    In processes of one's own.  CUDA does not survive a fork:
-
-    >>> spawn = multiprocessing.get_context("spawn")  # doctest: +SKIP
-    >>> with ProcessPoolExecutor(4, mp_context=spawn) as executor:  # doctest: +SKIP
-    ...     tuning = dnn.tune_model(problems, executor=executor)
+    >>> problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
+    >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or tune_model("model.onnx", progress=True)
+    >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
+    1 2 True
 
     In threads, each with a handle of its own; not for the objective "latency", because they take turns on the host:
 
-    >>> with ThreadPoolExecutor(2) as executor:  # doctest: +SKIP
-    ...     tuning = dnn.tune_model(problems, executor=executor)
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor(2) as executor:
+    ...     tuning = dnn.tune_model([problem], cache=":memory:", executor=executor)
 
-    On a Dask cluster, with a thread for each GPU:
+    In processes of one's own (CUDA does not survive a fork, so they are spawned); on a Dask cluster with a thread for each GPU;
+    over MPI, in a program run by ``mpiexec -n 9 python -m mpi4py.futures program.py``::
 
-    >>> with dask.distributed.Client("scheduler:8786") as client:  # doctest: +SKIP
-    ...     tuning = dnn.tune_model(problems, executor=client.get_executor())
-
-    Over MPI, in a program run by ``mpiexec -n 9 python -m mpi4py.futures program.py``:
-
-    >>> with mpi4py.futures.MPIPoolExecutor() as executor:  # doctest: +SKIP
-    ...     tuning = dnn.tune_model(problems, executor=executor)
+        executor = ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn"))
+        executor = dask.distributed.Client("scheduler:8786").get_executor()
+        executor = mpi4py.futures.MPIPoolExecutor()
     """
     policy = _check(policy, executor, workers)
     listed, skipped, notes = _listed(problems)

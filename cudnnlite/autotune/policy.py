@@ -46,6 +46,14 @@ class TuningPolicy:
     ------
     ArgumentError
         A value that is not allowed.
+
+    Examples
+    --------
+    >>> policy = dnn.TuningPolicy(workspace_limit="64 MiB", deterministic=True, allow_tf32=False)
+    >>> policy.workspace_limit, policy.objective
+    (67108864, 'device')
+    >>> policy.replace(objective="latency").objective
+    'latency'
     """
 
     objective: str = "device"

@@ -93,9 +93,12 @@ class Tuner:
 
     Examples
     --------
-    >>> tuner = dnn.Tuner(handle)  # doctest: +SKIP
-    >>> print(tuner.tune(problem).explain())  # doctest: +SKIP
-    >>> y = dnn.convolution_forward(handle, x, w, conv, algorithm=tuner.choose(problem))  # doctest: +SKIP
+    >>> problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
+    >>> with dnn.Handle() as handle, dnn.Tuner(handle, cache=":memory:") as tuner:
+    ...     table = tuner.tune(problem)  # print(table.explain()) says of each algorithm why it was not chosen
+    ...     best = tuner.choose(problem)  # remembered: nothing is measured
+    ...     print(table[0].ok, best.algorithm == table.best().algorithm, tuner.measured)
+    True True 1
     """
 
     def __init__(
@@ -366,6 +369,16 @@ def autotuned(
     ------
     ArgumentError
         As in `Tuner`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle, dnn.autotuned(handle, cache=":memory:") as tuner:
+    ...     x = handle.array(np.ones((1, 8, 14, 14), np.float32))
+    ...     w = handle.array(np.ones((8, 8, 3, 3), np.float32))
+    ...     y = dnn.convolution_forward(handle, x, w)  # measures
+    ...     y = dnn.convolution_forward(handle, x, w)  # knows
+    ...     print(tuner.measured)
+    1
     """
     with Tuner(handle, cache, policy, measure=measure) as tuner:
         before, handle.chooser = handle.chooser, tuner

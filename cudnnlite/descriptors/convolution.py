@@ -39,7 +39,17 @@ class ConvolutionDescriptor(NativeObject):
     Notes
     -----
     C functions: `cudnnCreateConvolutionDescriptor`, `cudnnSetConvolutionNdDescriptor`, `cudnnSetConvolutionGroupCount`,
-    `cudnnSetConvolutionMathType`, `cudnnSetConvolutionReorderType`, and the `Get` of each.
+    `cudnnSetConvolutionMathType`, `cudnnSetConvolutionReorderType`, `cudnnDestroyConvolutionDescriptor`.  To read it back:
+    `cudnnGetConvolutionNdDescriptor`, `cudnnGetConvolutionGroupCount`, `cudnnGetConvolutionMathType`,
+    `cudnnGetConvolutionReorderType`.
+
+    Examples
+    --------
+    >>> x_desc, w_desc = dnn.TensorDescriptor((1, 3, 224, 224)), dnn.FilterDescriptor((64, 3, 7, 7))
+    >>> with x_desc, w_desc, dnn.ConvolutionDescriptor(padding=3, stride=2) as conv_desc:
+    ...     conv_desc.set_math_type("fma")
+    ...     print(conv_desc.output_shape(x_desc, w_desc), conv_desc.read_back().math_type)
+    (1, 64, 112, 112) FMA
     """
 
     _type = cudnnConvolutionDescriptor_t

@@ -31,6 +31,14 @@ class DropoutDescriptor(NativeObject):
     -----
     C functions: `cudnnCreateDropoutDescriptor`, `cudnnRestoreDropoutDescriptor` (`cudnnSetDropoutDescriptor` to
     initialize), `cudnnGetDropoutDescriptor`, `cudnnDestroyDropoutDescriptor`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     state = dnn.DropoutState(handle, seed=7)
+    ...     with dnn.DropoutDescriptor(handle, 0.5, state.array, state.seed) as dropout_desc:
+    ...         print(dropout_desc.read_back())
+    (0.5, 7)
     """
 
     _type = cudnnDropoutDescriptor_t

@@ -38,6 +38,12 @@ class FilterDescriptor(NativeObject):
     -----
     C functions: `cudnnCreateFilterDescriptor`, `cudnnSetFilterNdDescriptor`, `cudnnGetFilterNdDescriptor`,
     `cudnnDestroyFilterDescriptor`.
+
+    Examples
+    --------
+    >>> with dnn.FilterDescriptor((64, 3, 7, 7), "float16", "NHWC") as w_desc:
+    ...     print(w_desc.read_back(), w_desc.nbytes)
+    FilterSpec((64, 3, 7, 7), 'float16', 'NHWC') 18816
     """
 
     _type = cudnnFilterDescriptor_t

@@ -45,8 +45,15 @@ class RNNDescriptor(NativeObject):
 
     Notes
     -----
-    C functions: `cudnnCreateRNNDescriptor`, `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` (or `_v8`),
-    `cudnnGetRNNDescriptor_v8`, `cudnnDestroyRNNDescriptor`.
+    C functions: `cudnnCreateRNNDescriptor`, `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` where the spec clips,
+    `cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9`, `cudnnDestroyRNNDescriptor`; `cudnnRNNSetClip_v8` and
+    `cudnnRNNGetClip_v8` where the library has no `_v9`.
+
+    Examples
+    --------
+    >>> with dnn.RNNDescriptor(dnn.RNNSpec("lstm", 64, 128, clip=(-5.0, 5.0))) as rnn_desc:
+    ...     print(rnn_desc.read_back())
+    RNNSpec('lstm', input_size=64, hidden_size=128, clip=(-5.0, 5.0))
     """
 
     _type = cudnnRNNDescriptor_t

@@ -38,6 +38,12 @@ class RNNDataDescriptor(NativeObject):
     -----
     C functions: `cudnnCreateRNNDataDescriptor`, `cudnnSetRNNDataDescriptor`, `cudnnGetRNNDataDescriptor`,
     `cudnnDestroyRNNDataDescriptor`.
+
+    Examples
+    --------
+    >>> with dnn.RNNDataDescriptor((5, 3, 64), lengths=[5, 2, 4], padding_fill=-1.0) as x_desc:
+    ...     print(x_desc.read_back())
+    RNNDataSpec((5, 3, 64), lengths=(5, 2, 4), dtype='float32', layout='sequence_major', padding_fill=-1.0)
     """
 
     _type = cudnnRNNDataDescriptor_t

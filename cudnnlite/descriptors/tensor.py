@@ -39,6 +39,12 @@ class TensorDescriptor(NativeObject):
     -----
     C functions: `cudnnCreateTensorDescriptor`, `cudnnSetTensorNdDescriptor` (`cudnnSetTensorNdDescriptorEx` for
     NCHW_VECT_C), `cudnnGetTensorNdDescriptor`, `cudnnDestroyTensorDescriptor`.
+
+    Examples
+    --------
+    >>> with dnn.TensorDescriptor((1, 3, 224, 224), "float16", "NHWC") as x_desc:
+    ...     print(x_desc.read_back(), x_desc.nbytes)
+    TensorSpec((1, 3, 224, 224), 'float16', 'NHWC') 301056
     """
 
     _type = cudnnTensorDescriptor_t

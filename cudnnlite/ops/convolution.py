@@ -43,6 +43,10 @@ class ConvolutionForwardPlan(Plan):
         Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
     workspace : int
         Bytes that each call needs; converted operands are among them.
+
+    Notes
+    -----
+    C functions of a call: `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.
     """
 
     def __init__(
@@ -288,8 +292,22 @@ def plan_convolution_forward(
 
     Notes
     -----
-    C functions: `cudnnGetConvolutionForwardAlgorithm_v7`, `cudnnGetConvolutionForwardWorkspaceSize`,
-    `cudnnConvolutionForward`, `cudnnTransformTensor` (all deprecated since cuDNN 9.0, still shipped and working).
+    C functions: `cudnnGetConvolutionForwardWorkspaceSize`; where no algorithm is given,
+    `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`; of a call,
+    `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.  All are deprecated since cuDNN 9.0,
+    still shipped and working.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     with dnn.plan_convolution_forward(handle, x, w, workspace_limit="64 MiB") as plan:
+    ...         y = plan(x, w)
+    ...         for _ in range(3):
+    ...             y = plan(x, w, out=y)  # nothing is decided or allocated again
+    ...     print(y.shape, plan.closed)
+    (1, 4, 6, 6) True
     """
     use(handle)
     limit = handle.workspace.limit_for(workspace_limit)
@@ -357,9 +375,21 @@ def convolution_forward(
 
     Notes
     -----
-    C function: `cudnnConvolutionForward`.  float32 tensors are multiplied in TF32 on Ampere and later unless
+    C functions: `cudnnConvolutionForward`; for the first call of a kind, also those of `plan_convolution_forward`.
+
+    float32 tensors are multiplied in TF32 on Ampere and later unless
     ``conv.math_type`` is `MathType.FMA`.  Without `algorithm`, DEFAULT math means TENSOR_OP in half precision (float16 and
     bfloat16), which is as accurate, and uses the tensor cores.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     y = dnn.convolution_forward(handle, x, w, conv)
+    ...     print(y.shape, y.numpy()[0, 0, 1, 1])
+    (1, 4, 4, 4) 27.0
     """
     use(handle)
     x = on_device(handle, x, "x")

@@ -39,7 +39,17 @@ def get_convolution_forward(
 
     Notes
     -----
-    C function: `cudnnGetConvolutionForwardAlgorithm_v7`.
+    C functions: `cudnnGetConvolutionForwardAlgorithm_v7`, `cudnnGetConvolutionForwardAlgorithmMaxCount`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     ranked = dnn.get_convolution_forward(handle, x, w)
+    ...     y = dnn.convolution_forward(handle, x, w, algorithm=ranked.best(workspace_limit=0))
+    >>> print(ranked[0].status, ranked[0].time_ms)
+    SUCCESS None
     """
     use(handle)
     problem = ConvolutionProblem(handle, x, w, conv, out)
@@ -85,7 +95,7 @@ def find_convolution_forward(
     -------
     AlgorithmTable
         Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times
-        contain 50 to 100 us of host overhead, so small problems are often misranked.
+        contain tens to hundreds of microseconds of host overhead, so small problems are often misranked.
 
     Raises
     ------
@@ -94,8 +104,20 @@ def find_convolution_forward(
 
     Notes
     -----
-    C function: `cudnnFindConvolutionForwardAlgorithmEx`, with workspace of our own; plain `cudnnFind...`, which
-    allocates behind the caller's back, is never used.
+    C functions: `cudnnFindConvolutionForwardAlgorithmEx`, `cudnnGetConvolutionForwardAlgorithmMaxCount`, and, for the size of
+    the search's own workspace, `cudnnGetConvolutionForwardWorkspaceSize`.  Plain `cudnnFind...`, which allocates behind the
+    caller's back, is never used.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     found = dnn.find_convolution_forward(handle, x, w)
+    ...     best = found.best(workspace_limit="1 MiB", deterministic=True)
+    ...     y = dnn.convolution_forward(handle, x, w, algorithm=best)
+    >>> print(best.time_ms > 0, best.deterministic, best.workspace <= 2**20)
+    True True True
     """
     use(handle)
     x, w = on_device(handle, x, "x"), on_device(handle, w, "w")

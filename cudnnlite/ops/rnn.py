@@ -66,7 +66,19 @@ def plan_rnn(
     Notes
     -----
     C functions: `cudnnSetRNNDescriptor_v8`, `cudnnSetRNNDataDescriptor`, `cudnnBuildRNNDynamic` for PERSIST_DYNAMIC,
-    `cudnnGetRNNTempSpaceSizes`, `cudnnRNNForward`.
+    `cudnnGetRNNWeightSpaceSize`, `cudnnGetRNNTempSpaceSizes`; of a call, `cudnnRNNForward`.
+
+    Examples
+    --------
+    >>> gru = dnn.RNNSpec("gru", input_size=4, hidden_size=8)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.RNNWeights(handle, gru)
+    ...     x = handle.array(np.ones((5, 2, 4), np.float32))
+    ...     with dnn.plan_rnn(handle, gru, x, lengths=[5, 3]) as plan:
+    ...         for lengths in ([5, 3], [2, 4]):
+    ...             y, hy, _ = plan(weights, x, lengths=lengths)
+    ...     print(y.shape, hy.shape)
+    (5, 2, 8) (1, 2, 8)
     """
     use(handle)
     check_spec(spec)
@@ -165,8 +177,9 @@ def rnn_forward(
 
     Notes
     -----
-    C function: `cudnnRNNForward`.  float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is
-    `MathType.FMA`.
+    C functions: `cudnnRNNForward`; for the first call of a kind, also those of `plan_rnn`.
+
+    float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is `MathType.FMA`.
 
     Without `algorithm`, STANDARD runs sequences of unequal lengths, single steps, and what the others do not do, or cuDNN
     refuses.  For the rest the rule is, in this order: PERSIST_STATIC for a batch of 1 and hidden sizes from 65 (cells
@@ -176,6 +189,16 @@ def rnn_forward(
     hidden size 2048); STANDARD.  In half precision DEFAULT math means TENSOR_OP, but for PERSIST_STATIC_SMALL_H with a
     hidden size below 128 and a batch below 256; a search's result is applied as it is.
     That is what was fastest on an H200; `find_rnn_forward` measures it on yours.
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.RNNWeights(handle, lstm)  # zeros
+    ...     x = handle.array(np.ones((5, 2, 4), np.float32))  # 5 steps, 2 sequences
+    ...     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, lengths=[5, 3], padding_fill=-1.0)
+    ...     print(y.shape, hy.shape, cy.shape, y.numpy()[3:, 1].max())
+    (5, 2, 8) (1, 2, 8) (1, 2, 8) -1.0
     """
     use(handle)
     check_spec(spec)
@@ -248,6 +271,18 @@ def rnn_backward_data(
     Notes
     -----
     C function: `cudnnRNNBackwardData_v8`.
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.RNNWeights(handle, lstm)
+    ...     x = handle.array(np.ones((5, 2, 4), np.float32))
+    ...     y, hy, cy, reserve = dnn.rnn_forward(handle, lstm, weights, x, training=True)
+    ...     dy = handle.array(np.ones(y.shape, np.float32))  # the gradient of the sum of y
+    ...     dx, dhx, dcx = dnn.rnn_backward_data(handle, reserve, dy)
+    ...     print(dx.shape, dhx.shape, dcx.shape)
+    (5, 2, 4) (1, 2, 8) (1, 2, 8)
     """
     return _plan_of(handle, reserve).backward_data(reserve, dy, dhy, dcy, out=out)
 
@@ -283,6 +318,18 @@ def rnn_backward_weights(
     Notes
     -----
     C function: `cudnnRNNBackwardWeights_v8`.
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.RNNWeights(handle, lstm)
+    ...     x = handle.array(np.ones((5, 2, 4), np.float32))
+    ...     y, hy, cy, reserve = dnn.rnn_forward(handle, lstm, weights, x, training=True)
+    ...     dx, dhx, dcx = dnn.rnn_backward_data(handle, reserve, y)  # first; here of half the sum of y * y
+    ...     gradients = dnn.rnn_backward_weights(handle, reserve)
+    ...     print(gradients["layer0.forward.input.i"].shape)
+    (8, 4)
     """
     return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
 

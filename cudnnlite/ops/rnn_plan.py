@@ -38,6 +38,11 @@ class RNNPlan(Plan):
         Algorithm and math type that each call uses.
     workspace, reserve : int
         Bytes that the last call needed, of scratch memory and of reserve space.
+
+    Notes
+    -----
+    C functions of a call: `cudnnRNNForward`; where sequences have other lengths than before, `cudnnSetRNNDataDescriptor` and
+    `cudnnGetRNNTempSpaceSizes`.
     """
 
     def __init__(self, handle: Handle, request: RNNRequest) -> None:
@@ -138,7 +143,7 @@ class RNNPlan(Plan):
     def backward_data(
         self, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
     ) -> RNNGradients:
-        """Enqueue the backward pass over the data; see `rnn_backward_data`."""
+        """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
         call, problem = self._recall(reserve), self._problem
         dy = self._operand(dy, "dy", problem.y)
@@ -171,7 +176,7 @@ class RNNPlan(Plan):
     def backward_weights(
         self, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
     ) -> RNNWeights:
-        """Enqueue the backward pass over the weights; see `rnn_backward_weights`."""
+        """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
         call, problem = self._recall(reserve), self._problem
         if not reserve._data_gradients_done:

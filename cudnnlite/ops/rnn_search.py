@@ -88,10 +88,23 @@ def find_rnn_forward(
 
     Notes
     -----
-    C function that is timed: `cudnnRNNForward`; cuDNN 9 has no search for RNNs.
+    C functions: `cudnnRNNForward`, which is timed; in training, `cudnnRNNBackwardData_v8`, which is tried; and those of
+    `plan_rnn`.  cuDNN 9 has no search for RNNs.
 
     Which math types a spec allows: FMA (true float32) only itself; others any but TENSOR_OP_ALLOW_CONVERSION, which rounds
     float32 to float16, unless that is the spec's own.
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
+    >>> with dnn.Handle() as handle:
+    ...     weights = dnn.RNNWeights(handle, lstm)  # load the real ones first: with zeros everything is right
+    ...     x = handle.array(np.ones((5, 2, 4), np.float32))
+    ...     found = dnn.find_rnn_forward(handle, lstm, weights, x, algorithms=["STANDARD", "PERSIST_STATIC_SMALL_H"])
+    ...     best = found.best(workspace_limit="64 MiB")
+    ...     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, algorithm=best)
+    >>> print(best.ok, best.time_ms > 0)
+    True True
     """
     use(handle)
     check_spec(spec)

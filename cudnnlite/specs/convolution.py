@@ -45,6 +45,14 @@ class ConvolutionSpec(FrozenSpec):
     -----
     C functions: `cudnnSetConvolutionNdDescriptor`, `cudnnSetConvolutionGroupCount`, `cudnnSetConvolutionMathType`,
     `cudnnSetConvolutionReorderType`.
+
+    Examples
+    --------
+    >>> conv = dnn.ConvolutionSpec(padding=3, stride=2, math_type=dnn.TRUE_FLOAT32)
+    >>> conv.output_shape((1, 3, 224, 224), (64, 3, 7, 7))
+    (1, 64, 112, 112)
+    >>> conv.replace(stride=(2, 1))
+    ConvolutionSpec(padding=3, stride=(2, 1), math_type='FMA')
     """
 
     padding: int | tuple[int, ...]

@@ -43,6 +43,13 @@ class FilterSpec(FrozenSpec):
     Notes
     -----
     C function: `cudnnSetFilterNdDescriptor`.  cuDNN's filters have no strides: they are packed.
+
+    Examples
+    --------
+    >>> dnn.FilterSpec((64, 3, 7, 7), "bfloat16", "NHWC")
+    FilterSpec((64, 3, 7, 7), 'bfloat16', 'NHWC')
+    >>> dnn.FilterSpec((64, 3, 7, 7)).nbytes
+    37632
     """
 
     shape: tuple[int, ...]

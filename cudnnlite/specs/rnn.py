@@ -76,6 +76,14 @@ class RNNSpec(FrozenSpec):
     C functions: `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` (`cudnnRNNSetClip_v8` where the library is older).
 
     A GRU applies the reset gate after the recurrent product, as in PyTorch: n = tanh(W x + b + r * (R h + b')).
+
+    Examples
+    --------
+    >>> lstm = dnn.RNNSpec("lstm", input_size=64, hidden_size=128, num_layers=2, bidirectional=True)
+    >>> lstm.output_size, lstm.hidden_shape(batch=3), lstm.gates
+    (256, (4, 3, 128), ('i', 'f', 'g', 'o'))
+    >>> lstm == lstm.replace(dropout=0.0)
+    True
     """
 
     cell: RNNMode

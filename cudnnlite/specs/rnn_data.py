@@ -56,6 +56,14 @@ class RNNDataSpec(FrozenSpec):
     Notes
     -----
     C function: `cudnnSetRNNDataDescriptor`.
+
+    Examples
+    --------
+    >>> data = dnn.RNNDataSpec((8, 64), lengths=[4, 3, 1], layout="packed")
+    >>> data.batch, data.max_length, data.vector_size
+    (3, 4, 64)
+    >>> data.with_vectors(128)  # an output for this input
+    RNNDataSpec((8, 128), lengths=(4, 3, 1), dtype='float32', layout='packed')
     """
 
     max_length: int

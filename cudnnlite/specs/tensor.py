@@ -56,6 +56,14 @@ class TensorSpec(FrozenSpec):
     Notes
     -----
     C functions: `cudnnSetTensorNdDescriptor`, `cudnnSetTensorNdDescriptorEx`.
+
+    Examples
+    --------
+    >>> spec = dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC")
+    >>> spec.strides, spec.nbytes
+    ((60, 1, 15, 3), 240)
+    >>> dnn.TensorSpec((2, 3, 4, 5), strides=(120, 40, 10, 2)).layout  # every second column of a wider image
+    'strided'
     """
 
     shape: tuple[int, ...]

@@ -6,15 +6,19 @@ import importlib
 import importlib.metadata
 import importlib.resources
 import inspect
+import pathlib
 import pkgutil
 import re
 import types
 import typing
+from collections import Counter
 
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import report
 
+REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "reference"
 NAMES = dnn.__all__
 CALLABLES = [name for name in NAMES if callable(getattr(dnn, name))]
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
@@ -195,10 +199,18 @@ def test_every_module_has_a_docstring():
         assert module.__doc__, name
 
 
-def test_the_packages_own_example_runs():
-    """The lines that a reader sees first."""
-    import doctest
+def test_every_name_is_on_one_page_of_the_reference():
+    found = Counter()
+    for page in sorted(REFERENCE.glob("*.md")):
+        found.update(re.findall(r"^\.\. auto(?:class|function|exception):: cudnnlite\.(\w+)$", page.read_text(), re.M))
+        found.update(re.findall(r"^\.\. automodule:: cudnnlite\.(raw)$", page.read_text(), re.M))
+        found.update(re.findall(r"^`cudnnlite\.(\w+)` is ", page.read_text(), re.M))
+        found.update(re.findall(r" and `cudnnlite\.(TRUE_FLOAT32)` is ", page.read_text()))
+    assert {name for name in NAMES if found[name] != 1} == set()
+    assert set(found) == set(NAMES)
 
-    results = doctest.testmod(dnn)
-    assert results.attempted == 2
-    assert results.failed == 0
+
+def test_the_reports_functions_are_in_the_reference():
+    page = (REFERENCE / "tuning.md").read_text()
+    named = set(re.findall(r"^\.\. autofunction:: cudnnlite\.report\.(\w+)$", page, re.M))
+    assert named == {name for name in report.__all__ if not name.isupper()}

@@ -63,6 +63,18 @@ def problems_from_onnx(
     Conv makes a `ConvolutionForwardProblem`, without its bias; LSTM, GRU and RNN make an `RNNForwardProblem` of one layer
     for inference.  Shapes come from ``onnx.shape_inference``.  Functions of the model are inlined.  Nodes inside If, Loop
     and Scan are listed too, once.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> model = onnx.parser.parse_model('''
+    ... <ir_version: 10, opset_import: ["" : 21]>
+    ... layer (float[N, 3, 32, 32] x, float[8, 3, 3, 3] w) => (float[N, 8, 32, 32] y) {
+    ...     y = Conv <pads = [1, 1, 1, 1]> (x, w)
+    ... }''')
+    >>> problems = dnn.problems_from_onnx(model, batch=4)  # or the path of a file
+    >>> problems[0].problem.x.shape, problems.skipped
+    ((4, 3, 32, 32), [])
     """
     reading = Reading(_parse_float(dtype), _parse_channels_last(layout))
     file = OnnxFile(model)

@@ -1,0 +1,240 @@
+"""The page `reference/coverage.md`: every C function, and the Python names that reach it.  Written when the docs are built.
+
+What can be had without Sphinx is `rows()` and `page()`, which a test holds against the sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cudnnlite
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.library import Library
+from cudnnlite.doctor import probe
+from cudnnlite.emulated import api as emulated_api
+
+PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
+PACKAGE = Path(cudnnlite.__file__).parent
+# what is generated from the headers names every function, and the emulated device names what it stands in for: no calls
+NO_CALLS = ("_raw/functions.py", "_raw/signatures.py", "_raw/enums.py", "_raw/types.py", "emulated/")
+# reached from a handle; documented on the page of the raw layer
+BEHIND_THE_HANDLE = {"Handle.api": CudnnApi, "Handle.api.library": Library}
+# commands whose modules call C functions of their own
+COMMANDS = {"cudnnlite doctor": probe}
+# the order of the page: from what is wrapped most to what is not wrapped at all
+HEADERS = ("graph", "ops", "cnn", "adv", "subquadratic_ops", "gnn_ops")
+
+NAME = re.compile(r"`(cudnn[A-Z]\w*)`")
+NOTE = re.compile(r"^C functions?\b.*?(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL)
+
+LIBCUDNN, EMULATED, GPU = "libcudnn", "emulated", "refused"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says of one C function.
+
+    Attributes
+    ----------
+    name, header, since, deprecated
+        As in `cudnnlite._raw.record.Function`.
+    without_gpu : str
+        `LIBCUDNN`: it is libcudnn's own everywhere.  `EMULATED`: the emulated device computes it.  `GPU`: there it is refused.
+    names : tuple of str
+        The Python names whose docstrings say that they reach it; none: `Handle.api` alone does.
+    """
+
+    name: str
+    header: str
+    since: str | None
+    deprecated: str | None
+    without_gpu: str
+    names: tuple[str, ...]
+
+
+def public_docstrings() -> Iterator[tuple[str, str, bool]]:
+    """Yield every public name, those of members and commands too, with its docstring, and whether it is a member."""
+    exported = {name: getattr(cudnnlite, name) for name in cudnnlite.__all__}
+    things = {name: thing for name, thing in exported.items() if callable(thing)}
+    for name, thing in (things | BEHIND_THE_HANDLE | COMMANDS).items():
+        yield name, inspect.cleandoc(thing.__doc__ or ""), False
+        if inspect.isclass(thing):
+            for member, doc in members(thing):
+                yield f"{name}.{member}", doc, True
+
+
+def members(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield the public methods and properties that a class gets from this package, with their docstrings."""
+    own = [base for base in kind.__mro__ if base.__module__.startswith("cudnnlite")]
+    for name in sorted({name for base in own for name in vars(base) if not name.startswith("_")}):
+        member = inspect.getattr_static(kind, name)
+        plain = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if inspect.isfunction(plain):
+            yield name, inspect.cleandoc(plain.__doc__ or "")
+
+
+def called_according_to(doc: str, *, is_member: bool) -> set[str]:
+    """Return the C functions that a docstring says are called.
+
+    That is what a paragraph names which begins with "C function"; of a method or property, whose docstring is short, all that
+    it names.
+    """
+    text = doc if is_member else "\n".join(match[0] for match in NOTE.finditer(doc))
+    return {name for name in NAME.findall(text) if not name.endswith("_t")}
+
+
+def documented() -> dict[str, tuple[str, ...]]:
+    """Return the C functions that public docstrings name as theirs, each with the Python names.
+
+    A member is left out where its class names the function too.
+    """
+    found: dict[str, list[str]] = {}
+    for name, doc, is_member in public_docstrings():  # a class comes before its members
+        for function in called_according_to(doc, is_member=is_member):
+            names = found.setdefault(function, [])
+            if not (is_member and name.rpartition(".")[0] in names):
+                names.append(name)
+    return {function: tuple(sorted(names)) for function, names in found.items()}
+
+
+def called() -> dict[str, set[str]]:
+    """Return the C functions that the package calls, each with the modules that do, as the sources tell.
+
+    A function is called as an attribute (``api.cudnnCreate``), or by its name in a string (``api.prepare("cudnnRNNForward"``,
+    ``_create = "cudnnCreate"``).
+    """
+    found: dict[str, set[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = path.relative_to(PACKAGE).as_posix()
+        if module.startswith(NO_CALLS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name: Any = node.attr if isinstance(node, ast.Attribute) else None
+            if isinstance(node, ast.Constant):
+                name = node.value
+            if isinstance(name, str) and name in FUNCTIONS:
+                found.setdefault(name, set()).add(module)
+    return found
+
+
+def emulated() -> set[str]:
+    """Return the C functions that the emulated device computes."""
+    emulated_api._register_all()
+    return set(emulated_api._implementations)
+
+
+def rows() -> list[Row]:
+    """Return a row for every C function, by header and name."""
+    names, computed = documented(), emulated()
+    found = []
+    for function in FUNCTIONS.values():
+        where = EMULATED if function.name in computed else GPU if function.needs_device else LIBCUDNN
+        found.append(
+            Row(
+                function.name,
+                function.header,
+                function.since,
+                function.deprecated,
+                where,
+                names.get(function.name, ()),
+            )
+        )
+    return sorted(found, key=lambda row: (HEADERS.index(row.header), row.name))
+
+
+def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
+    """Return (what, all, libcudnn, emulated, refused): of the wrapped functions, of the raw ones, of all."""
+    groups = {
+        "wrapped": [row for row in table if row.names],
+        "raw": [row for row in table if not row.names],
+        "all": table,
+    }
+    return [
+        (what, len(group), *(sum(row.without_gpu == kind for row in group) for kind in (LIBCUDNN, EMULATED, GPU)))
+        for what, group in groups.items()
+    ]
+
+
+INTRODUCTION = """\
+# Coverage
+
+Every function of cuDNN's headers (9.28.0), and the Python names that reach it. Each of them, wrapped or not, is also there as
+`handle.api.<name>`, with typed arguments and a checked status: see [the raw layer](raw.md).
+
+{totals}
+
+Python names: an operation, a descriptor, a method or a command calls the function; a spec holds its arguments. "raw" is what
+only `handle.api` reaches.
+
+What it is without a GPU:
+
+- **libcudnn**: the function takes no handle and no stream, and is libcudnn's own on every machine. (A backend descriptor may
+  hold a handle: what is made of one that does needs a GPU.)
+- **emulated**: the [emulated device](../explanation/emulated_device.md) stands in for it, in NumPy.
+- **refused**: it needs a GPU; on the emulated device it raises `NotSupportedError`.
+
+"Since" and "deprecated" are the versions that the headers state. 9.0.0 means every cuDNN 9; "yes" is marked without a version;
+where a header says nothing the cell is empty. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`. What is
+deprecated still works in 9.28.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    table = rows()
+    counts = _markdown(
+        ("", "functions", LIBCUDNN, EMULATED, GPU),
+        [(what, *map(str, numbers)) for what, *numbers in totals(table)],
+        "-rrrr",
+    )
+    parts = [INTRODUCTION.format(totals=counts)]
+    for header in HEADERS:
+        group = [row for row in table if row.header == header]
+        wrapped = sum(bool(row.names) for row in group)
+        parts.append(f"## cudnn_{header}.h\n\n{len(group)} functions, {wrapped} of them wrapped.\n")
+        heading = ("C function", "Python names", "without a GPU", "since", "deprecated")
+        parts.append(_markdown(heading, [_cells(row) for row in group]) + "\n")
+    return "\n".join(parts)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    names = ", ".join(map(_link, row.names)) or "raw"
+    return f"`{row.name}`", names, row.without_gpu, row.since or "", row.deprecated or ""
+
+
+def _link(name: str) -> str:
+    if name in COMMANDS:
+        return f"[`{name}`](command_line.md)"
+    target = f"cudnnlite.{name}"
+    for prefix in sorted(BEHIND_THE_HANDLE, key=len, reverse=True):
+        if name == prefix or name.startswith(f"{prefix}."):
+            kind = BEHIND_THE_HANDLE[prefix]
+            target = f"{kind.__module__}.{kind.__qualname__}{name.removeprefix(prefix)}"
+            break
+    return f"{{py:obj}}`{name} <{target}>`"
+
+
+def _markdown(heading: tuple[str, ...], body: list[tuple[str, ...]], align: str = "") -> str:
+    rule = ["---:" if kind == "r" else "---" for kind in align.ljust(len(heading), "-")]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heading, rule, *body))
+
+
+def write(_app: Any = None) -> None:
+    """Write the page, unless it is there as it should be: Sphinx reads again what has changed."""
+    text = page()
+    if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
+        PAGE.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", write)
+    app.setup_extension("command_help")  # the other part of the reference that is made at build
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,112 @@
+"""The table of all C functions, and the docstrings that it is made of, held against the sources."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from extensions import load
+
+import cudnnlite as dnn
+from cudnnlite._raw import types
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.device import get_device
+
+table = load("coverage_table")
+ROWS = {row.name: row for row in table.rows()}
+DOCUMENTED, CALLED = table.documented(), table.called()
+
+
+def test_what_the_package_calls_is_in_a_public_docstring():
+    assert {name: modules for name, modules in CALLED.items() if name not in DOCUMENTED} == {}
+
+
+def test_what_a_public_docstring_names_as_its_own_is_called():
+    assert {name: where for name, where in DOCUMENTED.items() if name not in CALLED} == {}
+
+
+def test_every_name_in_a_public_docstring_exists():
+    found = {(where, name) for where, doc, _ in table.public_docstrings() for name in table.NAME.findall(doc)}
+    assert len(found) > 100
+    assert {(where, name) for where, name in found if name not in FUNCTIONS and not hasattr(types, name)} == set()
+
+
+def test_calls_are_found_in_every_form():
+    assert "handle.py" in CALLED["cudnnSetStream"]  # self.api.cudnnSetStream(...)
+    assert "handle.py" in CALLED["cudnnCreate"]  # _create = "cudnnCreate"
+    assert "ops/rnn_plan.py" in CALLED["cudnnRNNForward"]  # handle.api.prepare("cudnnRNNForward", ...)
+    assert "_raw/library.py" in CALLED["cudnnOpsVersionCheck"]  # a name among others, for getattr
+    assert "cudnnPoolingForward" not in CALLED
+    assert not [name for modules in CALLED.values() for name in modules if name.startswith("emulated/")]
+
+
+@pytest.mark.parametrize(
+    ("doc", "is_member", "names"),
+    [
+        ("Notes\n-----\nC functions: `cudnnA1`,\n`cudnnB2`; not `cudnnC3`.\n\nOf `cudnnD4` no word.", False, "A1 B2 C3"),
+        ("C function of a call: `cudnnA1`.", False, "A1"),
+        ("What `cudnnA1` does, and C functions: `cudnnB2`.", False, ""),
+        ("Change it in place (`cudnnA1`), a `cudnnB_t`.", True, "A1"),
+    ],
+)  # fmt: skip
+def test_notes_are_read(doc, is_member, names):
+    assert table.called_according_to(doc, is_member=is_member) == {f"cudnn{name}" for name in names.split()}
+
+
+def test_there_is_a_row_for_every_function():
+    assert set(ROWS) == set(FUNCTIONS)
+    assert {row.header for row in ROWS.values()} == set(table.HEADERS)
+    row = ROWS["cudnnConvolutionForward"]
+    assert (row.header, row.since, row.deprecated) == ("cnn", "9.0.0", "9.0.0")
+    assert {"convolution_forward", "plan_convolution_forward"} <= set(row.names)
+
+
+def test_emulated_functions_are_marked():
+    api = get_device("emulated").api  # what it does about each function, as it is when it is bound
+    for row in ROWS.values():
+        record = FUNCTIONS[row.name]
+        own = row.name in table.emulated()
+        assert (row.without_gpu == table.EMULATED) == own
+        assert (row.without_gpu == table.GPU) == (record.needs_device and not own)
+    assert ROWS["cudnnRNNForward"].without_gpu == table.EMULATED
+    assert ROWS["cudnnPoolingForward"].without_gpu == table.GPU
+    assert ROWS["cudnnCreatePoolingDescriptor"].without_gpu == table.LIBCUDNN
+    with pytest.raises(dnn.NotSupportedError, match="does not implement cudnnPoolingForward"):
+        api.cudnnPoolingForward(*[None] * 8)
+    version = api.cudnnGetMaxDeviceVersion()
+    assert version > 0
+
+
+def test_everything_wrapped_works_without_a_gpu():
+    assert {row.name for row in ROWS.values() if row.names and row.without_gpu == table.GPU} == set()
+
+
+def test_the_totals_add_up():
+    wrapped, raw, everything = table.totals(list(ROWS.values()))
+    assert everything[1] == len(FUNCTIONS)
+    for what, number, *kinds in (wrapped, raw, everything):
+        assert number == sum(kinds), what
+    assert [a + b for a, b in zip(wrapped[1:], raw[1:], strict=True)] == list(everything[1:])
+    assert wrapped[1] == len(DOCUMENTED) >= 60
+
+
+def test_the_page_has_every_row_and_the_totals():
+    page = table.page()
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == list(ROWS)
+    for name, cells in rows:
+        assert cells.count("|") == 3
+        assert (cells.split("|")[0].strip() == "raw") == (not ROWS[name].names)
+    for what, *numbers in table.totals(list(ROWS.values())):
+        assert f"| {what} | {' | '.join(map(str, numbers))} |" in page
+
+
+def test_the_page_is_written_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "PAGE", tmp_path / "coverage.md")
+    table.write()
+    written = table.PAGE.stat().st_mtime_ns
+    table.write()
+    assert table.PAGE.stat().st_mtime_ns == written
+    table.PAGE.write_text("stale")
+    table.write()
+    assert table.PAGE.read_text() == table.page()

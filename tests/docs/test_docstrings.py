@@ -1,0 +1,121 @@
+"""The examples in docstrings run, on the emulated device, and the main names have one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+
+import numpy as np
+import pytest
+from extensions import load
+
+import cudnnlite as dnn
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite.device import get_device
+
+coverage_table = load("coverage_table")
+MODULES = [
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(dnn.__path__, "cudnnlite.")
+    if not module.name.endswith("__main__")
+]
+FINDER = doctest.DocTestFinder(exclude_empty=True)
+EXAMPLES = {test.name: test for module in (dnn, *MODULES) for test in FINDER.find(module) if test.examples}
+HAVE_AN_EXAMPLE = (
+    "AlgorithmTable", "ConvolutionDescriptor", "ConvolutionForwardProblem", "ConvolutionSpec", "DeviceArray",
+    "DropoutDescriptor", "DropoutState", "FilterDescriptor", "FilterSpec", "Handle", "ProblemList", "RNNDataDescriptor",
+    "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem", "RNNSpec", "RNNWeights", "TensorDescriptor", "TensorSpec", "Tuner",
+    "TuningCache", "TuningPolicy", "Workspace", "autotuned", "convolution_forward", "find_convolution_forward",
+    "find_rnn_forward", "get_convolution_forward", "plan_convolution_forward", "plan_rnn", "problems_from_onnx",
+    "record_problems", "rnn_backward_data", "rnn_backward_weights", "rnn_forward", "tune_model",
+)  # fmt: skip
+# C functions that a docstring names and its example has no occasion to call.
+NO_OCCASION = {
+    "RNNDescriptor": {"cudnnRNNSetClip_v8", "cudnnRNNGetClip_v8"},  # of older libraries
+    "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
+    "find_rnn_forward": {"cudnnRNNBackwardData_v8"},  # in training
+    "plan_convolution_forward": {"cudnnTransformTensor"},  # for a choice in another layout
+    "plan_rnn": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
+}
+
+
+def noted(name: str) -> set[str]:
+    """Return the C functions that the docstring of a public name says it calls."""
+    found: set[str] = coverage_table.called_according_to(inspect.cleandoc(getattr(dnn, name).__doc__), is_member=False)
+    return found
+
+
+# a spec calls nothing: it holds the arguments of the functions that it names
+CALLING = [name for name in HAVE_AN_EXAMPLE if noted(name) and not name.endswith("Spec")]
+
+
+def run(test: doctest.DocTest) -> None:
+    """Run an example; what it printed instead of what it should is the failure.
+
+    `dnn` and `np` are there, as the reference says; whatever else it needs an example imports.
+    """
+    said: list[str] = []
+    test.globs = {"dnn": dnn, "np": np}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.REPORT_NDIFF)
+    runner.run(test, out=said.append)
+    assert not runner.failures, "".join(said)
+
+
+@pytest.fixture
+def _somewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
+    monkeypatch.chdir(tmp_path)  # where examples write their files
+
+
+@pytest.mark.usefixtures("_somewhere")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name):
+    run(EXAMPLES[name])
+
+
+def full_name(name):
+    thing = getattr(dnn, name)
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+@pytest.mark.parametrize("name", HAVE_AN_EXAMPLE)
+def test_the_main_names_have_an_example(name):
+    doc = inspect.cleandoc(getattr(dnn, name).__doc__)
+    assert re.search(r"^Examples\n--------\n", doc, re.MULTILINE)
+    assert any(example.want for example in EXAMPLES[full_name(name)].examples)  # it shows something
+
+
+def test_the_first_example_is_the_packages():
+    assert len(EXAMPLES["cudnnlite"].examples) == 2
+
+
+def test_no_example_is_skipped():
+    options = [option for test in EXAMPLES.values() for example in test.examples for option in example.options]
+    assert doctest.SKIP not in options
+
+
+def test_all_modules_were_looked_at():
+    assert len(MODULES) > 90
+    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.ops.rnn.rnn_forward"} <= set(EXAMPLES)
+    wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
+    with pytest.raises(AssertionError, match="Failed example"):
+        run(wrong)
+
+
+@pytest.mark.usefixtures("_somewhere")
+@pytest.mark.parametrize("name", CALLING)
+def test_an_example_calls_the_c_functions_that_its_docstring_names(name, monkeypatch):
+    behind = get_device("emulated").api.real  # through which the emulated device asks libcudnn, for itself
+    seen = set()
+
+    def look_up(table, attribute):
+        if attribute.startswith("cudnn") and table is not behind:
+            seen.add(attribute)
+        return object.__getattribute__(table, attribute)
+
+    monkeypatch.setattr(CudnnApi, "__getattribute__", look_up, raising=False)
+    run(EXAMPLES[full_name(name)])
+    assert noted(name) - seen == NO_OCCASION.get(name, set())

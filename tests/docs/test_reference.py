@@ -1,0 +1,151 @@
+"""What the reference's pages state by themselves, held against the package: enums, the tree of errors, the command line."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from extensions import load
+
+import cudnnlite as dnn
+from cudnnlite._raw import check
+from cudnnlite.dtypes import parse_dtype
+
+PAGES = Path(__file__).parents[2] / "docs" / "reference"
+ENUMS = (PAGES / "enums.md").read_text(encoding="utf-8")
+ERRORS = (PAGES / "errors.md").read_text(encoding="utf-8")
+PUBLIC_ENUMS = [
+    name for name in dnn.__all__ if inspect.isclass(kind := getattr(dnn, name)) and issubclass(kind, enum.Enum)
+]
+
+
+def section(name):
+    """The part of the page of enums that is about one of them."""
+    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", ENUMS, re.MULTILINE | re.DOTALL)[1]
+
+
+def rows(text):
+    """The cells of the tables in a text, without their headings."""
+    lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("| ")]
+    return [cells for cells in lines if cells[0] not in ("member", "status") and not cells[0].startswith("---")]
+
+
+@pytest.mark.parametrize("name", PUBLIC_ENUMS)
+def test_the_table_of_an_enum_is_the_enum(name):
+    kind = getattr(dnn, name)
+    table = rows(section(name))
+    assert [(cells[0].strip("`"), int(cells[1])) for cells in table] == sorted(
+        ((member.name, int(member)) for member in kind), key=lambda pair: pair[1]
+    )
+    assert all(len(cells) == 3 and cells[2] for cells in table)  # each with its meaning
+
+
+def test_older_names_of_statuses_are_there():
+    aliases = {name: int(member) for name, member in dnn.Status.__members__.items() if name != member.name}
+    assert aliases
+    assert dict(re.findall(r"`(\w+)` ?\n?\((\d+)\)", section("Status"))) == {k: str(v) for k, v in aliases.items()}
+
+
+def test_the_dtypes_of_the_table_are_those_that_are_taken():
+    for member, _, meaning in rows(section("DataType")):
+        kind = dnn.DataType[member.strip("`")]
+        if meaning.startswith("none"):
+            with pytest.raises(dnn.ArgumentError):
+                parse_dtype(kind)
+        else:
+            assert parse_dtype(meaning.partition(":")[0]) == kind
+
+
+def data_layout(name):
+    return dnn.RNNDataSpec((4, 1), [4], layout=name) if name == "packed" else dnn.RNNDataSpec((4, 4, 1), layout=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("MathType", lambda word: dnn.ConvolutionSpec(math_type=word).math_type),
+        ("RNNBiasMode", lambda word: dnn.RNNSpec("lstm", 4, 4, bias=word).bias),
+        ("RNNDataLayout", lambda word: data_layout(word).layout),
+    ],
+)
+def test_the_other_names_of_members_are_taken(name, chosen):
+    told = {member.strip("`"): re.match(r'Also `"(\w+)"`', meaning) for member, _, meaning in rows(section(name))}
+    others = {match[1]: member for member, match in told.items() if match}
+    assert len(others) >= 2
+    for word, member in others.items():
+        assert chosen(word) == getattr(dnn, name)[member]
+
+
+def tree(kind, prefix=""):
+    """Lines as in the page, of the classes below one, in the order of the module."""
+    ours = [each for each in vars(dnn.errors).values() if inspect.isclass(each)]
+    children = [each for each in ours if kind in each.__bases__]
+    for number, child in enumerate(children):
+        last = number == len(children) - 1
+        others = [base for base in child.__bases__ if base is not kind]
+        told = [f" ({base.__name__})" if base not in ours else f", which is a {base.__name__} too" for base in others]
+        yield f"{prefix}{'└── ' if last else '├── '}{child.__name__}{''.join(told)}"
+        yield from tree(child, prefix + ("    " if last else "│   "))
+
+
+def normal(lines):
+    """Without what only the order of siblings decides: branches are compared as paths."""
+    path, found = [], set()
+    for line in lines:
+        branch, name = re.fullmatch(r"((?:│   |    )*(?:├── |└── )?)(.*)", line).groups()
+        depth = len(branch) // 4
+        path = [*path[:depth], name]
+        found.add("/".join(path))
+    return found
+
+
+def test_the_tree_of_errors_is_the_tree():
+    shown = (
+        re.search(r"^```text\n(CudnnliteError\n.*?)^```", ERRORS, re.MULTILINE | re.DOTALL)[1].rstrip("\n").split("\n")
+    )
+    assert normal(shown) == normal(["CudnnliteError", *tree(dnn.CudnnliteError)])
+
+
+def test_the_exceptions_of_statuses_are_as_the_table_says():
+    kinds = {}
+    for statuses, exception, _ in rows(ERRORS):
+        numbers = [int(number) for number in re.findall(r"\d+", statuses)]
+        low, high = (numbers[0], numbers[-1])
+        kinds[range(low, high + 1)] = getattr(dnn, exception.strip("`"))
+    assert len(kinds) == 6
+    for status in dnn.Status:
+        if status:
+            fitting = [kind for numbers, kind in kinds.items() if status in numbers]
+            expected = dnn.AllocationError if dnn.AllocationError in fitting else fitting[0]
+            assert type(check.status_error("cudnnCreate", status, "", None)) is expected
+
+
+def test_every_command_is_on_the_page_of_the_command_line():
+    commands = load("command_help")
+    found = list(commands.commands())
+    assert {(), ("autotune",), ("cache",), ("cache", "show"), ("demo",), ("info",)} <= set(found)
+    assert "```{command-help}\n```" in (PAGES / "command_line.md").read_text(encoding="utf-8")
+    text = commands.help_of(("cache", "show"))
+    assert "Usage: cudnnlite cache show" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.split("\n"))) <= int(commands.COLUMNS)
+
+
+def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
+    page = (PAGES / "command_line.md").read_text(encoding="utf-8")
+    stated = {int(cells[0]) for cells in rows(page) if cells[0].isdigit()}
+    from cudnnlite.cli import common
+
+    assert stated == {0, 1, common.USAGE, common.SOME_FAILED, common.INTERRUPTED, common.CLOSED_PIPE}
+    environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none.sqlite")}
+    done = [
+        subprocess.run([sys.executable, "-m", "cudnnlite", *words], env=environment, capture_output=True, check=False)
+        for words in (["cache", "show"], ["cache", "merge", str(tmp_path / "missing")], ["cache", "shwo"])
+    ]
+    assert [each.returncode for each in done] == [0, 1, 2]
