@@ -1,0 +1,151 @@
+/* A forward convolution in true float32, its algorithm chosen by cuDNN's search, within 64 MiB of workspace.
+ *
+ * Build: gcc convolution_with_search.c -o convolution_with_search -lcudnn -lcudart
+ * The same in Python: convolution_with_search.py
+ */
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define WORKSPACE_LIMIT ((size_t)64 << 20)
+
+#define CUDA(call)                                                                                   \
+    do {                                                                                             \
+        cudaError_t error_ = (call);                                                                 \
+        if (error_ != cudaSuccess) {                                                                 \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+            exit(EXIT_FAILURE);                                                                      \
+        }                                                                                            \
+    } while (0)
+
+#define CUDNN(call)                                                                                  \
+    do {                                                                                             \
+        cudnnStatus_t status_ = (call);                                                              \
+        if (status_ != CUDNN_STATUS_SUCCESS) {                                                       \
+            char message_[512] = "";                                                                 \
+            cudnnGetLastErrorString(message_, sizeof message_);                                      \
+            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,                        \
+                    cudnnGetErrorString(status_), message_);                                         \
+            exit(EXIT_FAILURE);                                                                      \
+        }                                                                                            \
+    } while (0)
+
+/* Host values that another program can make too: multiples of 1/8 between -0.75 and 0.75. */
+static float *ramp(size_t count, int start)
+{
+    float *values = malloc(count * sizeof *values);
+    if (values == NULL) {
+        fprintf(stderr, "out of host memory: %zu values\n", count);
+        exit(EXIT_FAILURE);
+    }
+    for (size_t i = 0; i < count; i++)
+        values[i] = (float)((int)((7 * i + (size_t)start) % 13) - 6) / 8.0f;
+    return values;
+}
+
+static float *copy_to_device(const float *values, size_t count)
+{
+    float *device;
+    CUDA(cudaMalloc((void **)&device, count * sizeof *device));
+    CUDA(cudaMemcpy(device, values, count * sizeof *device, cudaMemcpyHostToDevice));
+    return device;
+}
+
+int main(void)
+{
+    const int n = 4, c = 8, h = 28, w = 28, k = 16, taps = 3, padding = 1;
+    const size_t x_count = (size_t)n * c * h * w, w_count = (size_t)k * c * taps * taps;
+
+    cudnnHandle_t handle;
+    CUDNN(cudnnCreate(&handle));
+    printf("cuDNN %zu\n", cudnnGetVersion());
+
+    /* descriptors: both tensors, the filter, the convolution */
+    cudnnTensorDescriptor_t x_desc, y_desc;
+    cudnnFilterDescriptor_t w_desc;
+    cudnnConvolutionDescriptor_t conv_desc;
+    CUDNN(cudnnCreateTensorDescriptor(&x_desc));
+    CUDNN(cudnnSetTensor4dDescriptor(x_desc, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, n, c, h, w));
+    CUDNN(cudnnCreateFilterDescriptor(&w_desc));
+    CUDNN(cudnnSetFilter4dDescriptor(w_desc, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, k, c, taps, taps));
+    CUDNN(cudnnCreateConvolutionDescriptor(&conv_desc));
+    CUDNN(cudnnSetConvolution2dDescriptor(conv_desc, padding, padding, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+                                          CUDNN_DATA_FLOAT));
+    CUDNN(cudnnSetConvolutionMathType(conv_desc, CUDNN_FMA_MATH)); /* the default would allow TF32 */
+    int yn, yc, yh, yw;
+    CUDNN(cudnnGetConvolution2dForwardOutputDim(conv_desc, x_desc, w_desc, &yn, &yc, &yh, &yw));
+    CUDNN(cudnnCreateTensorDescriptor(&y_desc));
+    CUDNN(cudnnSetTensor4dDescriptor(y_desc, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, yn, yc, yh, yw));
+    const size_t y_count = (size_t)yn * yc * yh * yw;
+
+    /* device memory, also for the search */
+    float *x_host = ramp(x_count, 3), *w_host = ramp(w_count, 5);
+    float *x_data = copy_to_device(x_host, x_count), *w_data = copy_to_device(w_host, w_count), *y_data;
+    CUDA(cudaMalloc((void **)&y_data, y_count * sizeof *y_data));
+    void *search_space;
+    CUDA(cudaMalloc(&search_space, WORKSPACE_LIMIT));
+
+    /* the search: every algorithm is run and timed; y is overwritten */
+    int room, found;
+    CUDNN(cudnnGetConvolutionForwardAlgorithmMaxCount(handle, &room));
+    cudnnConvolutionFwdAlgoPerf_t *results = malloc((size_t)room * sizeof *results);
+    if (results == NULL) {
+        fprintf(stderr, "out of host memory: %d results\n", room);
+        return EXIT_FAILURE;
+    }
+    CUDNN(cudnnFindConvolutionForwardAlgorithmEx(handle, x_desc, x_data, w_desc, w_data, conv_desc, y_desc, y_data,
+                                                 room, &found, results, search_space, WORKSPACE_LIMIT));
+    CUDA(cudaFree(search_space));
+    const cudnnConvolutionFwdAlgoPerf_t *best = NULL;
+    for (int i = 0; i < found && best == NULL; i++)
+        if (results[i].status == CUDNN_STATUS_SUCCESS && results[i].memory <= WORKSPACE_LIMIT &&
+            results[i].determinism == CUDNN_DETERMINISTIC)
+            best = &results[i];
+    if (best == NULL) {
+        fprintf(stderr, "no deterministic algorithm fits %zu bytes of workspace\n", WORKSPACE_LIMIT);
+        return EXIT_FAILURE;
+    }
+
+    /* a result is applied as a whole: its math type first, then the workspace that it needs with that */
+    CUDNN(cudnnSetConvolutionMathType(conv_desc, best->mathType));
+    size_t workspace_size;
+    void *workspace = NULL;
+    CUDNN(cudnnGetConvolutionForwardWorkspaceSize(handle, x_desc, w_desc, conv_desc, y_desc, best->algo,
+                                                  &workspace_size));
+    if (workspace_size > 0)
+        CUDA(cudaMalloc(&workspace, workspace_size));
+    printf("algorithm %d, workspace %zu\n", (int)best->algo, workspace_size);
+
+    const float alpha = 1.0f, beta = 0.0f;
+    CUDNN(cudnnConvolutionForward(handle, &alpha, x_desc, x_data, w_desc, w_data, conv_desc, best->algo, workspace,
+                                  workspace_size, &beta, y_desc, y_data));
+
+    float *y = malloc(y_count * sizeof *y);
+    if (y == NULL) {
+        fprintf(stderr, "out of host memory: %zu values\n", y_count);
+        return EXIT_FAILURE;
+    }
+    CUDA(cudaMemcpy(y, y_data, y_count * sizeof *y, cudaMemcpyDeviceToHost)); /* waits for the convolution */
+    double checksum = 0.0;
+    for (size_t i = 0; i < y_count; i++)
+        checksum += (double)(i % 5 + 1) * y[i];
+    printf("shape %d %d %d %d\n", yn, yc, yh, yw);
+    printf("checksum %.6f\n", checksum);
+    printf("values %.6f %.6f %.6f\n", y[0], y[y_count / 2], y[y_count - 1]);
+
+    free(y);
+    free(results);
+    free(w_host);
+    free(x_host);
+    CUDA(cudaFree(workspace));
+    CUDA(cudaFree(y_data));
+    CUDA(cudaFree(w_data));
+    CUDA(cudaFree(x_data));
+    CUDNN(cudnnDestroyTensorDescriptor(y_desc));
+    CUDNN(cudnnDestroyConvolutionDescriptor(conv_desc));
+    CUDNN(cudnnDestroyFilterDescriptor(w_desc));
+    CUDNN(cudnnDestroyTensorDescriptor(x_desc));
+    CUDNN(cudnnDestroy(handle));
+    return EXIT_SUCCESS;
+}

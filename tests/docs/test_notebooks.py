@@ -1,0 +1,167 @@
+"""Every notebook of examples/: stored clean, as short as promised, and executed on the emulated device and on a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.device import DEVICE_VARIABLE
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = (
+    "01_first_convolution",
+    "02_choosing_an_algorithm",
+    "03_precision",
+    "04_layouts_and_strides",
+    "05_an_lstm_by_hand",
+    "06_rnns_in_practice",
+    "07_any_c_function",
+)
+MOST_LINES = 100  # a notebook has fewer lines of code than that
+DEVICES = ("emulated", pytest.param("cuda", marks=pytest.mark.gpu))
+CLAIM = re.compile(r"^(?:\d+\.|[-*]) ", re.MULTILINE)
+ASSERTION = re.compile(r"^\s*(?:assert\b|(?:np\.testing\.)?assert_\w+\()", re.MULTILINE)
+
+
+def path_of(name: str) -> Path:
+    return EXAMPLES / f"{name}.ipynb"
+
+
+def read(name: str) -> Any:
+    return nbformat.read(path_of(name), as_version=nbformat.NO_CONVERT)
+
+
+def code_of(notebook: Any) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+each = pytest.mark.parametrize("name", NAMES)
+
+
+def test_there_are_seven_numbered_without_gaps() -> None:
+    assert sorted(path.stem for path in EXAMPLES.glob("*.ipynb")) == list(NAMES)
+    assert [int(name[:2]) for name in NAMES] == list(range(1, len(NAMES) + 1))
+
+
+@each
+def test_is_a_valid_notebook_of_format_4_5(name: str) -> None:
+    notebook = read(name)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+@each
+def test_is_stored_without_outputs(name: str) -> None:
+    notebook = read(name)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+    assert "widgets" not in notebook.metadata
+    assert path_of(name).read_text().endswith("}\n")
+
+
+@each
+def test_cells_have_names(name: str) -> None:
+    names = [cell.id for cell in read(name).cells]
+    assert len(set(names)) == len(names)
+    # words, not the eight hexadecimal digits that an editor makes up
+    assert [
+        name for name in names if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or re.fullmatch(r"[0-9a-f]{8}", name)
+    ] == []
+
+
+@each
+def test_has_fewer_lines_of_code_than_promised(name: str) -> None:
+    lines = [line.strip() for source in code_of(read(name)) for line in source.splitlines()]
+    assert 20 < sum(bool(line) and not line.startswith("#") for line in lines) < MOST_LINES
+
+
+@each
+def test_begins_with_a_title_and_what_it_shows(name: str) -> None:
+    first = read(name).cells[0]
+    assert first.cell_type == "markdown"
+    assert re.match(rf"# {name[:2]}\b", first.source)
+    assert len(CLAIM.findall(first.source)) >= 3
+    assert "without one" in first.source or "without a GPU" in first.source
+
+
+@each
+def test_asserts_what_it_shows(name: str) -> None:
+    notebook = read(name)
+    claims = len(CLAIM.findall(notebook.cells[0].source))
+    assert len(ASSERTION.findall("\n".join(code_of(notebook)))) >= claims
+
+
+@each
+def test_begins_by_choosing_and_printing_the_device(name: str) -> None:
+    first = code_of(read(name))[0]
+    assert re.match(r'import os(\n+|; )os\.environ\.setdefault\("CUDNNLITE_DEVICE", "auto"\)', first)
+    assert re.search(r"print\(.*device", first)
+
+
+@each
+def test_shows_its_pictures(name: str) -> None:
+    for source in code_of(read(name)):
+        if "plt.subplots" in source or "plt.figure" in source:
+            assert "plt.show()" in source
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@each
+def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEVICE_VARIABLE, kind)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a user's own start-up files are not ours
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    notebook = read(name)
+    before = {path.name for path in EXAMPLES.iterdir()}
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+    assert kind in "".join(output.text for output in outputs if output.get("name") == "stdout")
+    pictures = sum("image/png" in output.get("data", {}) for output in outputs)
+    assert pictures == "\n".join(code_of(notebook)).count("plt.show()")
+    assert {path.name for path in EXAMPLES.iterdir()} == before, "it left files behind"
+
+
+def test_the_measured_tables_are_of_an_h200_and_complete() -> None:
+    measured = json.loads((EXAMPLES / "h200.json").read_text())
+    assert "H200" in measured["device"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", measured["date"])
+    assert measured["cudnn"].startswith("9.")
+    assert measured["torch"]
+    assert {"choosing", "torch_benchmark", "filter_sizes", "precision", "layouts", "views", "lstm"} == set(
+        measured["tables"]
+    )
+    for table in measured["tables"].values():
+        assert table["title"]
+        assert table["rows"]
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+
+
+def test_notebooks_that_show_times_name_the_device_and_the_date_of_the_table() -> None:
+    for name in NAMES:
+        code = "\n".join(code_of(read(name)))
+        if "h200.json" in code:
+            assert "['date']" in code or '["date"]' in code
+            assert "['device']" in code or '["device"]' in code
+
+
+def test_examples_hold_nothing_else() -> None:
+    left = {path.name for path in EXAMPLES.iterdir() if not path.name.startswith((".", "__"))}
+    assert left == {*(f"{name}.ipynb" for name in NAMES), "h200.json", "c"}
+
+
+def test_the_notebooks_use_public_names_only() -> None:
+    for name in NAMES:
+        code = "\n".join(code_of(read(name)))
+        assert not re.search(r"cudnnlite\._|dnn\._", code)
+        assert set(re.findall(r"\bdnn\.(\w+)", code)) <= {*dnn.__all__}
