@@ -1,38 +1,299 @@
-"""Every Python block of README and docs runs, in order, on the emulated device."""
+"""Every Python block of README and docs runs, in the order of its page and in one namespace, on both devices.
+
+A block that begins with `# needs: torch` (or several, with commas) is skipped where that is not installed, and so are the
+blocks after it that read what it would have bound.  `# needs: a GPU` is for blocks that the emulated device cannot run.
+"""
 
 from __future__ import annotations
 
+import dis
+import gc
+import importlib.util
+import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
 
 import pytest
+from markdown_pages import PAGES, Block, Page
+from page_files import provide_files
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+from cudnnlite.device import visible_gpus
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10; pytest brings it there
+    import tomli as tomllib
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_python_blocks_run(page, monkeypatch, capsys):
-    monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
-    text = page.read_text()
-    names: dict[str, object] = {}
-    for block in BLOCK.finditer(text):
-        line = text[: block.start()].count("\n") + 1
-        code = compile("\n" * line + block[1], str(page), "exec")  # errors then name the line of the page
-        exec(code, names)
-
-
-def test_there_are_pages_with_code():
-    assert {"README.md", "index.md", "guide.md"} <= {page.name for page in WITH_CODE}
+LANGUAGES = {"python", "console", "sh", "c", "text", "toml", "yaml", "json"}
+# directives that show code, which nobody would run; of the others Sphinx says what is wrong
+CODE_DIRECTIVES = {"{code}", "{code-block}", "{code-cell}", "{sourcecode}"}
+A_GPU = "a GPU"
+ONLY_ON_A_GPU = {"cupy", "numba.cuda"}
+_NEEDS = re.compile(r"# needs: (.+)\n")
 
 
-def test_the_package_docstring_runs():
-    import doctest
+class Step(NamedTuple):
+    """A block on a device, with what is to be done with it.
 
-    import cudnnlite
+    Attributes
+    ----------
+    block : Block
+        The block.
+    code : CodeType or SyntaxError
+        Compiled, with the line numbers of the page; or why it cannot be.
+    absent : str
+        The package for want of which it cannot run; empty if it can.
+    why_not : str
+        Why it cannot run; empty if it can.
+    """
 
-    results = doctest.testmod(cudnnlite)
-    assert results.attempted >= 2
-    assert results.failed == 0
+    block: Block
+    code: CodeType | SyntaxError
+    absent: str = ""
+    why_not: str = ""
+
+
+def needs_of(block: Block) -> list[str]:
+    """Return what a block says that it needs."""
+    found = _NEEDS.match(block.text)
+    return [need.strip() for need in found[1].split(",")] if found else []
+
+
+def is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package.partition(".")[0]) is not None
+
+
+def compiled(page: Page, block: Block) -> CodeType | SyntaxError:
+    try:
+        # errors then name the line of the page
+        return compile("\n" * (block.line - 1) + block.text, str(page.path), "exec", dont_inherit=True)
+    except SyntaxError as error:  # for the block's own test: here it would hide all pages
+        return error
+
+
+def names_of(code: CodeType | SyntaxError) -> tuple[set[str], set[str]]:
+    """Return the names that a block reads before it has bound them, and those that it binds."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    if isinstance(code, SyntaxError):
+        return read, bound
+    for instruction in dis.get_instructions(code):
+        name = instruction.argval
+        if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL") and name not in bound:
+            read.add(name)
+        elif instruction.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            bound.add(name)
+        elif isinstance(name, CodeType):  # a function or a comprehension: what it reads of the page's
+            read |= names_of(name)[0] - bound
+    return read, bound
+
+
+def steps_of(page: Page, device: str) -> list[Step]:
+    """Return the blocks that a page has for a device."""
+    steps: list[Step] = []
+    gone: dict[str, tuple[int, str]] = {}  # name -> line of the block that would have bound it, and what that lacks
+    for block in page.in_language("python"):
+        code = compiled(page, block)
+        read, bound = names_of(code)
+        needs = needs_of(block)
+        lacking = A_GPU if device != "cuda" and ({A_GPU, *ONLY_ON_A_GPU} & set(needs)) else ""
+        lacking = lacking or next((need for need in needs if need != A_GPU and not is_installed(need)), "")
+        why = f"{lacking} is not installed" if lacking else ""
+        lost = sorted((gone[name][0], name) for name in read & gone.keys())
+        if lost and not lacking:
+            line, name = lost[0]
+            lacking = gone[name][1]
+            why = f"{name} is of the block on line {line}, which needs {lacking}"
+        for name in bound:
+            gone.pop(name, None)
+            if lacking:
+                gone[name] = block.line, lacking
+        steps.append(Step(block, code, lacking, why))
+    return [step for step in steps if step.absent != A_GPU]
+
+
+class PageRun:
+    """A page on a device: its namespace, its folder, and how far it got."""
+
+    def __init__(self, page: Page, device: str, folder: Path) -> None:
+        self.key = page, device
+        self.folder = folder
+        self._names: dict[str, Any] = {"__name__": "page"}
+        self._left = [step for step in steps_of(page, device) if not step.absent]
+        self._failed = 0
+        provide_files(folder, page)
+
+    def run(self, line: int) -> None:
+        """Run the blocks before a line that did not run yet, and then the one that begins there."""
+        while self._left and self._left[0].block.line <= line:
+            if self._failed:
+                pytest.fail(f"the block on line {self._failed} failed", pytrace=False)
+            step = self._left.pop(0)
+            self._failed = step.block.line
+            if isinstance(step.code, SyntaxError):
+                raise step.code
+            exec(step.code, self._names)
+            self._failed = 0
+
+    def close(self) -> None:
+        self._names.clear()
+        gc.collect()
+
+
+class Runs:
+    """The page that is being run; one at a time, so that what a page leaves behind does not stay."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self._factory = factory
+        self._run: PageRun | None = None
+
+    def of(self, page: Page, device: str) -> PageRun:
+        if self._run is None or self._run.key != (page, device):
+            self.close()
+            self._run = PageRun(page, device, self._factory.mktemp("page"))
+        return self._run
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    found = Runs(tmp_path_factory)
+    yield found
+    found.close()
+
+
+def cases() -> list[Any]:
+    found = []
+    for device in ("emulated", "cuda"):
+        for page in PAGES:
+            for step in steps_of(page, device):
+                marks = [pytest.mark.gpu] if device == "cuda" else []
+                if step.why_not:
+                    marks.append(pytest.mark.skip(reason=f"{page}:{step.block.line}: {step.why_not}"))
+                name = f"{page}:{step.block.line}-{device}"
+                found.append(pytest.param(page, step.block.line, device, marks=marks, id=name))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line", "device"), cases())
+def test_python_block_runs(page, line, device, runs, monkeypatch):
+    run = runs.of(page, device)
+    monkeypatch.setenv("CUDNNLITE_DEVICE", device)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.chdir(run.folder)
+    run.run(line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_block_has_a_language_and_is_well_formed(page):
+    assert not page.unclosed, f"{page}:{page.unclosed}: the fence is never closed"
+    for block in page.blocks:
+        where = f"{page}:{block.line}"
+        if block.language.startswith("{"):
+            assert block.language not in CODE_DIRECTIVES, f"{where}: a fence with a language is tested, this is not"
+            continue
+        assert block.language in LANGUAGES, f"{where}: {block.language!r}; known: {sorted(LANGUAGES)}"
+        assert block.text.strip(), f"{where}: empty"
+        assert (block.language == "python") or not needs_of(block), f"{where}: only Python blocks can need something"
+        if block.language == "toml":
+            tomllib.loads(block.text)
+        elif block.language == "yaml":
+            import yaml
+
+            assert yaml.safe_load(block.text) is not None, where
+        elif block.language == "json":
+            json.loads(block.text)
+
+
+def test_the_tests_that_a_page_proposes_do_what_it_says(tmp_path):
+    """The Python of 'Test without a GPU', as a file of tests: each on both devices, or skipped with the reason."""
+    page = next(page for page in PAGES if page.name == "docs/howto/test_without_a_gpu.md")
+    text = "\n".join(block.text for block in page.in_language("python"))
+    (tmp_path / "test_edges.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_edges.py"]
+    for required in ("0", "1"):
+        environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "REQUIRE_GPU": required}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        if not visible_gpus() and required == "1":
+            assert "2 passed, 1 error" in done.stdout
+            assert done.returncode == 1
+        else:
+            assert ("3 passed" if visible_gpus() else "2 passed, 1 skipped") in done.stdout
+            assert done.returncode == 0
+
+
+def test_the_pages_are_found():
+    with_python = {page.name for page in PAGES if page.in_language("python")}
+    assert {"README.md", "docs/index.md", "docs/guide/index.md", "docs/guide/rnn.md"} <= with_python
+
+
+def page_of(tmp_path, monkeypatch, text):
+    monkeypatch.setattr("markdown_pages.ROOT", tmp_path)
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    return Page(path)
+
+
+def test_what_depends_on_a_missing_package_is_skipped_with_the_reason(tmp_path, monkeypatch):
+    blocks = (
+        "a = 1", "# needs: absent_package\nimport absent_package\nb = c = a", "d = a + 1",
+        "def f():\n    return b", "print(f())", "c = 3", "print(c, [a for a in [d]])", "# needs: json\nb = 2", "print(b)",
+    )  # fmt: skip
+    page = page_of(tmp_path, monkeypatch, "\n".join(f"```python\n{text}\n```" for text in blocks))
+    steps = steps_of(page, "emulated")
+    assert [bool(step.why_not) for step in steps] == [0, 1, 0, 1, 1, 0, 0, 0, 0]
+    assert steps[1].why_not == "absent_package is not installed"
+    assert steps[3].why_not == "b is of the block on line 5, which needs absent_package"
+    assert steps[4].why_not == "f is of the block on line 13, which needs absent_package"
+    run = PageRun(page, "emulated", tmp_path)
+    run.run(steps[-1].block.line)
+
+
+def test_what_needs_a_gpu_is_for_cuda_alone(tmp_path, monkeypatch):
+    blocks = ("a = 1", "# needs: a GPU\nb = a", "c = b", "d = a")
+    page = page_of(tmp_path, monkeypatch, "\n".join(f"```python\n{text}\n```" for text in blocks))
+    assert [step.block.line for step in steps_of(page, "emulated")] == [2, 12]
+    assert [step.why_not for step in steps_of(page, "cuda")] == [""] * 4
+
+
+def test_a_failing_block_fails_those_after_it(tmp_path, monkeypatch):
+    page = page_of(tmp_path, monkeypatch, "text\n```python\n1 / 0\n```\n\n```python\na = 1\n```\n")
+    run = PageRun(page, "emulated", tmp_path)
+    with pytest.raises(ZeroDivisionError) as raised:
+        run.run(3)
+    assert raised.traceback[-1].lineno + 1 == 3
+    with pytest.raises(pytest.fail.Exception, match="line 3 failed"):
+        run.run(7)
+
+
+def test_blocks_are_found_in_lists_and_notes(tmp_path, monkeypatch):
+    text = (
+        "- a\n\n  ```sh\n  ls\n  ```\n\n````{note}\n```python\nb = 1\n```\n````\n\n~~~\nnone\n~~~\n"
+        "<!-- command: x -->\n```sh\nls\n```\n"
+    )
+    page = page_of(tmp_path, monkeypatch, text)
+    assert page.blocks == [
+        Block("sh", "ls\n", 4), Block("python", "b = 1\n", 9), Block("", "none\n", 14), Block("sh", "ls\n", 18, "x"),
+    ]  # fmt: skip
+    page.path.write_text("```sh\nls\n```\n```python\n1\n")
+    assert Page(page.path).unclosed == 4
+    assert len(Page(page.path).blocks) == 1
+
+
+def test_a_block_with_a_syntax_error_fails_alone(tmp_path, monkeypatch):
+    page = page_of(tmp_path, monkeypatch, "```python\na = 1\n```\n```python\n(\n```\n")
+    run = PageRun(page, "emulated", tmp_path)
+    run.run(2)
+    with pytest.raises(SyntaxError) as raised:
+        run.run(5)
+    assert raised.value.lineno == 5

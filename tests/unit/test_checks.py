@@ -22,8 +22,8 @@ def tools(text: str) -> set[tuple[str, str]]:
 def test_pre_commit_checks_what_ci_checks():
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci/run").read_text()
     hooks = "\n".join(re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text()))
-    test = next(line for line in readme.splitlines() if line.endswith(".venv/bin/python -m pytest")).rpartition("&& ")[2]
-    wanted = tools(f"{script}\n{test}")
+    test = next(line for line in readme.splitlines() if line.endswith(".venv/bin/python -m pytest"))
+    wanted = tools(f"{script}\n{test.rpartition('&& ')[2]}")
     assert {"ruff", "mypy", "sphinx-build", "python"} == {tool for tool, _ in wanted}
     assert tools(hooks) == wanted
 

@@ -1,0 +1,61 @@
+"""What the code of a page takes for granted: the files that it names, made in a temporary folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markdown_pages import Page
+
+from cudnnlite._raw.library import load_library
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.keys import DeviceIdentity, make_key
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.enums import ConvolutionFwdAlgo, MathType
+from cudnnlite.problem_list import ProblemList
+from cudnnlite.problems import ConvolutionForwardProblem
+from cudnnlite.results import AlgorithmResult
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+
+A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN
+
+
+def provide_files(folder: Path, page: Page) -> None:
+    """Make what the blocks of a page read: a model, a list of problems, a tuning cache."""
+    text = "".join(block.text for block in page.blocks)
+    makers = {"model.onnx": _write_model, "problems.json": _write_problems, "tuned.sqlite": write_cache}
+    for name, make in makers.items():
+        if name in text:
+            make(folder / name)
+
+
+def provide_cudnn(folder: Path) -> Path:
+    """Make a folder as cuDNN's archive unpacks: its libraries in lib."""
+    folder.mkdir()
+    (folder / "lib").symlink_to(Path(load_library().path).resolve().parent)
+    return folder
+
+
+def write_cache(path: Path) -> None:
+    """Write a tuning cache with one entry, as if a GPU had been there."""
+    key = make_key(_problem(), {}, TuningPolicy(), DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 91900))
+    row = AlgorithmResult(ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, time_ms=0.5, workspace=4096)
+    entry = TuningEntry(key, str(_problem()), "made up", (row,), 0, "2026-01-31T10:00:00+00:00", 0.1, "0.1.0")
+    with TuningCache(path) as cache:
+        cache.put(entry)
+
+
+def _problem() -> ConvolutionForwardProblem:
+    return ConvolutionForwardProblem(TensorSpec((1, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), ConvolutionSpec(padding=1))
+
+
+def _write_problems(path: Path) -> None:
+    ProblemList([_problem()]).save(path)
+
+
+def _write_model(path: Path) -> None:
+    import onnx
+    from onnx_models import conv as node
+    from onnx_models import model
+
+    onnx.save(model([node(pads=[1] * 4)], {"x": ("N", 4, 10, 10), "w": (8, 4, 3, 3)}), path)

@@ -1,0 +1,240 @@
+"""What the explanation and contributing pages say of the code is what the code says."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite import plan_cache, timing
+from cudnnlite._raw import library
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.types import HEADER_VERSION
+from cudnnlite.emulated import api as emulated_api
+
+ROOT = Path(__file__).parents[2]
+EXPLANATION, CONTRIBUTING = ROOT / "docs" / "explanation", ROOT / "docs" / "contributing"
+RECORDED = {"convolution": 676, "rnn": 932}
+
+
+def page(name):
+    """A page's text, each run of blanks as one."""
+    return " ".join((EXPLANATION / name).read_text(encoding="utf-8").split())
+
+
+def section(name, title):
+    """The text under a heading of the second level."""
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", (EXPLANATION / name).read_text(encoding="utf-8"), re.S | re.M)
+    assert found, title
+    return found[1]
+
+
+def rows(text):
+    """The cells of the tables in a text, without headings."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def listed(text):
+    """The C functions that the lists of a text name."""
+    return set(re.findall(r"`(cudnn\w+)`", " ".join(re.findall(r"^(?:- |  ).*$", text, re.M))))
+
+
+# ---------------------------------------------------------------- the emulated device
+
+
+def test_the_emulated_functions_are_those_of_the_registry():
+    emulated_api._register_all()
+    registered = set(emulated_api._implementations)
+    with_device = {name for name in registered if FUNCTIONS[name].needs_device}
+    text = section("emulated_device.md", "Its functions")
+    assert listed(text) == with_device
+    assert (
+        set(re.findall(r"`(cudnn\w+)`", text.partition("Of the functions that need none")[2]))
+        == registered - with_device
+    )
+    for name in registered - with_device:
+        assert f"`{name}`" in page("descriptors_and_the_function_table.md")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_as_many_combinations_were_recorded(name):
+    data = json.loads((ROOT / "tests" / "emulated" / "data" / f"{name}_support.json").read_text())
+    assert len(data["rows"]) == RECORDED[name]
+    assert str(RECORDED[name]) in page("emulated_device.md")
+    assert f"| {RECORDED[name]} |" in (CONTRIBUTING / "gpu_tests.md").read_text()
+
+
+# ---------------------------------------------------------------- libraries
+
+
+def test_versions_and_parts():
+    text = page("which_libcudnn.md")
+    newest = f"9.{HEADER_VERSION // 100 % 100}"
+    assert f"from 9.0 to {newest} will do" in text
+    assert f"generated from the headers of {newest}" in text
+    assert "nvidia-cudnn-cu12>=9.0,<10" in (ROOT / "pyproject.toml").read_text()
+    assert ", ".join(f"libcudnn_{part}" for part in library._PARTS) in text
+    assert library.LIBRARY_VARIABLE in text
+
+
+# ---------------------------------------------------------------- deprecated functions
+
+
+def test_the_numbers_of_deprecated_functions():
+    marked = [record for record in FUNCTIONS.values() if record.deprecated]
+    since_9_0 = [record for record in marked if record.deprecated == "9.0.0"]
+    told = f"declare {len(FUNCTIONS)} functions; {len(marked)} of them carry the mark, {len(since_9_0)} since 9.0."
+    assert told in page("deprecated.md")
+    all_of, marked_of = (Counter(record.header for record in records) for records in (FUNCTIONS.values(), marked))
+    expected = [[f"`cudnn_{name}.h`", str(count), str(marked_of[name])] for name, count in all_of.items()]
+    found = [row[:3] for row in rows(section("deprecated.md", "Which functions"))[1:]]
+    assert sorted(found) == sorted(expected)
+    assert "cudnnRNNForward" not in {record.name for record in marked}
+
+
+def functions_called():
+    """The C functions whose names stand in the code (not in the docstrings) above the raw layer."""
+    called = set()
+    for path in (ROOT / "cudnnlite").rglob("*.py"):
+        if path.relative_to(ROOT / "cudnnlite").parts[0] in ("_raw", "emulated"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        called |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        called |= {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    return called & set(FUNCTIONS)
+
+
+def test_the_deprecated_functions_that_we_call_are_listed():
+    called = functions_called()
+    assert {"cudnnConvolutionForward", "cudnnRNNForward", "cudnnCreate"} <= called
+    marked = {name for name in called if FUNCTIONS[name].deprecated}
+    assert listed(section("deprecated.md", "What we do about it")) == marked
+
+
+# ---------------------------------------------------------------- timing
+
+
+def test_the_numbers_of_the_method():
+    text = page("timing.md")
+    for told in (
+        f"more than {timing.GIVE_UP:g} times the best",
+        f"less than {timing._ALWAYS_MS:g} ms",
+        f"({timing._MOST_REPEATS} at most)",
+        f"within {timing._CLOSE - 1:.0%} of the best",
+        f"{timing._FURTHER_ROUNDS} more, up to four times",
+        f"overwrites {timing._L2_BYTES >> 20} MiB",
+        "about half a millisecond",
+        "nine rounds",
+    ):
+        assert told in text, told
+    assert (timing._ROUNDS, timing._MOST_FURTHER, timing._SAMPLE_MS) == (9, 4, 0.5)
+
+
+def benchmarks():
+    return (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_the_figures_of_cudnnfind_are_those_of_the_benchmarks():
+    """A page that quotes another run than the one that it links to is stale."""
+    of_benchmarks = {row[0]: row for row in rows(benchmarks().partition("### Eager calls")[0])}
+    found = rows(section("timing.md", "Why cudnnFind's figures mislead"))[1:]
+    assert len(found) == 5
+    for name, mean, worst in found:
+        row = of_benchmarks[name]
+        assert f"{mean} ({worst})" == row[of_benchmarks["117 problems in"].index("find / best")]
+
+
+def test_the_gain_of_the_latency_objective_is_that_of_the_benchmarks():
+    eager = rows(benchmarks().partition("### Eager calls")[2].partition("### ")[0])
+    gains = [float(row[1]) for row in eager if row[0].endswith(("NCHW", "NHWC"))]
+    assert len(gains) == 5
+    assert f"between {min(gains):.3f} and {max(gains):.3f} of the time" in page("timing.md")
+
+
+def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
+    text = benchmarks()
+    (lstm,) = re.findall(r"^\| f16 lstm T25 N128 I512 H512 .*$", text, re.M)
+    cells = rows(lstm)[0]
+    best, by_rule = rows(section("timing.md", "Device time and the time of a call"))[1:]
+    assert best[1:] == [f"{cells[2]} (PERSIST_STATIC)", f"{cells[8]} (STANDARD)"]
+    assert (cells[1], cells[7]) == ("STATIC/T", "STANDARD/T")
+    assert by_rule[1:] == [cells[3], cells[9]]
+    kinds = ("true float32, NCHW", "TF32, NCHW", "TF32, NHWC")
+    quoted = 0
+    for name, *figures in rows(section("tf32.md", "What it gains"))[1:]:
+        shape, _, rest = name.partition(", ")
+        for kind, figure in zip(kinds, (cell.strip(" |") for cell in figures), strict=True):
+            if figure:
+                stride = rest.removeprefix("stride ") or "1"
+                assert f"| {kind} | {shape} pad 0 stride {stride} | {figure} |" in text, (kind, name)
+                quoted += 1
+    assert quoted == 8
+
+
+# ---------------------------------------------------------------- errors, lifetimes
+
+
+def test_every_public_exception_and_warning_is_told():
+    kinds = [kind for kind in vars(dnn.errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(kinds) > 20
+    text = page("errors.md")
+    assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text] == []
+
+
+def test_the_built_in_exceptions_that_are_told_are_the_right_ones():
+    text = (EXPLANATION / "errors.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"\| `(\w+Error)` \| `(\w+Error)` \|", text) + re.findall(
+        r"`(\w+Error)` \(an? `(\w+Error)`\)", page("errors.md")
+    )
+    assert len(pairs) >= 12
+    for ours, built_in in pairs:
+        assert issubclass(getattr(dnn, ours), getattr(builtins, built_in)), (ours, built_in)
+
+
+def test_the_number_of_plans_that_are_kept():
+    assert f"the {plan_cache.MAX_CACHED} that were used last are kept" in page("streams_and_lifetimes.md")
+
+
+# ---------------------------------------------------------------- contributing
+
+
+def test_the_house_has_all_rooms():
+    """Every module and folder of the package is in the table, and nothing else."""
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The house")[2]
+    named = set(re.findall(r"`([\w/]+(?:\.py)?)`", " ".join(row[0] for row in rows(table)[1:])))
+    folder = ROOT / "cudnnlite"
+    there = {path.name for path in folder.glob("*.py")} | {
+        f"{path.name}/" for path in folder.iterdir() if any(path.glob("*.py"))
+    }
+    assert named == there
+
+
+HOMES = ("tests/device", "tests/emulated", "cudnnlite", "cudnnlite/_raw", "cudnnlite/autotune", "")  # of a name alone
+PATHS = re.compile(
+    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|ops|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
+)
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "CONTRIBUTING.md", *sorted(CONTRIBUTING.glob("*.md"))], ids=lambda path: path.name
+)
+def test_the_files_that_are_named_are_there(path):
+    text = path.read_text(encoding="utf-8")
+    for name in PATHS.findall(text):
+        if "pooling" in name:  # the walk-through's own: they are what the reader writes
+            assert path.name == "adding_an_operation.md"
+            continue
+        if name.startswith("X"):  # a family's name to fill in
+            continue
+        assert any((ROOT / home / name).exists() for home in HOMES), name
+    if path.name == "adding_an_operation.md":
+        assert len(PATHS.findall(text)) > 40
