@@ -39,6 +39,7 @@ from cudnnlite.emulated.rnn_layout import (
     weight_views,
     write_steps,
 )
+from cudnnlite.emulated.support import tf32_is_forbidden
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.rnn_equations import Network, network_shape
@@ -66,7 +67,7 @@ def _rounding(spec: RNNSpec) -> Callable[[Array], Array] | None:
         return None
     if spec.math_type == MathType.TENSOR_OP_ALLOW_CONVERSION:
         return lambda a: a.astype(np.float16).astype(np.float32)
-    return round_tf32
+    return None if tf32_is_forbidden() else round_tf32
 
 
 def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vector_size: int) -> RNNDataSpec:

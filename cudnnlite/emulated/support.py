@@ -40,10 +40,13 @@ def multiplies_in_tf32(algorithm: ConvolutionFwdAlgo, dtype: DataType, conv: Con
     On the H200 only IMPLICIT_PRECOMP_GEMM does so (relative error 3e-4); under FMA_MATH, or with the driver's override set
     to 0, none does.
     """
-    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        return False
     precomputed = algorithm == ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
-    return precomputed and dtype == DataType.FLOAT and conv.math_type != MathType.FMA
+    return precomputed and dtype == DataType.FLOAT and conv.math_type != MathType.FMA and not tf32_is_forbidden()
+
+
+def tf32_is_forbidden() -> bool:
+    """Tell whether NVIDIA's own switch is set, which an H200 obeys in convolutions and in recurrent networks."""
+    return os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
 
 
 def refusal(
