@@ -137,7 +137,7 @@ class Handle(NativeObject):
         self._stream = new
 
     def synchronize(self) -> None:
-        """Wait until everything on the stream is done; nothing else here does, but `DeviceArray.numpy`."""
+        """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
         self.use()
         self._stream.sync()
 

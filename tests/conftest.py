@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import itertools
 import os
+import re
 import warnings
 from collections import Counter
 from functools import lru_cache
@@ -105,7 +106,12 @@ def pytest_make_collect_report() -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many tests ran on each device."""
+    """Say how many tests ran on each device, and how many were skipped for which reason."""
+    skips = Counter(why_skipped(report) for report in terminalreporter.stats.get("skipped", ()))
+    if skips:
+        terminalreporter.section("skipped")
+        for why, number in skips.most_common():
+            terminalreporter.write_line(f"{number:6} {why}")
     counts: Counter[tuple[str, str]] = Counter()
     for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
         for report in terminalreporter.stats.get(outcome, ()):
@@ -115,6 +121,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for device in ("emulated", "cuda"):
         told = ", ".join(f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device)
         terminalreporter.write_line(f"{device}: {told or 'none'}")
+
+
+def why_skipped(report: Any) -> str:
+    """Return a skipped test's reason; pages name the line that needs what is missing, which the count is not about."""
+    why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return re.sub(r"^docs/\S+: ", "", why.removeprefix("Skipped: "))
 
 
 @pytest.fixture(autouse=True)

@@ -157,7 +157,7 @@ def _load_parts(library: Library) -> None:
 def _mixed(library: Library, symptom: str) -> MixedLibrariesError:
     return MixedLibrariesError(
         f"libcudnn {library.version_text} at {library.path}: {symptom}. This process has mapped a mixture of copies:\n"
-        f"{_listing()}\nImport cudnnlite before whatever loads the other copy, or point {LIBRARY_VARIABLE} at that copy"
+        f"{_listing()}\nMake a handle before whatever loads the other copy is imported, or point {LIBRARY_VARIABLE} at that one"
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
-from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, MathType, Status
-from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, MathType, Status, TensorFormat
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
 from cudnnlite.handle import Handle
 from cudnnlite.ops.operands import HostScalars, check_shape, tensor_spec
 from cudnnlite.results import AlgorithmResult, AlgorithmTable
@@ -70,7 +70,9 @@ class ConvolutionProblem:
         return call, size
 
     def involve(self, error: CudnnError) -> None:
-        """Add the specs to an error's message."""
+        """Add the specs to an error's message, and what is known to be refused."""
+        if isinstance(error, NotSupportedError) and self.w.format == TensorFormat.NHWC and not self.x.is_channels_last:
+            error.notes += ("a filter whose channels come last needs an input of that layout; give both in one layout",)
         error.involving(x=self.x, w=self.w, conv=self.conv, y=self.y)
 
     def table(self, results: Any, count: int, timing: str, searched_with: int | None = None) -> AlgorithmTable:

@@ -200,9 +200,10 @@ def _parse_steps(value: Any, argument: str, smallest: int) -> int | tuple[int, .
     except TypeError:
         pass
     try:
-        numbers = tuple(value)
+        numbers = tuple(index(number) for number in value)
     except TypeError:
-        raise ArgumentError(f"{argument}={value!r} is neither an integer nor one for each spatial axis") from None
+        same = "; it is the same at both ends of an axis" if argument == "padding" else ""
+        raise ArgumentError(f"{argument}={value!r}; allowed: an integer, or one for each spatial axis{same}") from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:
         raise ArgumentError(f"{argument}={numbers} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
     return tuple(_parse_step(number, argument, smallest) for number in numbers)

@@ -288,11 +288,15 @@ def test_layouts_that_differ_are_right_or_refused(
     handle: dnn.Handle, x_layout: str, w_layout: str, algorithm: Any
 ) -> None:
     problem = Problem(handle, X, W, "float32", x_layout, w_layout=w_layout, padding=1)
+    refusal = ""
     try:
         y = problem.run(algorithm=algorithm)
-    except UNSUPPORTED:
-        return
-    problem.assert_right(y, problem.choice() if algorithm is None else dnn.ConvolutionFwdAlgo[algorithm])
+    except UNSUPPORTED as error:
+        refusal = str(error)
+    if refusal:
+        assert ("channels come last" in refusal) == (w_layout == "NHWC")
+    else:
+        problem.assert_right(y, problem.choice() if algorithm is None else dnn.ConvolutionFwdAlgo[algorithm])
 
 
 @pytest.mark.parametrize("argument", ["x", "w", "out"])

@@ -6,6 +6,7 @@ import ast
 import builtins
 import json
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -20,12 +21,13 @@ from cudnnlite.emulated import api as emulated_api
 
 ROOT = Path(__file__).parents[2]
 EXPLANATION, CONTRIBUTING = ROOT / "docs" / "explanation", ROOT / "docs" / "contributing"
+GUIDE, HOWTO = ROOT / "docs" / "guide", ROOT / "docs" / "howto"
 RECORDED = {"convolution": 676, "rnn": 932}
 
 
-def page(name):
+def page(name, folder=EXPLANATION):
     """A page's text, each run of blanks as one."""
-    return " ".join((EXPLANATION / name).read_text(encoding="utf-8").split())
+    return " ".join((folder / name).read_text(encoding="utf-8").split())
 
 
 def section(name, title):
@@ -67,7 +69,8 @@ def test_the_emulated_functions_are_those_of_the_registry():
 def test_as_many_combinations_were_recorded(name):
     data = json.loads((ROOT / "tests" / "emulated" / "data" / f"{name}_support.json").read_text())
     assert len(data["rows"]) == RECORDED[name]
-    assert str(RECORDED[name]) in page("emulated_device.md")
+    assert f"{RECORDED[name]} " in page("emulated_device.md")
+    assert f"{RECORDED[name]} " in page("test_without_a_gpu.md", HOWTO)
     assert f"| {RECORDED[name]} |" in (CONTRIBUTING / "gpu_tests.md").read_text()
 
 
@@ -153,6 +156,72 @@ def test_the_figures_of_cudnnfind_are_those_of_the_benchmarks():
         assert f"{mean} ({worst})" == row[of_benchmarks["117 problems in"].index("find / best")]
 
 
+def test_the_ways_to_choose_are_as_good_as_the_benchmarks_say():
+    of_benchmarks = {row[0]: row for row in rows(benchmarks().partition("### Eager calls")[0])}
+    columns = [of_benchmarks["117 problems in"].index(f"{who} / best") for who in ("ours", "heuristic", "find")]
+    found = [row for row in rows((HOWTO / "choose_and_pin.md").read_text(encoding="utf-8")) if row[0] in of_benchmarks]
+    assert len(found) == 2
+    for name, *means in found:
+        assert means == [of_benchmarks[name][column].partition(" ")[0] for column in columns]
+
+
+def measured(name):
+    """The rows of a table that the notebooks show, by the names of its columns."""
+    table = json.loads((ROOT / "examples" / "h200.json").read_text(encoding="utf-8"))["tables"][name]
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def test_the_host_overhead_in_cudnnfind_is_that_of_the_table():
+    over = [row["find_us"] - row["time_us"] for row in measured("choosing") if row["find_us"] and row["time_us"]]
+    told = f"{min(over):.0f} to {max(over):.0f} us, the median {statistics.median(over):.0f} (H200"
+    assert told in page("timing.md")
+
+
+def test_what_the_choice_for_an_lstm_costs_is_that_of_the_table():
+    of_it = ("25 steps, batch 16, 1 x 1024", "float16")
+    times = [
+        row["time_us"]
+        for row in measured("lstm")
+        if (row["network"], row["dtype"]) == of_it and row["algorithm"] != "PyTorch" and row["time_us"]
+    ]
+    told = f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us on an H200"
+    assert told in page("rnn.md", GUIDE)
+
+
+def test_the_errors_of_true_float32_are_those_of_the_tables():
+    told = page("true_float32.md", HOWTO)
+    exact = [
+        row
+        for name in ("filter_sizes", "precision", "choosing")
+        for row in measured(name)
+        if row["math_type"] == "FMA" and row.get("dtype", row.get("arithmetic", "float32")).startswith("float32")
+    ]
+    five = [row["error"] for row in exact if row.get("taps") == 5 and "WINOGRAD" in row["algorithm"]]
+    others = [row["error"] for row in exact if row["error"] and row["error"] not in five]
+    assert five
+    assert len(others) > 50
+    assert "between 1e-7 and 3e-6" in told
+    assert 0.9e-7 < min(others) < max(others) < 3e-6
+    assert "was 7e-4 to 2e-3" in told
+    assert 6.5e-4 < min(five) <= max(five) < 2e-3
+    lstm = [row for row in measured("lstm") if row["dtype"] == "float32" and row["error"]]
+    standard, persistent, rounded = (
+        [row["error"] for row in lstm if fits(row)]
+        for fits in (
+            lambda row: row["math_type"] == "FMA" and row["algorithm"] == "STANDARD",
+            lambda row: row["math_type"] == "FMA" and row["algorithm"] != "STANDARD",
+            lambda row: row["math_type"] != "FMA",
+        )
+    )
+    for text in (told, page("rnn.md", GUIDE)):
+        assert "3e-4 to 4e-4" in text
+        assert "1e-7 to 5e-7 by STANDARD" in text
+        assert "up to 5e-6 by the PERSIST" in text
+    assert 3e-4 < min(rounded) < max(rounded) < 4e-4
+    assert 1e-7 < min(standard) < max(standard) < 5.5e-7
+    assert max(persistent) < 5.5e-6
+
+
 def test_the_gain_of_the_latency_objective_is_that_of_the_benchmarks():
     eager = rows(benchmarks().partition("### Eager calls")[2].partition("### ")[0])
     gains = [float(row[1]) for row in eager if row[0].endswith(("NCHW", "NHWC"))]
@@ -168,16 +237,24 @@ def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
     assert best[1:] == [f"{cells[2]} (PERSIST_STATIC)", f"{cells[8]} (STANDARD)"]
     assert (cells[1], cells[7]) == ("STATIC/T", "STANDARD/T")
     assert by_rule[1:] == [cells[3], cells[9]]
-    kinds = ("true float32, NCHW", "TF32, NCHW", "TF32, NHWC")
-    quoted = 0
-    for name, *figures in rows(section("tf32.md", "What it gains"))[1:]:
-        shape, _, rest = name.partition(", ")
-        for kind, figure in zip(kinds, (cell.strip(" |") for cell in figures), strict=True):
-            if figure:
-                stride = rest.removeprefix("stride ") or "1"
-                assert f"| {kind} | {shape} pad 0 stride {stride} | {figure} |" in text, (kind, name)
-                quoted += 1
-    assert quoted == 8
+    told = page("tf32.md")
+    assert "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and 13.2 us in NHWC" in told
+    for kind, us in (("true float32, NCHW", 26.9), ("TF32, NCHW", 26.8), ("TF32, NHWC", 13.2)):
+        assert f"| {kind} | 8x256x56x56 by 128x1x1 pad 0 stride 2 | {us} |" in text, kind
+
+
+def test_the_gain_by_tf32_is_that_of_the_table():
+    kinds = {"true float32": "FMA", "TF32": "DEFAULT"}
+    found = rows(section("tf32.md", "What it gains"))[1:]
+    assert len(found) == 4
+    for name, *cells in found:
+        kind, layout = name.split(", ")
+        (best,) = (
+            row
+            for row in measured("precision")
+            if (row["dtype"], row["layout"], row["math_type"]) == ("float32", layout, kinds[kind]) and row["chosen"]
+        )
+        assert cells == [f"{best['time_us']:.1f}", best["algorithm"], f"{best['error']:.1e}"], name
 
 
 # ---------------------------------------------------------------- errors, lifetimes

@@ -148,11 +148,14 @@ def test_the_measured_tables_are_of_an_h200_and_complete() -> None:
 
 
 def test_notebooks_that_show_times_name_the_device_and_the_date_of_the_table() -> None:
+    show_times = []
     for name in NAMES:
         code = "\n".join(code_of(read(name)))
         if "h200.json" in code:
+            show_times.append(name[:2])
             assert "['date']" in code or '["date"]' in code
             assert "['device']" in code or '["device"]' in code
+    assert show_times == ["02", "03", "04", "06"]
 
 
 def test_examples_hold_nothing_else() -> None:
