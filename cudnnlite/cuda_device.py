@@ -48,7 +48,8 @@ class CudaDevice:
             self._device.set_current()
             count = len(core.Device.get_all_devices())
         except Exception as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
-            raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from error
+            # its text says it all; its traceback, of another package, would come first and hide that
+            raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from None
         self.index = index
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
@@ -325,7 +326,7 @@ def cuda_state() -> CudaState:
     try:
         from cuda import bindings, core
         from cuda.bindings import driver
-    except ImportError as error:
+    except Exception as error:  # a damaged cuda-python raises others than ImportError
         return CudaState("", driver=module, error=f"cuda-python cannot be imported ({error})")
     state = CudaState(str(getattr(bindings, "__version__", "unknown")), driver=module)
     try:
@@ -336,7 +337,7 @@ def cuda_state() -> CudaState:
             return state._replace(code=result.name, error=f"cuInit returned {result.name} ({int(result)})")
         return state._replace(devices=tuple(_facts_of(device, driver) for device in core.Device.get_all_devices()))
     except Exception as error:  # as in `CudaDevice`
-        return state._replace(error=str(error).rstrip("."))
+        return state._replace(error=" ".join(str(error).split()).rstrip("."))
 
 
 def describe_cuda() -> dict[str, Any]:

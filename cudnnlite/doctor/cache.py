@@ -151,7 +151,7 @@ def _use(facts: CacheFacts, number: int) -> Iterator[Finding]:
 
 def _writable(path: Path) -> bool:
     """Tell whether the file, or the nearest folder that exists, can be written."""
-    if path.exists() and not os.access(path, os.W_OK):
+    if os.path.exists(path) and not os.access(path, os.W_OK):
         return False
-    folder = next(parent for parent in path.parents if parent.exists())
+    folder = next(parent for parent in path.parents if os.path.exists(parent))
     return os.access(folder, os.W_OK | os.X_OK)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Probe:
     steps : dict
         Name -> what the step found, or its 'error' and 'message'.
     end : str
-        How the process ended before it was done: 'was killed by SIGSEGV', 'hung'; empty if it was done.
+        How the process ended before it was done: 'was killed by SIGSEGV', 'had not ended after 180 s'; empty if it was done.
     during : str
         The step that this happened in.
     """
@@ -41,13 +42,14 @@ class Probe:
     during: str = ""
 
     def step(self, name: str) -> dict[str, Any]:
-        """Return what a step found; an 'error' if it was not done."""
+        """Return what a step found; an 'error' if it was not done, and whether the process 'crashed' in it."""
         if name in self.steps:
             return self.steps[name]
         happened = f"the process that tried it {self.end}" if name == self.during else "it was not tried"
         if self.end and name != self.during:
-            happened += f": the process {self.end} before, during '{self.during}'"
-        return {"error": "ProbeError", "message": happened, "causes": [], "mapped": [], "warnings": []}
+            happened += f": the process {self.end}" + (f" before, during '{self.during}'" if self.during else "")
+        told = {"error": "ProbeError", "message": happened, "crashed": name == self.during}
+        return {**told, "causes": [], "mapped": [], "warnings": []}
 
 
 def run_probe(
@@ -67,22 +69,27 @@ def run_probe(
         How long to wait.
     """
     environment = {**(os.environ if environment is None else environment), CACHE_VARIABLE: IN_MEMORY}
-    with tempfile.TemporaryFile() as file:
+    # files, not pipes: what the packages start may keep a pipe open
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-c", _START, "\n".join(sys.path), str(file.fileno()), device, *packages]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=(file.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
         try:
-            done = subprocess.run(
-                command,
-                env=environment,
-                pass_fds=(file.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=seconds,
-                check=False,
-            )
-            end = _ending(done.returncode, done.stderr)
+            code = process.wait(seconds)
+            errors.seek(0)
+            end = _ending(code, errors.read())
         except subprocess.TimeoutExpired:
             end = f"had not ended after {seconds:.0f} s"
+        finally:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):  # nothing ends what hangs in a driver: it is left behind
+                process.wait(5)
         file.seek(0)
         return read_probe(file.read(), end)
 

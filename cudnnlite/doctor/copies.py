@@ -14,9 +14,10 @@ from cudnnlite._raw.library import format_version
 from cudnnlite.doctor.elf import NotElfError, read_shared_library
 from cudnnlite.doctor.places import Place, Reach
 
-# libcudnn.so.9, libcudnn.so.9.1.0, and as wheels are repaired: libcudnn-74a4c495.so.9.1.0
-_FRONT = re.compile(r"libcudnn(-[0-9a-f]+)?\.so(\.[0-9]+)*")
+# What programs ask the loader for: libcudnn.so.9; and as wheels are repaired: libcudnn-74a4c495.so.9.1.0
+_FRONT = re.compile(r"libcudnn\.so\.[0-9]+|libcudnn-[0-9a-f]+\.so(\.[0-9]+)*")
 _PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
+_MAJOR = re.compile(r"\.so\.([0-9]+)[0-9.]*$")
 _NUMBERS = re.compile(r"\.so\.([0-9]+\.[0-9]+\.[0-9]+)$")
 _DEFINE = re.compile(r"^#define\s+CUDNN_(MAJOR|MINOR|PATCHLEVEL)\s+([0-9]+)", re.MULTILINE)
 
@@ -52,6 +53,11 @@ class CudnnCopy:
     def folder(self) -> str:
         """The folder of the front."""
         return os.path.dirname(self.path)
+
+    @property
+    def major(self) -> str:
+        """The major version, which is part of the name that programs ask for; empty if nothing tells it."""
+        return _major(self.path) or self.version.partition(".")[0]
 
     @property
     def reach(self) -> Reach:
@@ -96,17 +102,18 @@ def find_copies(places: Iterable[Place]) -> list[CudnnCopy]:
 
 def look_at_copy(path: str, places: tuple[Place, ...] = ()) -> CudnnCopy:
     """Read what the files of a copy say."""
-    versions = part_versions(os.path.dirname(path))
+    versions = part_versions(path)
     version, source = _version(path, versions)
     return CudnnCopy(path, version, source, versions, wheel_of(path), places)
 
 
-def part_versions(folder: str) -> dict[str, str]:
-    """Return the versions that the parts in a folder state: 'ops' -> '9.28.0'."""
-    found = {}
-    for path in sorted(glob(os.path.join(escape(folder), "libcudnn_*.so*"))):
+def part_versions(front: str) -> dict[str, str]:
+    """Return the versions that a front's parts state: 'ops' -> '9.28.0'."""
+    found, major = {}, _major(front)
+    for path in sorted(glob(os.path.join(escape(os.path.dirname(front)), "libcudnn_*.so*"))):
         name = _PART.fullmatch(os.path.basename(path))
-        if name and name[1] not in found and (version := file_version(path)):
+        # cuDNN 8 may lie in the same folder, and has other parts
+        if name and name[1] not in found and major in ("", _major(path)) and (version := file_version(path)):
             found[name[1]] = version
     return found
 
@@ -130,6 +137,11 @@ def wheel_of(path: str, package: str = "cudnn") -> str:
                     distribution = metadata.Distribution.at(Path(record).parent)
                     return f"{distribution.metadata['Name']} {distribution.version}"
     return ""
+
+
+def _major(path: str) -> str:
+    found = _MAJOR.search(path)
+    return found[1] if found else ""
 
 
 def _lists(record: str, inside: str) -> bool:

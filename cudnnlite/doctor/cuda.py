@@ -48,6 +48,8 @@ class CudaFacts:
         The probe's step 'trial'; empty if it was left out.
     unasked : str
         Why CUDA could not be asked at all; empty if it could.
+    crashed : bool
+        Whether it was asking CUDA that ended the probe's process.
     """
 
     state: CudaState
@@ -60,6 +62,7 @@ class CudaFacts:
     toolkits: Mapping[str, str] = field(default_factory=dict)
     trial: Mapping[str, Any] = field(default_factory=dict)
     unasked: str = ""
+    crashed: bool = False
 
     @property
     def kind(self) -> str:
@@ -96,8 +99,9 @@ def judge_cuda(facts: CudaFacts) -> Iterator[Finding]:
 def _driver(facts: CudaFacts) -> Finding:
     state = facts.state
     if facts.unasked:
-        fix = "mend libcudnn first, if it is broken; or look at nvidia-smi"
-        return Finding("cuda.driver", Verdict.WARNING, f"CUDA could not be asked: {facts.unasked}", fix)
+        bad = Verdict.BROKEN if facts.crashed and facts.kind != "emulated" else Verdict.WARNING
+        fix = "look at nvidia-smi, and update the driver" if facts.crashed else "mend what is broken above first"
+        return Finding("cuda.driver", bad, f"CUDA could not be asked: {facts.unasked}", fix)
     plain = {"version": state.driver, "supports": state.supports, "code": state.code, "error": state.error}
     hidden = state.code == "CUDA_ERROR_NO_DEVICE" and facts.unmasked
     if not state.error or hidden:
@@ -194,8 +198,7 @@ def _devices(facts: CudaFacts) -> Iterator[Finding]:
             fix = "pip install 'nvidia-cudnn-cu12<9.11'" if capability >= _OLDEST_GPU else "use a newer GPU"
             yield Finding("cuda.device", bad, text, fix, facts=plain)
         elif 0 < facts.newest_gpu < capability * 10:
-            known = f"cuDNN {format_version(facts.cudnn)} knows GPUs up to {facts.newest_gpu / 100:.1f}"
-            text += f"; {known}, and has only some kernels for newer ones"
+            text += f"; cuDNN {format_version(facts.cudnn)} knows GPUs up to {facts.newest_gpu / 100:.1f}"
             yield Finding("cuda.device", Verdict.WARNING, text, "install a newer cuDNN", facts=plain)
         else:
             yield Finding("cuda.device", Verdict.OK, text, facts=plain)

@@ -182,6 +182,7 @@ class _Doctor:
             self._guarded("toolkits", lambda: find_toolkits(self._environment), {}),
             self._probe.step("trial") if tried else {},
             self._unasked,
+            self._probe.step("cuda").get("crashed", False),
         )
         return judge_cuda(facts)
 

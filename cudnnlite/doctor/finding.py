@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def area(self) -> str:
-        """'library', 'cuda', 'environment' or 'cache'."""
+        """'library', 'cuda', 'environment', 'cache', or 'doctor' where a check failed."""
         return self.check.partition(".")[0]
 
     def to_plain(self) -> dict[str, Any]:

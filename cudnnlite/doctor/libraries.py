@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.cuda_device import format_cuda_version
 from cudnnlite.doctor.copies import CudnnCopy
 from cudnnlite.doctor.finding import Finding, Verdict
-from cudnnlite.doctor.places import Place, Reach, split_path
+from cudnnlite.doctor.places import Place, Reach, preloaded, split_path
+
+# what the loader says where something that is no part of cuDNN is missing
+_MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
 
 
 @dataclass(frozen=True)
@@ -40,22 +44,19 @@ class LibraryFacts:
 
     loaded: Mapping[str, Any]
     mapped: tuple[str, ...] = ()
-    imports: Mapping[str, Mapping[str, Any]] | None = None
+    imports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     in_use: CudnnCopy | None = None
     copies: tuple[CudnnCopy, ...] = ()
     wheels: tuple[str, ...] = ()
-    environment: Mapping[str, str] | None = None
-    versions: Mapping[str, str] | None = None
-
-    def variable(self, name: str) -> str:
-        """Return an environment variable, empty if it is not set."""
-        return (self.environment or {}).get(name, "")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge_libraries(facts: LibraryFacts) -> Iterator[Finding]:
     """Tell what is to be said of libcudnn."""
     yield from _imports(facts)
     yield _loaded(facts)
+    yield from _mixture(facts)
     yield from _warnings(facts)
     if facts.in_use is not None and "error" not in facts.loaded:
         yield _parts(facts, facts.in_use)
@@ -65,13 +66,14 @@ def judge_libraries(facts: LibraryFacts) -> Iterator[Finding]:
 
 
 def _imports(facts: LibraryFacts) -> Iterator[Finding]:
-    for package, step in (facts.imports or {}).items():
+    for package, step in facts.imports.items():
         mapped = _cudnn_files(step.get("mapped", ()))
         plain = {"package": package, "files": mapped}
         if "error" in step:
-            text = f"{package} cannot be imported before cudnnlite: {step['error']}: {step['message']}"
+            message, *rest = str(step["message"]).splitlines() or [""]
+            text = f"{package} cannot be imported before cudnnlite: {step['error']}: {message}"
             fix = f"install {package} in this environment, or leave out --import {package}"
-            yield Finding("library.import", Verdict.WARNING, text, fix, facts=plain)
+            yield Finding("library.import", Verdict.WARNING, text, fix, tuple(rest), plain)
         else:
             noun = "file" if len(mapped) == 1 else "files"
             text = f"{package} was imported first, and had loaded {len(mapped) or 'no'} {noun} of cuDNN then"
@@ -91,46 +93,57 @@ def _loaded(facts: LibraryFacts) -> Finding:
     message, *rest = str(loaded["message"]).splitlines() or [""]
     causes = [cause for cause in loaded.get("causes", ()) if cause.partition("\n")[0] not in loaded["message"]]
     plain = {"error": loaded["error"], "message": loaded["message"], "causes": causes}
-    text = f"no libcudnn can be used: {message}"
+    text = f"{'nothing is known of libcudnn' if _crashed(facts) else 'no libcudnn can be used'}: {message}"
     if loaded["error"] == "MixedLibrariesError":
         return Finding("library.mixed", Verdict.BROKEN, text, _how_to_unmix(facts), _by_folder(facts), plain)
     lines = (line.strip() for line in [*rest, *"\n".join(causes).splitlines()])
     return Finding("library.loaded", Verdict.BROKEN, text, _how_to_find(facts), tuple(filter(None, lines)), plain)
 
 
+def _crashed(facts: LibraryFacts) -> str:
+    """Return the package whose import ended the process, before libcudnn was tried; empty if none did."""
+    return next((package for package, step in facts.imports.items() if step.get("crashed")), "")
+
+
 def _how_to_unmix(facts: LibraryFacts) -> str:
-    strays = {os.path.dirname(path) for path in facts.mapped}
+    used = os.path.dirname(os.path.realpath(facts.loaded["path"])) if "path" in facts.loaded else ""
+    strays = {os.path.dirname(path) for path in _cudnn_files(facts.mapped)} - {used}
     if fix := _how_to_mend_the_folder(facts):
         return fix
-    if any(os.path.dirname(path) in strays for path in _preloaded(facts)):
+    if any(os.path.dirname(os.path.realpath(path)) in strays for path in _cudnn_files(preloaded(facts.environment))):
         return "unset LD_PRELOAD, or take cuDNN's files out of it"
-    for folder in split_path(facts.variable("LD_LIBRARY_PATH")):
-        if os.path.realpath(folder) in strays or folder in strays:
+    for folder in split_path(facts.environment.get("LD_LIBRARY_PATH")):
+        if os.path.realpath(folder) in strays:
             return f"take {folder} out of LD_LIBRARY_PATH"
     if facts.imports:
         packages = ", ".join(facts.imports)
-        return (
-            f"set {LIBRARY_VARIABLE} to the folder that {packages} loaded from, or import cudnnlite before {packages}"
-        )
+        return f"set {LIBRARY_VARIABLE} to the folder that {packages} loaded from, or make a handle before importing {packages}"
     return f"set {LIBRARY_VARIABLE} to the folder of one copy, and remove the other from the loader's way"
 
 
 def _how_to_find(facts: LibraryFacts) -> str:
-    error, told = facts.loaded["error"], " ".join([facts.loaded["message"], *facts.loaded.get("causes", ())])
+    error, message, causes = facts.loaded["error"], facts.loaded["message"], " ".join(facts.loaded.get("causes", ()))
+    if package := _crashed(facts):
+        return f"update or reinstall {package}, or leave out --import {package}"  # libcudnn was not tried
     if error == "ProbeError":
         return f"set {LIBRARY_VARIABLE} to another copy, and update or reinstall this one"
     if fix := _how_to_mend_the_folder(facts):
         return fix
-    if facts.variable(LIBRARY_VARIABLE):
+    if facts.environment.get(LIBRARY_VARIABLE):
         return f"unset {LIBRARY_VARIABLE}, or set it to a folder that has libcudnn.so.9"
-    if "cublas" in told.lower():
+    if missing := _MISSING.search(message):
+        return f"install the package of your system that has {missing[1]}"
+    copies = [copy for copy in facts.copies if copy.major == "9"]
+    for copy in copies:
+        if copy.path in message:  # it was found, and cannot be loaded
+            return _reinstall(copy)
+    # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
+    if "libcublas" in causes and any(copy.reach is not Reach.ELSEWHERE for copy in copies):
         return "pip install --force-reinstall nvidia-cublas-cu12 (for CUDA 13: nvidia-cublas)"
-    for copy in facts.copies:
-        if copy.version.startswith("9.") and error == "LibraryNotFoundError":
-            return (
-                f"set {LIBRARY_VARIABLE}={copy.folder} to use the copy that is there, or pip install 'cudnnlite[cu12]'"
-            )
-    return "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
+    install = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
+    if copies and error == "LibraryNotFoundError":
+        return f"{install}, or set {LIBRARY_VARIABLE}={copies[0].folder} to use the copy that is there"
+    return install
 
 
 def _how_to_mend_the_folder(facts: LibraryFacts) -> str:
@@ -144,13 +157,18 @@ def _reinstall(copy: CudnnCopy) -> str:
     return f"pip install --force-reinstall --no-deps {package}" if package else f"reinstall cuDNN in {copy.folder}"
 
 
+def _mixture(facts: LibraryFacts) -> Iterator[Finding]:
+    """Tell of several copies in one process: cuDNN accepted them, or did not look, as it does for its engine libraries."""
+    lines = _by_folder(facts)
+    if "error" not in facts.loaded and len(lines) > 1:
+        text, plain = "files of several copies of cuDNN are in one process", {"loaded": _cudnn_files(facts.mapped)}
+        yield Finding("library.mixed", Verdict.WARNING, text, _how_to_unmix(facts), lines, plain)
+
+
 def _warnings(facts: LibraryFacts) -> Iterator[Finding]:
     for text in facts.loaded.get("warnings", ()):
-        head, *rest = text.splitlines()
-        if "another cuDNN copy" in head:
-            fix = _how_to_unmix(facts)
-            yield Finding("library.mixed", Verdict.WARNING, head, fix, _by_folder(facts), {"message": text})
-        else:
+        head, *rest = text.splitlines() or [""]
+        if "another cuDNN copy" not in head:  # that is told above
             lines = tuple(line.strip() for line in rest)
             yield Finding("library.warned", Verdict.NOTE, head, lines=lines, facts={"message": text})
 
@@ -199,7 +217,10 @@ def _copy(facts: LibraryFacts, copy: CudnnCopy) -> Finding:
     text = f"another copy, cuDNN {copy.told}: {copy.path}, found through {copy.how}"
     if "error" in facts.loaded:
         return Finding("library.copy", Verdict.NOTE, text.replace("another", "a", 1), facts=plain)
-    if copy.version == version:
+    if copy.major != version.partition(".")[0]:
+        text = f"{text}; of another major version, which programs ask for by another name"
+        return Finding("library.copy", Verdict.NOTE, text, facts=plain)
+    if copy.version == version and not copy.is_mixed:
         return Finding("library.copy", Verdict.NOTE, f"{text}; the same version, not in use", facts=plain)
     used = f"in use is {version}, {facts.loaded['path']}"
     hows = {place.how for place in copy.places}
@@ -207,12 +228,10 @@ def _copy(facts: LibraryFacts, copy: CudnnCopy) -> Finding:
         folder = next(place.folder for place in copy.places if place.how == "LD_LIBRARY_PATH")
         why = "the loader looks there first for what cuDNN opens by name, and may mix the two"
         fix = f"take {folder} out of LD_LIBRARY_PATH"
-    elif "LD_PRELOAD" in hows and copy.folder in {
-        os.path.dirname(os.path.realpath(path)) for path in _preloaded(facts)
-    }:
+    elif "LD_PRELOAD" in hows:
         why, fix = "every program started from here loads it first", "unset LD_PRELOAD, or take cuDNN's files out of it"
     elif "CUDNN_PATH" in hows:
-        why = "CUDNN_PATH names it, but is looked at last"
+        why = "CUDNN_PATH names it, but is looked at after the wheels, conda and the loader"
         fix = f"set {LIBRARY_VARIABLE}={copy.folder} to use it, or unset CUDNN_PATH"
     elif copy.reach is Reach.LOADER:
         why = "a program or package that asks the loader for libcudnn gets that one"
@@ -244,19 +263,14 @@ def _by_folder(facts: LibraryFacts) -> tuple[str, ...]:
     folders: dict[str, list[str]] = {}
     for path in _cudnn_files(facts.mapped):
         folders.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
-    versions = facts.versions or {}
     return tuple(
-        f"{folder} ({versions.get(folder) or 'of unknown version'}): {', '.join(names)}"
+        f"{folder} ({facts.versions.get(folder) or 'of unknown version'}): {', '.join(names)}"
         for folder, names in folders.items()
     )
 
 
-def _cudnn_files(mapped: Any) -> list[str]:
-    return [path for path in mapped if os.path.basename(path).startswith("libcudnn")]
-
-
-def _preloaded(facts: LibraryFacts) -> list[str]:
-    return [path for path in facts.variable("LD_PRELOAD").replace(" ", ":").split(":") if path]
+def _cudnn_files(paths: Any) -> list[str]:
+    return [path for path in paths if os.path.basename(path).startswith("libcudnn")]
 
 
 def _plain(copy: CudnnCopy) -> dict[str, Any]:

@@ -79,5 +79,5 @@ def _judge(check: str, what: str, wanted: Wanted, bad: Verdict, package: str, wh
     if wanted.out_of_sight:
         text = f"{what} ({wanted.name}) is at {wanted.out_of_sight}, where cuDNN does not look; {why}"
         folder = wanted.out_of_sight.rpartition("/")[0]
-        return Finding(check, bad, text, f"add {folder} to LD_LIBRARY_PATH, or pip install {package}", facts=plain)
+        return Finding(check, bad, text, f"add {folder} to LD_LIBRARY_PATH", facts=plain)
     return Finding(check, bad, f"{what} ({wanted.name}) was not found; {why}", f"pip install {package}", facts=plain)

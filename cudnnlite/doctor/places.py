@@ -86,6 +86,11 @@ def split_path(value: str | None) -> list[str]:
     return [entry for entry in (value or "").split(":") if entry]
 
 
+def preloaded(environment: Mapping[str, str]) -> list[str]:
+    """Return the entries of LD_PRELOAD."""
+    return [entry for entry in re.split(r"[ :]", environment.get("LD_PRELOAD", "")) if entry]
+
+
 def lib_folders(prefix: str) -> list[str]:
     """Return the folders under a prefix that may hold libraries."""
     return [folder for name in _LIB_FOLDERS for folder in sorted(glob(os.path.join(escape(prefix), name)))]
@@ -97,8 +102,8 @@ def _of_variables(environment: Mapping[str, str]) -> Iterator[Place]:
         yield Place(
             override if os.path.isdir(override) else os.path.dirname(override), "CUDNNLITE_LIBCUDNN", Reach.LOADER
         )
-    for path in re.split(r"[ :]", environment.get("LD_PRELOAD", "")):
-        if "/" in path:
+    for path in preloaded(environment):
+        if os.path.basename(path).startswith("libcudnn") and "/" in path:
             yield Place(os.path.dirname(path), "LD_PRELOAD", Reach.LOADER)
     for folder in split_path(environment.get("LD_LIBRARY_PATH")):
         yield Place(folder, "LD_LIBRARY_PATH", Reach.LOADER)

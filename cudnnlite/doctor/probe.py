@@ -102,7 +102,7 @@ def _ask_cuda() -> dict[str, Any]:
 
 
 def _convolve(name: str) -> dict[str, Any]:
-    """Convolve ones with ones: 18 at each place, in any arithmetic."""
+    """Convolve ones with ones: 18 at each place; nearly so, where the algorithm is Winograd's or FFT."""
     import numpy as np
 
     import cudnnlite as dnn
@@ -114,7 +114,7 @@ def _convolve(name: str) -> dict[str, Any]:
         return {
             "device": f"{handle.device.kind}:{handle.device.index}",
             "name": handle.device.name,
-            "right": y.shape == (1, 3, 3, 3) and bool((y == 18).all()),
+            "right": y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all()),
             "free": free,
             "total": total,
         }

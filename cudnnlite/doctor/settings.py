@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE
+from cudnnlite.device import DEVICE_VARIABLE
 from cudnnlite.doctor.finding import Finding, Verdict
-from cudnnlite.doctor.places import lib_folders, split_path
+from cudnnlite.doctor.places import lib_folders, preloaded, split_path
 
-OWN = ("CUDNNLITE_DEVICE", "CUDNNLITE_LIBCUDNN", "CUDNNLITE_TUNING_CACHE", "CUDNNLITE_REQUIRE_GPU")
-_PREFIX = len("CUDNNLITE_")
+OWN = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, "CUDNNLITE_REQUIRE_GPU")  # the last is for the tests
 _SLOW = "each kernel is waited for: calls are slow, and times are not those of a program without it"
 
 
@@ -42,7 +44,7 @@ def gather_settings(environment: Mapping[str, str], names: tuple[str, ...]) -> S
     values = {name: environment[name] for name in dict.fromkeys([*names, *OWN]) if name in environment}
     paths = [(name, values[name]) for name in ("CUDNN_PATH", "CUDA_PATH", "CUDA_HOME") if values.get(name)]
     paths += [("LD_LIBRARY_PATH", folder) for folder in split_path(values.get("LD_LIBRARY_PATH"))]
-    paths += [("LD_PRELOAD", path) for path in values.get("LD_PRELOAD", "").replace(" ", ":").split(":") if "/" in path]
+    paths += [("LD_PRELOAD", path) for path in preloaded(values) if "/" in path]
     missing = tuple((name, path) for name, path in paths if not os.path.exists(path))
     folder = values.get("CUDNN_PATH", "")
     without = os.path.isdir(folder) and not any(
@@ -57,7 +59,7 @@ def judge_settings(facts: SettingsFacts) -> Iterator[Finding]:
     for name, value in facts.values.items():
         yield _judge(facts, name, value)
     for name in facts.unknown:
-        close = [own for own in OWN if difflib.SequenceMatcher(None, own[_PREFIX:], name[_PREFIX:]).ratio() > 0.6]
+        close = difflib.get_close_matches(name, OWN, 1, 0.8)
         text = f"{name} is set, but cudnnlite has no such variable"
         fix = f"set {close[0]} instead" if close else f"unset {name}; cudnnlite's are {', '.join(OWN[:3])}"
         yield Finding("environment.unknown", Verdict.WARNING, text, fix, facts={"name": name})
@@ -69,8 +71,11 @@ def _judge(facts: SettingsFacts, name: str, value: str) -> Finding:
     verdict, remark, fix = _meaning(facts, name, value)
     lost = [path for variable, path in facts.missing if variable == name]
     if lost and verdict < Verdict.WARNING:
-        verdict = Verdict.NOTE if name == "LD_LIBRARY_PATH" else Verdict.WARNING
-        remark, fix = f"{', '.join(lost)} does not exist", f"unset {name}, or name what is there"
+        remark = f"{', '.join(lost)} does not exist"
+        if name == "LD_LIBRARY_PATH":  # the images of containers name folders that only some machines have
+            verdict = Verdict.NOTE
+        else:
+            verdict, fix = Verdict.WARNING, f"unset {name}, or name what is there"
     text = f"{name}={value}" + (f": {remark}" if remark else "")
     return Finding(f"environment.{name}", verdict, text, fix, facts={"name": name, "value": value, "missing": lost})
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from glob import escape, glob
 from pathlib import Path
+
+from cudnnlite.cuda_device import format_cuda_version
 
 _DEFINE = re.compile(r"^#define\s+CUDA_VERSION\s+([0-9]+)", re.MULTILINE)
 
@@ -28,12 +29,7 @@ def find_toolkits(environment: Mapping[str, str], root: str = "/") -> dict[str, 
 def toolkit_version(folder: str) -> str:
     """Return a toolkit's version, '13.0'; empty if it tells none."""
     try:
-        told = json.loads(Path(folder, "version.json").read_text(encoding="utf-8"))
-        return ".".join(str(told["cuda"]["version"]).split(".")[:2])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    try:
         defined = _DEFINE.search(Path(folder, "include", "cuda.h").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
-    return f"{int(defined[1]) // 1000}.{int(defined[1]) % 1000 // 10}" if defined else ""
+    return format_cuda_version(int(defined[1])) if defined else ""

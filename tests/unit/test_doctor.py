@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -117,6 +118,7 @@ PACKAGES = {
     "crash": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     "leave": "import sys\nsys.exit('gone')",
     "sleep": "import time\ntime.sleep(60)",
+    "leftover": "import subprocess\nsubprocess.Popen(['sleep', '25'])",
     "chatter": "import os\nos.write(1, b'{' * 100000)\nos.write(2, b'}' * 100000)",
 }
 
@@ -135,10 +137,15 @@ def packages(tmp_path, monkeypatch):
 def test_the_probe_may_end_as_it_likes(packages, name, end):
     found = run_probe("none", (f"bad_{name}",), seconds=3)
     assert (found.end, found.during) == (end, f"import bad_{name}")
-    assert found.step(f"import bad_{name}")["message"] == f"the process that tried it {end}"
-    library = found.step("library")
+    tried, library = found.step(f"import bad_{name}"), found.step("library")
+    assert (tried["message"], tried["crashed"]) == (f"the process that tried it {end}", True)
+    assert not library["crashed"]
     assert library["error"] == "ProbeError"
     assert f"{end} before, during 'import bad_{name}'" in library["message"]
+
+
+def test_what_packages_leave_behind_is_not_waited_for(packages):
+    assert run_probe("none", ("bad_leftover",), seconds=20).end == ""
 
 
 def test_what_packages_print_is_in_nobodys_way(packages):
@@ -180,6 +187,18 @@ def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, tried):
         monkeypatch.setattr(probe, "_load", lambda: dnn.DoesNotExist)
         probe.main(out.fileno(), device, [])
     assert len(seen) == (tried is not None), "nothing is tried without a library"
+
+
+@pytest.mark.parametrize(("error", "right"), [(0, True), (3e-4, True), (1, False), (float("nan"), False)])
+def test_what_the_trial_takes_for_right(monkeypatch, error, right):
+    """Winograd's and FFT's sums of ones are not exact."""
+
+    class Output:
+        def numpy(self):
+            return np.full((1, 3, 3, 3), 18 + error, np.float32)
+
+    monkeypatch.setattr(dnn, "convolution_forward", lambda *_: Output())
+    assert probe._convolve("emulated")["right"] is right
 
 
 # ---------------------------------------------------------------- what CUDA says
@@ -239,6 +258,16 @@ def test_a_driver_library_that_is_not_there(monkeypatch):
     assert "cuDriverGetVersion" in state.error
 
 
+def test_an_error_of_several_lines_is_told_in_one(monkeypatch):
+    def fail():
+        raise RuntimeError("no\nlibcuda.")
+
+    driver = FakeDriver()
+    driver.cuDriverGetVersion = fail
+    fake_cuda(monkeypatch, driver)
+    assert cuda_device.cuda_state().error == "no libcuda"
+
+
 def test_cuda_python_that_is_not_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     state = cuda_device.cuda_state()
@@ -282,6 +311,13 @@ def test_a_cache_that_is_not_there(cache):
     assert not facts.exists
     assert found["cache.file"].verdict is Verdict.OK
     assert tuning_files.names(cache.parent) == []
+
+
+def test_a_cache_whose_folder_is_not_there_yet(cache, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(cache.parent / "new" / "deeper" / "tuning.sqlite"))
+    facts, found = cache_findings()
+    assert facts.writable
+    assert list(found) == ["cache.file"]
 
 
 @pytest.mark.parametrize("kind", ["damaged", "foreign", "newer"])
@@ -349,10 +385,12 @@ def test_a_mixture_that_is_preloaded(tmp_path):
     except OSError:  # another file system
         part.write_bytes(HERE.with_name(part.name).read_bytes())
     done = doctor_process("--json", LD_PRELOAD=str(part))
-    (mixed,) = checks(json.loads(done.stdout))["library.mixed"]
+    found = checks(json.loads(done.stdout))
+    (mixed,) = found["library.mixed"]
     assert mixed["status"] in ("warning", "broken")
     assert mixed["fix"] == "unset LD_PRELOAD, or take cuDNN's files out of it"
     assert any(line.startswith(f"{tmp_path} (") for line in mixed["lines"])
+    assert "library.warned" not in found, "that is told once"
     assert done.returncode == (mixed["status"] == "broken")
 
 
@@ -367,6 +405,46 @@ def test_a_mixture_that_cudnn_refuses_is_broken(quick):
     assert f"{HERE.parent} ({load_library().version_text}): {HERE.name}" in done.stdout
     assert "/y (of unknown version): libcudnn_ops.so.9" in done.stdout
     assert "fix: set CUDNNLITE_LIBCUDNN to the folder of one copy" in done.stdout
+
+
+# ---------------------------------------------------------------- what is gathered reaches who judges it
+
+WITH_A_GPU = {"supports": 13000, "driver": "580.1", "error": "", "devices": [["NVIDIA H200", "9.0", "580.1", "GPU-1"]]}
+
+
+def test_a_cublas_that_is_missing_is_as_bad_as_the_device_that_is_asked_for(quick, tmp_path):
+    found = probed(
+        cuda={**PROBED["cuda"], **WITH_A_GPU},
+        library={**PROBED["library"], "path": str(write_copy(tmp_path)), "cudart": 99000},
+    )
+    for wanted, status in {"cuda": "broken", "emulated": "note"}.items():
+        quick(found, **{DEVICE_VARIABLE: wanted})
+        (cublas,) = checks(json.loads(run("--json").stdout))["library.cublas"]
+        assert (cublas["status"], cublas["facts"]["name"]) == (status, "libcublasLt.so.99")
+
+
+def test_a_driver_that_crashes_is_broken(quick):
+    quick(Probe({"library": probed().steps["library"]}, "was killed by SIGSEGV", "cuda"), **{DEVICE_VARIABLE: "cuda"})
+    done = run("--json")
+    (driver,) = checks(json.loads(done.stdout))["cuda.driver"]
+    assert (driver["status"], done.exit_code) == ("broken", 1)
+
+
+def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
+    asked = []
+
+    def probe_twice(device, packages=(), environment=None):
+        asked.append(environment)
+        devices = WITH_A_GPU["devices"] * (1 if environment is None else 4)
+        return probed(cuda={**PROBED["cuda"], **WITH_A_GPU, "devices": devices})
+
+    quick(CUDA_VISIBLE_DEVICES="2", **{DEVICE_VARIABLE: "cuda"})
+    monkeypatch.setattr(child, "run_probe", probe_twice)
+    (visible,) = checks(json.loads(run("--json").stdout))["cuda.visible"]
+    assert visible["facts"] == {"value": "2", "visible": 1, "there": 4}
+    assert asked[0] is None
+    assert "PATH" in asked[1]
+    assert "CUDA_VISIBLE_DEVICES" not in asked[1]
 
 
 # ---------------------------------------------------------------- nothing stops it

@@ -21,7 +21,7 @@ from .elf_files import elf, write_copy
 
 def test_the_installed_parts_state_the_version_that_cudnn_reports():
     library = load_library()
-    versions = part_versions(os.path.dirname(library.path))
+    versions = part_versions(library.path)
     assert {"graph", "ops"} <= set(versions)
     assert set(versions.values()) == {library.version_text}
 
@@ -112,6 +112,27 @@ def test_only_fronts_are_copies(tmp_path):
     assert [copy.path for copy in find_copies([place(tmp_path / "lib")])] == [str(front)]
 
 
+def test_cudnn_8_and_9_in_one_folder_are_two_copies(tmp_path):
+    """As Debian's packages install them: each has its own parts."""
+    nine = write_copy(tmp_path, (9, 1, 2))
+    eight = tmp_path / "libcudnn.so.8"
+    eight.write_bytes(elf())
+    (tmp_path / "libcudnn_ops_infer.so.8").write_bytes(elf((8, 9, 7), "cudnn_ops_infer_version"))
+    found = {copy.path: copy for copy in find_copies([place(tmp_path)])}
+    assert {path: (copy.version, copy.major) for path, copy in found.items()} == {
+        str(nine): ("9.1.2", "9"),
+        str(eight): ("8.9.7", "8"),
+    }
+    assert not any(copy.is_mixed for copy in found.values())
+
+
+def test_links_that_were_copied_as_files_are_one_copy(tmp_path):
+    front = write_copy(tmp_path)
+    for name in ("libcudnn.so", "libcudnn.so.9.10.2"):
+        (tmp_path / name).write_bytes(front.read_bytes())
+    assert [copy.path for copy in find_copies([place(tmp_path)])] == [str(front)]
+
+
 def test_a_repaired_wheels_copy_is_found(tmp_path):
     folder = tmp_path / "site-packages" / "thing.libs"
     write_copy(folder, parts=(), front="libcudnn-74a4c495.so.9.1.0")
@@ -180,13 +201,23 @@ def hows(found, folder):
 
 
 def test_the_variables_name_places(tmp_path):
-    names = ("override", "preload", "one", "two", "cudnn/lib", "toolkit/lib64", "toolkit/targets/x/lib", "conda/lib")
+    names = (
+        "override",
+        "preload",
+        "plain",
+        "one",
+        "two",
+        "cudnn/lib",
+        "toolkit/lib64",
+        "toolkit/targets/x/lib",
+        "conda/lib",
+    )
     folders = {name: tmp_path / name for name in names}
     for folder in folders.values():
         folder.mkdir(parents=True)
     environment = {
         "CUDNNLITE_LIBCUDNN": str(folders["override"] / "libcudnn.so.9"),
-        "LD_PRELOAD": f"libplain.so {folders['preload']}/libcudnn.so.9",
+        "LD_PRELOAD": f"libplain.so {folders['preload']}/libcudnn.so.9:{folders['plain']}/libjemalloc.so.2",
         "LD_LIBRARY_PATH": f"{folders['one']}::{folders['two']}:{tmp_path}/gone",
         "CUDNN_PATH": str(tmp_path / "cudnn"),
         "CUDA_HOME": str(tmp_path / "toolkit"),
@@ -205,6 +236,7 @@ def test_the_variables_name_places(tmp_path):
     }
     assert {name: hows(found, folders[name]) for name in wanted} == {name: {how} for name, how in wanted.items()}
     assert not hows(found, tmp_path / "gone")
+    assert not hows(found, folders["plain"])
     assert {each.reach for each in found if each.how in ("LD_LIBRARY_PATH", "LD_PRELOAD")} == {Reach.LOADER}
     assert {each.reach for each in found if each.how in ("CUDNN_PATH", "CUDA_HOME")} == {Reach.PACKAGES}
 
@@ -300,15 +332,12 @@ def test_a_file_where_the_loader_does_not_look(folders):
 
 
 def test_toolkits(tmp_path):
-    json_only, header_only, neither = (tmp_path / "usr/local" / name for name in ("cuda-12.9", "cuda-13.0", "cuda-x"))
-    for folder in (json_only, header_only, neither):
+    old, new, odd = (tmp_path / "usr/local" / name for name in ("cuda-12.9", "cuda-13.0", "cuda-x"))
+    for folder, text in {old: "CUDA_VERSION 12090", new: "CUDA_VERSION 13000", odd: "CUDA_H"}.items():
         (folder / "include").mkdir(parents=True)
-        (folder / "include" / "cuda.h").write_text("#define CUDA_H\n")
-    (json_only / "version.json").write_text('{"cuda": {"name": "CUDA SDK", "version": "12.9.86"}}')
-    (header_only / "include" / "cuda.h").write_text("/* */\n#define CUDA_VERSION 13000\n")
-    (neither / "version.json").write_text("[]")
+        (folder / "include" / "cuda.h").write_text(f"/* */\n#define {text}\n")
     (tmp_path / "usr/local/cuda").symlink_to("cuda-13.0")
     (tmp_path / "usr/local/cuda-empty").mkdir()
-    found = find_toolkits({"CUDA_HOME": str(json_only), "CUDA_PATH": "/gone"}, str(tmp_path))
-    assert found == {str(json_only): "12.9", str(header_only): "13.0", str(neither): "of unknown version"}
+    found = find_toolkits({"CUDA_HOME": str(old), "CUDA_PATH": "/gone"}, str(tmp_path))
+    assert found == {str(old): "12.9", str(new): "13.0", str(odd): "of unknown version"}
     assert toolkit_version("/gone") == ""

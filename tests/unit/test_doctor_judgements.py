@@ -8,6 +8,7 @@ from cudnnlite.autotune.keys import DeviceIdentity
 from cudnnlite.cuda_device import CudaState
 from cudnnlite.device import DeviceFacts
 from cudnnlite.doctor.cache import CacheFacts, judge_cache
+from cudnnlite.doctor.child import Probe
 from cudnnlite.doctor.copies import CudnnCopy
 from cudnnlite.doctor.cuda import CudaFacts, judge_cuda
 from cudnnlite.doctor.finding import Finding, Verdict, worst
@@ -102,7 +103,7 @@ def test_a_healthy_library():
         (
             "CUDNN_PATH",
             Reach.PACKAGES,
-            "looked at last",
+            "looked at after the wheels",
             "set CUDNNLITE_LIBCUDNN=/other/lib to use it, or unset CUDNN_PATH",
         ),
         ("site-packages", Reach.PACKAGES, "cannot hold both", "set CUDNNLITE_LIBCUDNN=/other/lib where"),
@@ -137,6 +138,17 @@ def test_a_second_copy_of_the_same_version_is_noted():
     finding = only(judge_libraries(replace(HEALTHY, copies=(IN_USE, other("9.28.0")))), "library.copy")
     assert finding.verdict is NOTE
     assert "the same version" in finding.text
+
+
+def test_a_second_copy_of_cudnn_8_is_in_nobodys_way():
+    finding = only(judge_libraries(replace(HEALTHY, copies=(IN_USE, EIGHT))), "library.copy")
+    assert (finding.verdict, finding.fix) == (NOTE, "")
+    assert "another copy, cuDNN 8.9.7: /other/lib/libcudnn.so.8" in finding.text
+
+
+def test_a_second_copy_that_is_a_mixture_is_a_problem():
+    copy = replace(other("9.28.0"), part_versions={"graph": "9.28.0", "ops": "9.10.2"})
+    assert only(judge_libraries(replace(HEALTHY, copies=(IN_USE, copy))), "library.copy").verdict is WARNING
 
 
 def test_a_second_copy_of_unknown_version_is_a_problem():
@@ -197,8 +209,32 @@ def test_a_mixture_that_works_is_a_warning():
     found = said(judge_libraries(facts))
     (mixed,), (warned,) = found["library.mixed"], found["library.warned"]
     assert mixed.verdict is WARNING
-    assert len(mixed.lines) == 2
+    assert [line.partition(" ")[0] for line in mixed.lines] == [IN_USE.folder, "/other/lib"]
     assert (warned.verdict, warned.text) == (NOTE, "CUDA_HOME and CUDA_PATH differ")
+
+
+def test_a_mixture_that_comes_with_the_first_kernel_is_a_warning():
+    """cuDNN opens its engine libraries late; the libraries of CUDA beside it do not mislead the fix."""
+    facts = replace(
+        HEALTHY,
+        mapped=(*MAPPED, "/other/lib/libcudnn_engines_precompiled.so.9", "/cuda/lib/libcublasLt.so.12"),
+        environment={"LD_LIBRARY_PATH": f"/cuda/lib:{IN_USE.folder}:/other/lib"},
+    )
+    finding = only(judge_libraries(facts), "library.mixed")
+    assert (finding.verdict, finding.fix) == (WARNING, "take /other/lib out of LD_LIBRARY_PATH")
+
+
+def test_a_package_that_crashes_is_to_blame():
+    probe = Probe({}, "was killed by SIGSEGV", "import torch")
+    facts = LibraryFacts(probe.step("library"), imports={"torch": probe.step("import torch")})
+    finding = only(judge_libraries(facts), "library.loaded")
+    assert (finding.verdict, finding.fix) == (BROKEN, "update or reinstall torch, or leave out --import torch")
+    assert finding.text.startswith(
+        "nothing is known of libcudnn: it was not tried: the process was killed by SIGSEGV before"
+    )
+    probe = Probe({}, "ended with 1", "start")
+    facts = LibraryFacts(probe.step("library"), imports={"torch": probe.step("import torch")})
+    assert "torch" not in only(judge_libraries(facts), "library.loaded").fix
 
 
 def test_parts_of_several_versions_in_one_folder_are_broken():
@@ -234,6 +270,10 @@ def test_what_the_message_says_is_not_told_twice():
     assert only(judge_libraries(LibraryFacts(loaded)), "library.loaded").lines == ("other",)
 
 
+INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
+EIGHT = replace(other("8.9.7"), path="/other/lib/libcudnn.so.8")
+# what cuda-pathfinder says where cuBLAS is missing, and where all is
+NO_CUBLAS = failed("LibraryNotFoundError", "which also wants the cuBLAS", 'Failure finding "libcublasLt.so.12"')
 NOT_FOUND = failed("LibraryNotFoundError", "no libcudnn.so.9 was found", "nowhere\nat all")
 
 
@@ -241,13 +281,28 @@ NOT_FOUND = failed("LibraryNotFoundError", "no libcudnn.so.9 was found", "nowher
     ("loaded", "copies", "environment", "fix"),
     [
         (NOT_FOUND, (), {}, "pip install 'cudnnlite[cu12]'"),
-        (NOT_FOUND, (other(),), {}, "set CUDNNLITE_LIBCUDNN=/other/lib to use the copy that is there"),
-        (NOT_FOUND, (other("8.9.7"),), {}, "pip install 'cudnnlite[cu12]'"),
+        (NOT_FOUND, (other(),), {}, f"{INSTALL}, or set CUDNNLITE_LIBCUDNN=/other/lib to use the copy that is there"),
+        (NOT_FOUND, (EIGHT,), {}, INSTALL),
+        (NO_CUBLAS, (other(),), {}, "pip install --force-reinstall nvidia-cublas-cu12"),
+        (NO_CUBLAS, (), {}, INSTALL),
+        (NO_CUBLAS, (other(reach=Reach.ELSEWHERE),), {}, INSTALL),
         (
-            failed("LibraryNotFoundError", "none", 'Failure finding "libcublasLt.so.12"'),
-            (other(),),
+            failed("LibraryNotFoundError", f"{FRONT} cannot be loaded"),
+            (IN_USE,),
             {},
-            "pip install --force",
+            "pip install --force-reinstall --no-deps",
+        ),
+        (
+            failed("LibraryError", f"{FRONT} is broken: libz.so.1: cannot open shared object file: No"),
+            (IN_USE,),
+            {},
+            "install the package of your system that has libz.so.1",
+        ),
+        (
+            failed("LibraryError", f"{FRONT} is broken: libcudnn_ops.so.9: cannot open shared object file: No"),
+            (IN_USE,),
+            {},
+            "pip install --force-reinstall --no-deps nvidia-cudnn-cu12",
         ),
         (failed("LibraryNotFoundError", "no file"), (), {"CUDNNLITE_LIBCUDNN": "/gone"}, "unset CUDNNLITE_LIBCUDNN"),
         (failed("LibraryError", "/x is 8.9.7"), (other("9.1.0"),), {}, "pip install 'cudnnlite[cu12]'"),
@@ -265,12 +320,16 @@ def test_no_library_is_broken(loaded, copies, environment, fix):
 
 
 def test_packages_that_are_imported_first():
-    imports = {"torch": {"mapped": ["/t/libcudnn.so.9", "/t/libcublasLt.so.12"]}, "nope": failed("ImportError", "no")}
+    imports = {
+        "torch": {"mapped": ["/t/libcudnn.so.9", "/t/libcublasLt.so.12"]},
+        "nope": failed("ImportError", "no\nbecause"),
+    }
     torch, nope = said(judge_libraries(replace(HEALTHY, imports=imports)))["library.import"]
     assert (torch.verdict, torch.lines) == (OK, ("/t/libcudnn.so.9",))
     assert torch.text == "torch was imported first, and had loaded 1 file of cuDNN then"
     assert nope.verdict is WARNING
-    assert "nope cannot be imported before cudnnlite: ImportError: no" in nope.text
+    assert nope.text == "nope cannot be imported before cudnnlite: ImportError: no"
+    assert nope.lines == ("because",)
 
 
 def test_wheels_for_two_versions_of_cuda():
@@ -386,12 +445,13 @@ def test_no_cuda_python():
 
 
 def test_cuda_that_could_not_be_asked():
-    facts = CudaFacts(
-        CudaState(""), unasked="it was not tried: the process was killed by SIGSEGV before, during 'library'"
-    )
+    facts = CudaFacts(CudaState(""), unasked="the process was killed by SIGSEGV")
     finding = only(judge_cuda(facts), "cuda.driver")
-    assert finding.verdict is WARNING
-    assert "SIGSEGV" in finding.text
+    assert (finding.verdict, finding.fix) == (WARNING, "mend what is broken above first")
+    for wanted, verdict in {"": BROKEN, "cuda": BROKEN, "auto": BROKEN, "emulated": WARNING}.items():
+        finding = only(judge_cuda(replace(facts, wanted=wanted, crashed=True)), "cuda.driver")
+        assert finding.verdict is verdict
+        assert "SIGSEGV" in finding.text
 
 
 @pytest.mark.parametrize(
