@@ -42,7 +42,9 @@ class SettingsFacts:
 def gather_settings(environment: Mapping[str, str], names: tuple[str, ...]) -> SettingsFacts:
     """Look at the variables `names`, and at cudnnlite's own."""
     values = {name: environment[name] for name in dict.fromkeys([*names, *OWN]) if name in environment}
-    paths = [(name, values[name]) for name in ("CUDNN_PATH", "CUDA_PATH", "CUDA_HOME") if values.get(name)]
+    paths = [
+        (name, values[name]) for name in (LIBRARY_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME") if values.get(name)
+    ]
     paths += [("LD_LIBRARY_PATH", folder) for folder in split_path(values.get("LD_LIBRARY_PATH"))]
     paths += [("LD_PRELOAD", path) for path in preloaded(values) if "/" in path]
     missing = tuple((name, path) for name, path in paths if not os.path.exists(path))

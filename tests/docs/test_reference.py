@@ -16,6 +16,7 @@ from extensions import load
 import cudnnlite as dnn
 from cudnnlite._raw import check
 from cudnnlite.dtypes import parse_dtype
+from cudnnlite.environment import VARIABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 ENUMS = (PAGES / "enums.md").read_text(encoding="utf-8")
@@ -149,3 +150,9 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
         for words in (["cache", "show"], ["cache", "merge", str(tmp_path / "missing")], ["cache", "shwo"])
     ]
     assert [each.returncode for each in done] == [0, 1, 2]
+
+
+def test_the_environment_variables_are_those_that_info_shows():
+    page = (PAGES / "environment.md").read_text(encoding="utf-8")
+    listed = [name for cells in rows(page) for name in re.findall(r"`([A-Z0-9_]+)`", cells[0])]
+    assert sorted(listed) == sorted(VARIABLES)
