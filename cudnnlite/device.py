@@ -159,7 +159,7 @@ def get_device(device: Any = None) -> Device:
     if hasattr(device, "copy_in"):
         found: Device = device
         return found
-    kind, index = _parse_device(device, argument)
+    kind, index = parse_device(device, argument)
     try:
         return _device("cuda" if kind == "auto" else kind, index)
     except NoDeviceError as error:
@@ -194,7 +194,8 @@ def default_device() -> str:
     return os.environ.get(DEVICE_VARIABLE) or "cuda"
 
 
-def _parse_device(device: Any, argument: str) -> tuple[str, int]:
+def parse_device(device: Any, argument: str) -> tuple[str, int]:
+    """Return (kind, index) of what names a device; ArgumentError if it names none."""
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return "cuda", device
     if isinstance(device, str):

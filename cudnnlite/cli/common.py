@@ -76,8 +76,14 @@ def errors_told() -> Iterator[None]:
 
 def chosen_device(device: str | None) -> str:
     """Return the device that the user chose; 'auto' if nothing was chosen."""
-    from cudnnlite.device import DEVICE_VARIABLE
+    from cudnnlite.device import DEVICE_VARIABLE, parse_device
+    from cudnnlite.errors import ArgumentError
 
+    if device is not None:
+        try:
+            parse_device(device, "--device")
+        except ArgumentError as error:
+            raise misuse(str(error)) from error
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
 
 

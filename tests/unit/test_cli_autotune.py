@@ -297,6 +297,7 @@ MISUSE = {
     "cell='lstn' ": ["--rnn", "lstn:steps=1,batch=1,input=1,hidden=1"],
     "--workspace-limit='much' is not a size": [*CONVOLUTION, "--workspace-limit", "much"],
     "--objective='speed'; allowed: 'device', 'latency'": [*CONVOLUTION, "--objective", "speed"],
+    "--device='gpu' is not a device; allowed: 'cuda'": [*CONVOLUTION, "--device", "gpu"],
     "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
     "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],
     "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a.sqlite"],
@@ -325,7 +326,6 @@ ERRORS = {
     "is not JSON": ["--problems", "text.json"],
     "no tuning cache": [*CONVOLUTION, "--cache", "text.json"],
     "--cache absent.sqlite does not exist": [*CONVOLUTION, "--cache", "absent.sqlite", "--read-only-cache"],
-    "device='gpu' is not a device": [*CONVOLUTION, "--device", "gpu", "--no-cache"],
     "there is nothing to tune": ["--problems", "empty.json"],
 }
 
