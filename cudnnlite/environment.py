@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from cudnnlite._raw.library import LIBRARY_VARIABLE, load_library
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.device import DEVICE_VARIABLE, default_device
 from cudnnlite.errors import CudnnliteError
+from cudnnlite.version import __version__
 
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
@@ -49,9 +51,9 @@ def gather() -> dict[str, Any]:
     Nothing here raises: what cannot be found out is told as an 'error'.
     """
     return {
-        "cudnnlite": metadata.version("cudnnlite"),
-        "python": f"{platform.python_version()} on {platform.platform()}",
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "cudnnlite": __version__,
+        "python": python_text(),
+        "packages": {name: version for name in _PACKAGES if (version := installed_version(name))},
         "default device": default_device(),
         "library": _library(),
         "cuda": _cuda(),
@@ -59,11 +61,17 @@ def gather() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def python_text() -> str:
+    """Return Python's version, and the platform that it runs on."""
+    return f"{platform.python_version()} on {platform.platform()}"
+
+
+def installed_version(package: str) -> str:
+    """Return the version of an installed distribution; empty if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
+        return ""
 
 
 def _library() -> dict[str, Any]:
@@ -78,14 +86,14 @@ def _library() -> dict[str, Any]:
         "found through": library.how,
         "version": library.version_text,
         "built with CUDA": format_cuda_version(library.cudart_version),
-        "parts": _by_folder(library.parts()),
+        "parts": by_folder(library.parts()),
     }
 
 
-def _by_folder(parts: list[str]) -> dict[str, str]:
-    """Return folder -> file names: one folder is healthy, two are a mixture."""
+def by_folder(paths: Iterable[str]) -> dict[str, str]:
+    """Return folder -> file names: of cuDNN's files in a process one folder is healthy, two are a mixture."""
     folders: dict[str, list[str]] = {}
-    for path in parts:
+    for path in paths:
         folders.setdefault(str(Path(path).parent), []).append(Path(path).name)
     return {folder: ", ".join(names) for folder, names in folders.items()}
 

@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import itertools
 import os
-import re
 import warnings
 from collections import Counter
 from functools import lru_cache
@@ -124,9 +123,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def why_skipped(report: Any) -> str:
-    """Return a skipped test's reason; pages name the line that needs what is missing, which the count is not about."""
+    """Return a skipped test's reason."""
     why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return re.sub(r"^docs/\S+: ", "", why.removeprefix("Skipped: "))
+    return why.removeprefix("Skipped: ")
 
 
 @pytest.fixture(autouse=True)

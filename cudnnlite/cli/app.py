@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, say
 from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
 from cudnnlite.cli.doctor import doctor
+from cudnnlite.version import __version__
 
 app = typer.Typer(
     help="The thin, Pythonic way to call NVIDIA cuDNN's descriptor API.",
@@ -31,7 +31,7 @@ app.add_typer(cache_app, name="cache")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        say(metadata.version("cudnnlite"))
+        say(__version__)
         raise typer.Exit
 
 

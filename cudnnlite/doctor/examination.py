@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cudnnlite.cuda_device import CudaState
 from cudnnlite.device import DEVICE_VARIABLE, DeviceFacts
 from cudnnlite.doctor.finding import Finding, Verdict, worst
+from cudnnlite.environment import VARIABLES, installed_version, python_text
 from cudnnlite.version import __version__
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class _Doctor:
         self._guarded("gathering", self._gather, None)
         for check in checks:
             self._guarded(check.__name__.strip("_"), partial(self._look, check), None)
-        return Examination(tuple(self._findings), __version__, _python())
+        return Examination(tuple(self._findings), __version__, python_text())
 
     def _look(self, check: Callable[[], Iterable[Finding]]) -> None:
         for finding in check():  # one by one: those before a failure stay
@@ -142,7 +141,7 @@ class _Doctor:
         wheels = tuple(
             f"{name} {version}"
             for name in ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
-            if (version := _installed(name))
+            if (version := installed_version(name))
         )
         return judge_libraries(
             LibraryFacts(
@@ -197,7 +196,6 @@ class _Doctor:
 
     def _settings(self) -> Iterable[Finding]:
         from cudnnlite.doctor.settings import gather_settings, judge_settings
-        from cudnnlite.environment import VARIABLES
 
         return judge_settings(gather_settings(self._environment, VARIABLES))
 
@@ -231,14 +229,3 @@ def _search_path(path: str) -> tuple[str, ...]:
         if found:
             return found
     return ()
-
-
-def _installed(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _python() -> str:
-    return f"{platform.python_version()} on {platform.platform()}"

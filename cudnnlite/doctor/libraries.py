@@ -13,6 +13,7 @@ from cudnnlite.cuda_device import format_cuda_version
 from cudnnlite.doctor.copies import CudnnCopy
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.doctor.places import Place, Reach, preloaded, split_path
+from cudnnlite.environment import by_folder
 
 # what the loader says where something that is no part of cuDNN is missing
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
@@ -259,13 +260,10 @@ def _wheels(facts: LibraryFacts) -> Iterator[Finding]:
 
 
 def _by_folder(facts: LibraryFacts) -> tuple[str, ...]:
-    """Return a line for each folder that files of cuDNN are loaded from: one is healthy, two are a mixture."""
-    folders: dict[str, list[str]] = {}
-    for path in _cudnn_files(facts.mapped):
-        folders.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
+    """Return a line for each folder that files of cuDNN are loaded from, with its version."""
     return tuple(
-        f"{folder} ({facts.versions.get(folder) or 'of unknown version'}): {', '.join(names)}"
-        for folder, names in folders.items()
+        f"{folder} ({facts.versions.get(folder) or 'of unknown version'}): {names}"
+        for folder, names in by_folder(_cudnn_files(facts.mapped)).items()
     )
 
 

@@ -179,7 +179,7 @@ def cases() -> list[Any]:
             for step in steps_of(page, device):
                 marks = [pytest.mark.gpu] if device == "cuda" else []
                 if step.why_not:
-                    marks.append(pytest.mark.skip(reason=f"{page}:{step.block.line}: {step.why_not}"))
+                    marks.append(pytest.mark.skip(reason=step.why_not))
                 name = f"{page}:{step.block.line}-{device}"
                 found.append(pytest.param(page, step.block.line, device, marks=marks, id=name))
     return found

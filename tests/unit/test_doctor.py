@@ -453,7 +453,7 @@ def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
 @pytest.mark.parametrize(
     "broken",
     [(child, "run_probe"), (places, "loader_cache"), (places, "all_places"), (copies, "find_copies"), (examination, "_state"),
-     (examination, "_installed"), (examination, "_search_path")],
+     (examination, "installed_version"), (examination, "_search_path")],
     ids=lambda pair: pair[1],
 )  # fmt: skip
 def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
