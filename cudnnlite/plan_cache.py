@@ -23,14 +23,15 @@ class PlanCache:
 
     def __init__(self) -> None:
         self._cached: OrderedDict[Hashable, Any] = OrderedDict()
-        self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._dependents: set[weakref.ref[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._cached)
 
     def add_dependent(self, plan: Closes) -> None:
         """Close `plan` with the handle, whoever holds it."""
-        self._dependents.add(plan)
+        # not a WeakSet, whose callback is Python, which would lose what a signal handler raises in it
+        self._dependents.add(weakref.ref(plan, self._dependents.discard))
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return the plan for `key`, made if it is not there."""
@@ -59,5 +60,6 @@ class PlanCache:
         """Close all plans, whichever of them fails."""
         with ExitStack() as stack:
             stack.callback(self._cached.clear)
-            for dependent in list(self._dependents):
-                stack.callback(dependent.close)
+            for reference in list(self._dependents):
+                if (dependent := reference()) is not None:
+                    stack.callback(dependent.close)

@@ -21,10 +21,13 @@ def split(a: Array, count: int) -> list[Array]:
     return list(np.split(a, count, axis=-1))
 
 
-def _sigmoid(a: Array) -> None:
-    """In place. Where ``exp(-a)`` overflows, 1 / infinity is the right answer all the same."""
-    np.exp(np.negative(a, out=a), out=a)
-    np.reciprocal(np.add(a, 1, out=a), out=a)
+def _sigmoid(a: Array) -> Array:
+    """Where ``exp(-a)`` overflows, 1 / infinity is the right answer all the same.
+
+    Not in place: of a strided view, such as the gates of a cell of hidden size 1, NumPy negates the wrong values
+    (docs/contributing/numpy_negative.md).
+    """
+    return np.asarray(1 / (1 + np.exp(-a)))
 
 
 def _sigmoid_slope(s: Array) -> Array:
@@ -77,16 +80,16 @@ class _Lstm(Cell):
     def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
         kept += recurrent
         i, f, g, o = split(kept, 4)
-        np.tanh(g, out=g)
+        g[...] = np.tanh(g)
         for gate in (i, f, o):
-            _sigmoid(gate)
-        c = f * _clipped(states[1], clip) + i * g
-        return [o * np.tanh(_clipped(c, clip)), c]
+            gate[...] = _sigmoid(gate)
+        c = f * clipped(states[1], clip) + i * g
+        return [o * np.tanh(clipped(c, clip)), c]
 
     def backward(self, now: Now, out: Array) -> list[Array]:
         (i, f, g, o), (di, df, dg, do) = split(now.kept, 4), split(out, 4)
         c, (dh, dc) = now.after[1], now.gradients
-        before, t = _clipped(now.before[1], now.clip), np.tanh(_clipped(c, now.clip))
+        before, t = clipped(now.before[1], now.clip), np.tanh(clipped(c, now.clip))
         dc = dc + _passed(dh * o * _tanh_slope(t), c, now.clip)
         np.multiply(dc * g, _sigmoid_slope(i), out=di)
         np.multiply(dc * before, _sigmoid_slope(f), out=df)
@@ -95,7 +98,8 @@ class _Lstm(Cell):
         return [np.zeros_like(now.before[0]), _passed(dc * f, now.before[1], now.clip)]
 
 
-def _clipped(c: Array, clip: Clip | None) -> Array:
+def clipped(c: Array, clip: Clip | None) -> Array:
+    """Return c as it is read."""
     return c if clip is None else np.clip(c, *clip)
 
 
@@ -111,8 +115,8 @@ class _Gru(Cell):
     def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
         r, z, n, term = split(kept, 4)
         to_r, to_z, term[...] = split(recurrent, 3)
-        _sigmoid(np.add(r, to_r, out=r))
-        _sigmoid(np.add(z, to_z, out=z))
+        r[...] = _sigmoid(r + to_r)
+        z[...] = _sigmoid(z + to_z)
         n[...] = np.tanh(n + r * term)
         return [(1 - z) * n + z * states[0]]
 

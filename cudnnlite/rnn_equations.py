@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cudnnlite._raw.enums import RNNInputMode, RNNMode
-from cudnnlite.rnn_cells import CELLS, Array, Clip, Now, States, split
+from cudnnlite.rnn_cells import CELLS, Array, Clip, Now, States, clipped, split
 from cudnnlite.specs import RNNSpec
 
 TapeKey = tuple[int, int, str]  # layer, direction, name
@@ -263,7 +263,7 @@ class _Direction:
         drecurrent = _flat(self.cell.recurrent(self.kept, self.dgates))
         projection = None
         if weights.projection is not None:
-            unprojected = split(self.kept, 4)[3] * np.tanh(self.histories[1])
+            unprojected = split(self.kept, 4)[3] * np.tanh(clipped(self.histories[1], self.network.clip))
             projection = product(_flat(self.tape["hidden_gradients"]).T, _flat(unprojected))
         return CellWeights(
             None if weights.input is None else product(dinput.T, _flat(self.x)),

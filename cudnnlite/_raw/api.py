@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from cudnnlite._raw.calls import Call, CFunction, PreparedCall
 from cudnnlite._raw.check import make_errcheck, read_last_error
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
-from cudnnlite._raw.prepared import PreparedCall, is_pointer
 from cudnnlite._raw.record import Function
 from cudnnlite.errors import SymbolNotFoundError
 
@@ -24,9 +24,9 @@ else:
 class CudnnApi(_Base):
     """The function table: each C function is an attribute that binds on first use.
 
-    A bound function knows its argument types (ctypes refuses a swapped descriptor) and checks its status: it returns None
-    where C returns success, raises a `CudnnError` where C returns anything else, and returns the plain value where C returns
-    one (`cudnnGetVersion`).
+    A bound function (`CFunction`) knows its argument types (a swapped descriptor is refused) and checks its status: it returns
+    None where C returns success, raises a `CudnnError` where C returns anything else, and returns the plain value where C
+    returns one (`cudnnGetVersion`).
 
     Parameters
     ----------
@@ -62,14 +62,15 @@ class CudnnApi(_Base):
         """Read and clear this thread's last-error string (`cudnnGetLastErrorString`); empty where there is none."""
         if self._last_error is None:
             self._last_error = self._pointer(self._record("cudnnGetLastErrorString"))
+            self._last_error.argtypes = self._record("cudnnGetLastErrorString").argtypes
         return read_last_error(self._last_error)
 
     def prepare(self, name: str, *arguments: Any) -> PreparedCall:
         """Marshal all arguments of the C function `name` once, for many calls; the status is checked at each."""
         function = getattr(self, name)
-        if is_pointer(function):
-            function = self._bind(self._record(name))  # a pointer of its own: this one will not convert arguments
-        return PreparedCall(function, self._record(name), *arguments)
+        if not isinstance(function, CFunction):  # somebody put a function of their own into this table
+            function = CFunction(function, self._record(name))
+        return PreparedCall(function, *arguments)
 
     def _record(self, name: str) -> Function:
         try:
@@ -79,14 +80,18 @@ class CudnnApi(_Base):
             hint = f"; did you mean {', '.join(close)}?" if close else ""
             raise AttributeError(f"cuDNN has no function {name}{hint}") from None
 
-    def _bind(self, record: Function) -> Any:
+    def _bind(self, record: Function) -> CFunction:
+        return CFunction(self._checked(record), record)
+
+    def _checked(self, record: Function) -> Call:
+        """Return what takes converted arguments, calls C and checks the status."""
         function = self._pointer(record)
         if record.returns_status:
             function.errcheck = make_errcheck(record.name, self.last_error, self._memory)
-        return function
+        return function  # type: ignore[no-any-return]
 
     def _pointer(self, record: Function) -> Any:
-        """Return an unchecked, typed function pointer of its own (each table has its own `errcheck`)."""
+        """Return an unchecked function pointer of its own (each table has its own `errcheck`)."""
         try:
             function = self.library.cdll[record.name]
         except AttributeError:
@@ -96,7 +101,6 @@ class CudnnApi(_Base):
                 f"{self.library.version_text}"
             ) from None
         function.restype = record.restype
-        function.argtypes = record.argtypes
         return function
 
 

@@ -1,17 +1,19 @@
 """`EmulatedApi`: the function table whose device functions are NumPy.
 
-Functions that need no device are libcudnn's own.  Those that do are entered through a C function pointer of the generated
-prototype, so that arguments are marshalled exactly as for the real library.
+Functions that need no device are libcudnn's own.  The arguments of those that do pass through a C function pointer of the
+generated argument types, so that they are marshalled exactly as for the real library.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.calls import Call
+from cudnnlite._raw.check import status_error
 from cudnnlite._raw.library import Library
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnHandle_t
@@ -21,6 +23,7 @@ from cudnnlite.errors import CudnnError, DeviceMemoryError
 
 Implementation = Callable[..., None]
 _implementations: dict[str, Implementation] = {}
+_UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _MAY_BE_NULL = frozenset({"devSeqLengths"})  # typed pointers that are not results
 
 
@@ -62,83 +65,60 @@ class EmulatedApi(CudnnApi):
         self.memory = memory
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
-        self._messages = threading.local()
         # ctypes needs these alive as long as they may be called
-        self._callbacks: list[Any] = []
-        self._by_name: dict[str, Any] = {}
+        self._callbacks: dict[str, Any] = {}
 
-    def last_error(self) -> str:
-        """Read and clear this thread's last-error string; an interrupt of the call that failed goes on from here."""
-        interrupt = self._messages.__dict__.pop("interrupt", None)
-        if interrupt is not None:
-            raise interrupt
-        return super().last_error()
-
-    def _pointer(self, record: Function) -> Any:
+    def _checked(self, record: Function) -> Call:
         _register_all()
-        if record.name == "cudnnGetLastErrorString":
-            return self._last_error_pointer(record)
-        if record.name not in _implementations and not record.needs_device:
-            return super()._pointer(record)
-        self.real._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
-        callback = self._by_name.get(record.name)
-        if callback is None:
-            callback = self._by_name[record.name] = record.prototype(self._guard(record))
-        # a function pointer of its own, as a library's is: `prepare` drops its argument types
-        return record.prototype(ctypes.cast(callback, ctypes.c_void_p).value)
-
-    def _guard(self, record: Function) -> Callable[..., int]:
         implementation = _implementations.get(record.name)
+        if implementation is None and not record.needs_device:
+            return super()._checked(record)
+        self.real._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
+        marshal = self._marshal(record)
 
-        def entry(*arguments: Any) -> int:
+        def call(*arguments: Any) -> None:
+            made = marshal(*arguments)
             try:
-                if implementation is None:
-                    raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device does not implement {record.name}")
-                for name, argument in zip(record.argnames, arguments, strict=True):
-                    if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
-                        raise RefusalError(
-                            Status.BAD_PARAM, f"{argument.value or 0:#x} is not a live handle of the emulated device"
-                        )
-                    if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
-                        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-                implementation(self, *arguments)
-            except RefusalError as refusal:
-                return self._fail(refusal.status, refusal.message)
-            except CudnnError as error:  # from the real library, reading a descriptor back
-                return self._fail(Status(error.status), f"{error.function}: {error.detail}")
-            except IllegalAddressError as error:
-                return self._fail(Status.EXECUTION_FAILED, str(error))
-            except (DeviceMemoryError, MemoryError) as error:
-                return self._fail(Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, str(error))
-            except KeyboardInterrupt as interrupt:  # ctypes would print and drop it; `last_error` raises it again
-                self._messages.interrupt = interrupt
-                return int(Status.INTERNAL_ERROR)
-            except Exception as error:  # a C caller could not receive it: it must become a status
-                return self._fail(Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-            return 0
-
-        return entry
-
-    def _fail(self, status: Status, message: str) -> int:
-        self._messages.text = message
-        return int(status)
-
-    def _last_error_pointer(self, record: Function) -> Any:
-        real = super()._pointer(record)
-
-        def entry(target: int, size: int) -> None:
-            text = getattr(self._messages, "text", "")
-            if not text:
-                real(ctypes.cast(target, ctypes.c_char_p), size)
+                made()
                 return
-            self._messages.text = ""
-            data = text.encode()[: size - 1] + b"\0"
-            ctypes.memmove(target, data, len(data))
+            except RefusalError as refusal:
+                status, words = refusal.status, refusal.message
+            except CudnnError as error:  # from the real library, reading a descriptor back
+                status, words = Status(error.status), f"{error.function}: {error.detail}"
+            except IllegalAddressError as error:
+                status, words = Status.EXECUTION_FAILED, str(error)
+            except (DeviceMemoryError, MemoryError) as error:
+                status, words = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, str(error)
+            raise status_error(record.name, status, words, self._memory)
 
-        # the generated prototype's `char *` would reach Python as a copy; the address is needed
-        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)(entry)
-        self._callbacks.append(callback)
-        return callback
+        return call
+
+    def _marshal(self, record: Function) -> Call:
+        """Return a C function that takes the arguments of `record` and returns a Python call with what C saw of them.
+
+        Only the arguments pass through C.  Of an exception inside a callback, a signal handler's for instance, ctypes would
+        print a traceback and go on with a status that nobody wrote; `partial`, which is C, runs no bytecode, so that there is
+        no place in a callback where a handler could run.
+        """
+        callback = self._callbacks.get(record.name)
+        if callback is None:
+            prototype = ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)
+            callback = self._callbacks[record.name] = prototype(partial(partial, self._enter, record))
+        # without argument types of its own, as the pointers of a library are: what comes is converted
+        return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
+    def _enter(self, record: Function, *arguments: Any) -> None:
+        implementation = _implementations.get(record.name)
+        if implementation is None:
+            raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device does not implement {record.name}")
+        for name, argument in zip(record.argnames, arguments, strict=True):
+            if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
+                raise RefusalError(
+                    Status.BAD_PARAM, f"{argument.value or 0:#x} is not a live handle of the emulated device"
+                )
+            if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
+                raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
+        implementation(self, *arguments)
 
 
 def _register_all() -> None:

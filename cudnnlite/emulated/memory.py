@@ -40,17 +40,27 @@ class EmulatedMemory:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.used = 0
         self.peak = 0
+        self._used = 0
         self._blocks: dict[int, Bytes] = {}
         self._addresses: list[int] = []
         self._quarantine: deque[Bytes] = deque()
         self._quarantined = 0
-        # re-entrant: a garbage collection inside `allocate` may free another buffer in this very thread
+        # Buffers that are gone, to be freed by the next use of this memory.  `append` is C: a finalizer in Python would lose
+        # what a signal handler raises in it.
+        self._owners: dict[int, _Owner] = {}
+        self._dropped: deque[_Owner] = deque()
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
+        self._free_dropped()
         return len(self._blocks)
+
+    @property
+    def used(self) -> int:
+        """The bytes that are allocated now."""
+        self._free_dropped()
+        return self._used
 
     def allocate(self, nbytes: int) -> EmulatedBuffer:
         """Allocate poisoned memory.
@@ -61,6 +71,7 @@ class EmulatedMemory:
             More than is free; the message says how much that is.
         """
         with self._lock:
+            self._free_dropped()
             if nbytes > self.capacity - self.used:
                 raise DeviceMemoryError(
                     f"{format_size(nbytes)} of emulated device memory are not there: "
@@ -72,27 +83,38 @@ class EmulatedMemory:
             offset = -raw.ctypes.data % ALIGNMENT
             block = raw[offset : offset + nbytes]
             address = block.ctypes.data
+            buffer = EmulatedBuffer(self, address, nbytes)
+            self._owners[address] = _Owner(buffer, self._dropped.append)
+            self._owners[address].address = address
             self._blocks[address] = block
+            self._used += nbytes
             bisect.insort(self._addresses, address)
-            self.used += nbytes
-            self.peak = max(self.peak, self.used)
-            return EmulatedBuffer(self, address, nbytes)
+            self.peak = max(self.peak, self._used)
+            return buffer
 
     def free(self, address: int) -> None:
         """Fill the allocation at `address` with garbage and forget it."""
         with self._lock:
-            block = self._blocks.pop(address)
+            del self._owners[address]
             self._addresses.remove(address)
-            self.used -= block.nbytes
+            block = self._blocks.pop(address)
+            self._used -= block.nbytes
             block[:] = POISON_FREED
             self._quarantine.append(block)
             self._quarantined += block.nbytes
             while self._quarantined > _QUARANTINE:
                 self._quarantined -= self._quarantine.popleft().nbytes
 
+    def _free_dropped(self) -> None:
+        while self._dropped:
+            with self._lock:
+                if self._dropped:
+                    self.free(self._dropped.popleft().address)
+
     def contains(self, address: int, nbytes: int) -> bool:
         """Tell whether the range lies inside one live allocation."""
         with self._lock:
+            self._free_dropped()
             return self._find(address, nbytes) is not None
 
     def view(self, address: int, nbytes: int) -> Bytes:
@@ -106,6 +128,7 @@ class EmulatedMemory:
         if nbytes == 0:
             return np.empty(0, np.uint8)
         with self._lock:
+            self._free_dropped()
             start = self._find(address, nbytes)
             if start is None:
                 raise IllegalAddressError(
@@ -121,26 +144,27 @@ class EmulatedMemory:
         return start if address + nbytes <= start + self._blocks[start].nbytes else None
 
 
+class _Owner(weakref.ref["EmulatedBuffer"]):
+    """Tells when a buffer is gone, and where its memory was."""
+
+    __slots__ = ("address",)
+    address: int
+
+
 class EmulatedBuffer:
     """One allocation; the same surface as `cuda.core.Buffer`, as far as cudnnlite uses it."""
 
     def __init__(self, memory: EmulatedMemory, address: int, nbytes: int) -> None:
         self.handle = address
         self.size = nbytes
+        self.is_closed = False
         self._memory = memory
-        self._finalizer = weakref.finalize(self, memory.free, address) if nbytes else None
-        if self._finalizer is not None:
-            self._finalizer.atexit = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the memory was freed."""
-        return self._finalizer is not None and not self._finalizer.alive
 
     def close(self, stream: Any = None) -> None:
         """Free the memory; harmless when called again."""
-        if self._finalizer is not None:
-            self._finalizer()
+        if self.size and not self.is_closed:
+            self.is_closed = True
+            self._memory.free(self.handle)
 
     def bytes(self) -> Bytes:
         """Return the memory as an array that keeps this buffer, and so the allocation, alive."""

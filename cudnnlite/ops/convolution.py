@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import Any
 
 from cudnnlite import arrays, recording
-from cudnnlite._raw.prepared import PreparedCall
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning

@@ -6,7 +6,7 @@ import ctypes
 from contextlib import ExitStack
 from typing import Any
 
-from cudnnlite._raw.prepared import PreparedCall
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, check_describable
 from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, MathType, Status, TensorFormat

@@ -8,8 +8,8 @@ from threading import get_ident
 from typing import Any
 
 from cudnnlite import arrays, recording
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
-from cudnnlite._raw.prepared import PreparedCall
 from cudnnlite.arrays import DeviceArray
 from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
 from cudnnlite.handle import Handle

@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter
 
 from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.check import status_error
 from cudnnlite._raw.library import load_library
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.device import EmulatedDevice
@@ -40,15 +41,14 @@ class Ledger:
     def disarm(self):
         self._fail_at = self._fail_name = None
 
-    def wrap(self, record, bound):
+    def wrap(self, record, checked, memory):
         def call(*arguments):
             self.started.append(record.name)
             if len(self.started) == self._fail_at or record.name == self._fail_name:
                 self.failed = record.name
                 self.disarm()
-                bound.errcheck(int(self._status), bound, arguments)  # the very check that ctypes would run
-                raise AssertionError("the check let a failure pass")
-            bound(*arguments)
+                raise status_error(record.name, int(self._status), "", memory)
+            checked(*arguments)
             self.finished.append(record.name)
             if made := _MAKES.fullmatch(record.name):
                 self.live[made[2] or "Handle"] += 1 if made[1] == "Create" else -1
@@ -63,9 +63,9 @@ class Ledger:
 class _Instrumented:
     ledger: Ledger
 
-    def _bind(self, record):
-        bound = super()._bind(record)
-        return self.ledger.wrap(record, bound) if record.returns_status else bound
+    def _checked(self, record):
+        checked = super()._checked(record)
+        return self.ledger.wrap(record, checked, self._memory) if record.returns_status else checked
 
 
 class InstrumentedApi(_Instrumented, CudnnApi):

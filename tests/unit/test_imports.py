@@ -16,7 +16,7 @@ LAYERS = (
     ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
     ("version", "errors", "warn", "sizes", "enums", "math_types", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types",
      "_raw.record", "_raw.functions", "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
-    ("_raw.check", "_raw.library", "_raw.prepared", "_raw.api"),
+    ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
     ("specs",),
     ("problems", "problem_list", "recording", "accuracy", "rnn_cells", "rnn_equations", "rnn_formats"),
     ("native", "descriptors"),
@@ -48,7 +48,7 @@ MAY = {
 }
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {"byref", "addressof", "pointer", "POINTER", "Structure", "sizeof", "Array", "create_string_buffer"}
-CALLBACKS = {"emulated.api": {"CFUNCTYPE", "_Pointer", "cast", "memmove"}}
+CALLBACKS = {"emulated.api": {"CFUNCTYPE", "_Pointer", "cast", "py_object"}}
 
 
 def module_name(path):

@@ -446,7 +446,7 @@ def test_what_is_no_model_is_named(tmp_path):
         problems_from_onnx(tmp_path / "model.json")
 
 
-@pytest.mark.parametrize("given_model", [None, 7, ["model.onnx"], one_conv().graph, b"a.onnx".decode], ids=repr)
+@pytest.mark.parametrize("given_model", [None, 7, ["model.onnx"], one_conv().graph, str.encode], ids=repr)
 def test_what_is_neither_path_nor_model_is_named(given_model):
     with pytest.raises(dnn.ArgumentError, match=f"model of type {type(given_model).__name__}; allowed: a path, bytes"):
         problems_from_onnx(given_model)

@@ -71,7 +71,7 @@ def test_it_is_a_value():
         ("math_type", MathType.TENSOR_OP, MathType.TENSOR_OP),
         ("math_type", 3, MathType.FMA),
         ("layouts", "NHWC", ("NHWC",)),
-        ("layouts", iter(["NCHW"]), ("NCHW",)),
+        ("layouts", {"NCHW": 1}.keys(), ("NCHW",)),
     ],
     ids=str,
 )

@@ -5,6 +5,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
@@ -29,12 +31,15 @@ class Case:
     """A network with random weights, its inputs, and the gradients that come back from its outputs."""
 
     def __init__(
-        self, cell, layers=1, directions=1, lengths=LENGTHS["full"], projected=False, skip=False, masked=False
-    ):
+        self, cell, layers=1, directions=1, lengths=LENGTHS["full"], projected=False, skip=False, masked=False,
+        *, sizes=(T, K, H, P), clip=None, biases=("input", "recurrent"),
+    ):  # fmt: skip
         rng = np.random.default_rng([cell, layers, directions, *lengths, projected, skip, masked])
-        out = P if projected else H
-        shape = self.shape = NetworkShape(cell, H if skip else K, H, out, layers, directions, projected, skip)
-        rows, states = shape.gates * H, (layers * directions, N)
+        steps, inputs, hidden, projection = sizes
+        out, batch = projection if projected else hidden, len(lengths)
+        inputs = hidden if skip else inputs
+        shape = self.shape = NetworkShape(cell, inputs, hidden, out, layers, directions, projected, skip)
+        rows, states = shape.gates * hidden, (layers * directions, batch)
 
         def draw(*size):
             return rng.normal(size=size)
@@ -43,19 +48,19 @@ class Case:
             return CellWeights(
                 None if skip and layer == 0 else draw(rows, shape.layer_input_size(layer)) / 2,
                 draw(rows, out) / 2,
-                draw(rows) / 2,
-                draw(rows) / 2,
-                draw(P, H) / 2 if projected else None,
+                draw(rows) / 2 if "input" in biases else None,
+                draw(rows) / 2 if "recurrent" in biases else None,
+                draw(projection, hidden) / 2 if projected else None,
             )
 
-        self.network = Network(shape, [[weights(layer) for _ in range(directions)] for layer in range(layers)])
-        self.active = np.arange(T)[:, None] < lengths
-        self.x, self.dy = draw(T, N, shape.input_size), draw(T, N, directions * out)
+        self.network = Network(shape, [[weights(layer) for _ in range(directions)] for layer in range(layers)], clip)
+        self.active = np.arange(steps)[:, None] < lengths
+        self.x, self.dy = draw(steps, batch, shape.input_size), draw(steps, batch, directions * out)
         self.hx, self.dhy = draw(*states, out), draw(*states, out)
-        self.cx, self.dcy = (draw(*states, H), draw(*states, H)) if cell == LSTM else (None, None)
+        self.cx, self.dcy = (draw(*states, hidden), draw(*states, hidden)) if cell == LSTM else (None, None)
         self.masks = None
         if masked:
-            self.masks = [rng.integers(0, 2, (T, N, directions * out)) * 1.25 for _ in range(layers - 1)]
+            self.masks = [rng.integers(0, 2, self.dy.shape) * 1.25 for _ in range(layers - 1)]
 
     def inputs(self):
         """Everything that a gradient is taken of, by name."""
@@ -79,7 +84,7 @@ class Case:
         return forward(self.network, self.x, self.active, self.hx, self.cx, masks=self.masks, tape=tape)
 
     def gradients(self):
-        tape = {key: np.full(size, np.nan) for key, size in tape_shapes(self.shape, T, N).items()}
+        tape = {key: np.full(size, np.nan) for key, size in tape_shapes(self.shape, *self.active.shape).items()}
         self.run(tape)
         given = {"hx": self.hx, "cx": self.cx, "masks": self.masks, "tape": tape}
         dx, dhx, dcx = backward_data(self.network, self.active, self.dy, self.dhy, self.dcy, **given)
@@ -130,7 +135,7 @@ def onnx_sequence(cell, weights, clip, x, h, c):
     for start in range(0, len(x), step):
         if clip:
             feeds["c"] = np.clip(feeds["c"], *clip)
-        y, feeds["h"], *rest = onnx_node(cell, H)(x=x[start : start + step, None], **feeds)
+        y, feeds["h"], *rest = onnx_node(cell, r.shape[1])(x=x[start : start + step, None], **feeds)
         if rest:
             (feeds["c"],) = rest
         if cell == RELU:
@@ -138,7 +143,7 @@ def onnx_sequence(cell, weights, clip, x, h, c):
         if clip:
             o = feeds["h"] / np.tanh(feeds["c"])
             y = feeds["h"] = o * np.tanh(np.clip(feeds["c"], *clip))
-        ys.append(y.reshape(-1, H))
+        ys.append(y.reshape(-1, r.shape[1]))
     y, h = np.concatenate(ys), feeds["h"][0, 0]
     if p is not None:
         y, h = y @ p.T, p @ h
@@ -153,7 +158,7 @@ def onnx_network(case):
     for layer, directions in enumerate(case.network.weights):
         if layer and case.masks:
             values = values * case.masks[layer - 1]
-        y = np.zeros((T, N, shape.directions * shape.output_size))
+        y = np.zeros((*case.active.shape, shape.directions * shape.output_size))
         for d, weights in enumerate(directions):
             if weights.input is None:
                 weights = weights._replace(input=np.tile(np.eye(H), (shape.gates, 1)))
@@ -224,6 +229,39 @@ def test_clip():
     assert (cy > 0.5).any()
     assert (abs(cy) < 0.3).any()
     check_against_onnx(case)
+
+
+@given(data=st.data())
+def test_gradients_of_any_network_are_those_of_differences(data):
+    """Everything that a network may have, together: clip, projection, biases, lengths, masks, and sizes of 1."""
+    cell = data.draw(st.sampled_from(list(RNNMode)), "cell")
+    layers, directions = data.draw(st.integers(1, 2), "layers"), data.draw(st.integers(1, 2), "directions")
+    steps, inputs, hidden = (data.draw(st.integers(1, 4), name) for name in ("steps", "inputs", "hidden"))
+    lengths = data.draw(st.lists(st.integers(1, steps), min_size=1, max_size=3), "lengths")
+    projected = cell == LSTM and data.draw(st.booleans(), "projected")
+    case = Case(
+        cell, layers, directions, lengths, projected, data.draw(st.booleans(), "skip"), data.draw(st.booleans(), "masked"),
+        sizes=(steps, inputs, hidden, data.draw(st.integers(1, hidden), "projection")),
+        clip=data.draw(st.sampled_from([None, (-0.3, 0.5)]), "clip") if cell == LSTM else None,
+        biases=data.draw(st.sampled_from([(), ("input",), ("recurrent",), ("input", "recurrent")]), "biases"),
+    )  # fmt: skip
+    gradients, everything, rng = case.gradients(), case.inputs(), np.random.default_rng(1)
+    for name, value in everything.items():
+        direction = rng.normal(size=value.shape)
+        ends = [case.with_inputs(everything | {name: value + step * direction}) for step in (1e-6, -1e-6)]
+        above, below = (case.loss(*end.run()) for end in ends)
+        assert (gradients[name] * direction).sum() == pytest.approx((above - below) / 2e-6, rel=1e-5, abs=1e-7), name
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 4, 16])
+@pytest.mark.parametrize("cell", list(RNNMode), ids=lambda cell: cell.name)
+def test_float32_of_any_hidden_size(cell, hidden):
+    """Gates of strides that NumPy's in-place operations fail at: 16 bytes and, in float64, 64."""
+    case = Case(cell, 1, 1, (3, 3, 3, 3, 3), sizes=(3, 2, hidden, 1))
+    narrow = case.with_inputs({name: value.astype(np.float32) for name, value in case.inputs().items()})
+    for ours, wide in zip(narrow.run(), onnx_network(case), strict=True):
+        if ours is not None:
+            np.testing.assert_allclose(ours, wide, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("cell", "given"), [(LSTM, "input_bias"), (GRU, "recurrent_bias"), (TANH, None)])

@@ -177,7 +177,7 @@ def test_strings_of_numpy():
 
 @pytest.mark.parametrize(
     "value",
-    ["complex64", "bool", "int16", "", "O", np.complex128, np.bool_, object, object(), [], {}, ["float32"], 1.0, True, None,
+    ["complex64", "bool", "int16", "", "O", np.complex128, np.bool_, object, Ellipsis, [], {}, ["float32"], 1.0, True, None,
      MathType.DEFAULT, DataType.BOOLEAN, DataType.INT4, 999],
     ids=repr,
 )  # fmt: skip

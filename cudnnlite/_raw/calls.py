@@ -1,0 +1,108 @@
+"""`CFunction` and `PreparedCall`: a C function that is given Python values, or arguments that were marshalled once.
+
+Arguments are converted by the prototype's types, but in Python and not by ctypes on its way to C: what a signal handler raises
+there comes out as itself, where ctypes would make an `ArgumentError` of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from cudnnlite._raw.record import Function
+
+Call = Callable[..., Any]
+
+
+class CFunction:
+    """A function of a table: it converts its arguments, calls C, and checks the status.
+
+    Parameters
+    ----------
+    call : callable
+        Takes converted arguments, checks the status, and returns the plain value where C returns one.
+    record : Function
+        What is known of it.
+    """
+
+    __slots__ = ("call", "record")
+
+    def __init__(self, call: Call, record: Function) -> None:
+        self.call = call
+        self.record = record
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.call(*convert(self.record, arguments))
+
+    def __repr__(self) -> str:
+        return f"<{self.record.name}({', '.join(self.record.argnames)})>"
+
+
+class PreparedCall:
+    """A C function whose arguments were marshalled once, for calls in a hot loop: ``call.function(*call.arguments)``.
+
+    Of the microsecond that ctypes takes to call a function with thirteen arguments, two thirds go into converting them.  Here
+    that is done when an argument changes, and only for that one.
+
+    Parameters
+    ----------
+    function : CFunction
+        What is called.
+    arguments : object
+        All of them, in order.
+
+    Attributes
+    ----------
+    arguments : tuple
+        Converted by the argument types of the prototype.  They keep nothing alive.
+    """
+
+    __slots__ = ("_indices", "_record", "arguments", "function")
+
+    def __init__(self, function: CFunction, *arguments: Any) -> None:
+        self.function = function.call
+        self._record = function.record
+        self._indices = {name: index for index, name in enumerate(self._record.argnames)}
+        convert(self._record, arguments)
+        self.arguments = tuple(_kept(kind, value) for kind, value in zip(self._record.argtypes, arguments, strict=True))
+
+    def replace(self, **values: Any) -> None:
+        """Change arguments, by their names in the header."""
+        arguments = list(self.arguments)
+        for name, value in values.items():
+            index = self._indices[name]
+            arguments[index] = _kept(self._record.argtypes[index], value)
+        self.arguments = tuple(arguments)
+
+
+def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
+    """Return arguments as ctypes passes them on without a further look.
+
+    Raises
+    ------
+    TypeError
+        There are too few, or too many.
+    ctypes.ArgumentError
+        One of a wrong type.
+    """
+    if len(arguments) != len(record.argtypes):
+        raise TypeError(
+            f"{record.name} takes {len(record.argtypes)} arguments ({', '.join(record.argnames)}); {len(arguments)} were given"
+        )
+    converted: list[Any] = []
+    try:
+        for kind, value in zip(record.argtypes, arguments, strict=True):
+            converted.append(kind.from_param(value))
+    except (TypeError, ctypes.ArgumentError) as error:
+        number = len(converted)
+        raise ctypes.ArgumentError(
+            f"{record.name}, argument {number + 1} ({record.argnames[number]}): {error}"
+        ) from error
+    return converted
+
+
+def _kept(kind: Any, value: Any) -> Any:
+    """Return one argument to be passed on many times; a number as an instance of its type, which shows what it is."""
+    is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
+    return kind(getattr(value, "value", value)) if is_number else kind.from_param(value)
