@@ -11,7 +11,6 @@ Importing it loads no library; making the first descriptor or handle does.
 """
 
 from cudnnlite import errors, raw
-from cudnnlite.arrays import DeviceArray
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import tune_model
 from cudnnlite.autotune.model_tuning import ModelTuning
@@ -27,7 +26,9 @@ from cudnnlite.descriptors import (
     RNNDescriptor,
     TensorDescriptor,
 )
-from cudnnlite.dropout import DropoutState
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.workspace import Workspace
 from cudnnlite.enums import (
     TF32,
     TRUE_FLOAT32,
@@ -72,25 +73,24 @@ from cudnnlite.errors import (
     WorkspaceLimitError,
     WorkspaceLimitWarning,
 )
-from cudnnlite.handle import Handle
-from cudnnlite.ops.convolution import (
+from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
     plan_convolution_forward,
 )
-from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
-from cudnnlite.ops.rnn import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
-from cudnnlite.ops.rnn_outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
-from cudnnlite.ops.rnn_plan import RNNPlan
-from cudnnlite.ops.rnn_search import find_rnn_forward
-from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
-from cudnnlite.recording import record_problems
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.rnn_weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.operations.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.search import find_rnn_forward
+from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.version import __version__ as __version__
-from cudnnlite.workspace import Workspace
 
 __all__ = [
     "TF32",

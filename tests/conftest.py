@@ -21,9 +21,9 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
-from cudnnlite.device import DEVICE_VARIABLE, get_device
-from cudnnlite.native import NativeObject
-from cudnnlite.plans import Plan
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
+from cudnnlite.operations.plan import Plan
 
 DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu))
 OPTIONAL_LIBRARIES = ("torch", "jax", "cupy", "numba.cuda")

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from cudnnlite.autotune.locks import exclusive
-from cudnnlite.device import Device, DeviceFacts, get_device, visible_gpus
+from cudnnlite.devices.choice import get_device, visible_gpus
+from cudnnlite.devices.device import Device, DeviceFacts
 
 _MOST_SHARERS = 64
 

@@ -9,27 +9,27 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from cudnnlite import arrays
-from cudnnlite.accuracy import remark_on, why_inexact, why_wrong
-from cudnnlite.arrays import DeviceArray
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
-from cudnnlite.contest import Contest, failed, own_stream
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import ALIGNMENT
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
-from cudnnlite.handle import Handle
-from cudnnlite.math_types import allowed_math_types
-from cudnnlite.ops.convolution import ConvolutionForwardPlan
-from cudnnlite.ops.convolution_problem import ConvolutionProblem, filter_spec_of
-from cudnnlite.ops.convolution_search import find_convolution_forward, get_convolution_forward
-from cudnnlite.ops.layout_conversion import conversion_layout
-from cudnnlite.ops.operands import on_device
-from cudnnlite.problems import ConvolutionForwardProblem
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.operations.convolution import ConvolutionForwardPlan
+from cudnnlite.operations.convolution_problem import ConvolutionProblem, filter_spec_of
+from cudnnlite.operations.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.operations.layout_conversion import conversion_layout
+from cudnnlite.operations.operands import on_device
+from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
+from cudnnlite.search.contest import Contest, failed, own_stream
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
-from cudnnlite.storage import ALIGNMENT
+from cudnnlite.specs.math_types import allowed_math_types
 
 _POISON = 0xFF  # NaN in every floating-point format
 

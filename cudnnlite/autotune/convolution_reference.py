@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite import arrays
-from cudnnlite.accuracy import Errors, relative_errors
-from cudnnlite.arrays import DeviceArray
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems import ConvolutionForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.search.accuracy import Errors, relative_errors
 from cudnnlite.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]

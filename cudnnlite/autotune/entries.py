@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from cudnnlite.autotune.keys import TuningKey
 from cudnnlite.autotune.rows import row_from_plain, row_to_plain
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems import KINDS
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.operations.problem import KINDS
+from cudnnlite.search.results import AlgorithmResult
 
 _STORED = ("digest", "key", "title", "timing", "rows", "chosen", "tuned_at", "seconds", "cudnnlite")
 # what is in the key too, so that a table can be filtered

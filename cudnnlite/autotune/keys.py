@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems import Problem, problem_from_plain
+from cudnnlite.operations.problem import Problem, problem_from_plain
 
 SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 

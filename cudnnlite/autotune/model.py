@@ -24,11 +24,12 @@ from cudnnlite.autotune.tuner import SEARCHES, Tuner
 from cudnnlite.autotune.tuning_run import TuningRun
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.autotune.workers import Worker, identify
-from cudnnlite.device import Device, default_device, get_device, visible_gpus
+from cudnnlite.devices.choice import default_device, get_device, visible_gpus
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
-from cudnnlite.handle import Handle
-from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
-from cudnnlite.problems import Problem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 

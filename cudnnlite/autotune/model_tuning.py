@@ -9,8 +9,8 @@ from typing import Any
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
 from cudnnlite.autotune.workers import Worker
 from cudnnlite.errors import NoAlgorithmError
-from cudnnlite.problem_list import SkippedNode
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.operations.problem_list import SkippedNode
+from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 
 _HEADING = ("count", "problem", "where", "algorithm", "math", "ms", "ms in all", "workspace", "from")

@@ -8,10 +8,10 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.math_types import may_be_tf32
-from cudnnlite.results import AlgorithmResult, parse_max_error, why_not
+from cudnnlite.search.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.specs.plain import to_plain
 
 OBJECTIVES = ("device", "latency")

@@ -8,10 +8,10 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.device import Device
-from cudnnlite.problems import Problem
-from cudnnlite.results import AlgorithmTable
-from cudnnlite.storage import ALIGNMENT
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.operations.problem import Problem
+from cudnnlite.search.results import AlgorithmTable
 
 
 class Remembered:

@@ -9,17 +9,17 @@ from typing import Any
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.sample import fill_random, random_array
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import ALIGNMENT
 from cudnnlite.enums import MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
-from cudnnlite.handle import Handle
-from cudnnlite.math_types import allowed_math_types
-from cudnnlite.ops.operands import on_device
-from cudnnlite.ops.rnn_choice import ALGORITHMS
-from cudnnlite.ops.rnn_search import search_rnn_forward
-from cudnnlite.problems import RNNForwardProblem
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.rnn_weights import RNNWeights
-from cudnnlite.storage import ALIGNMENT
+from cudnnlite.operations.operands import on_device
+from cudnnlite.operations.problem import RNNForwardProblem
+from cudnnlite.operations.rnn.choice import ALGORITHMS
+from cudnnlite.operations.rnn.search import search_rnn_forward
+from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.specs.math_types import allowed_math_types
 
 
 def operands_of(

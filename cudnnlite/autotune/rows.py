@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.search.results import AlgorithmResult
 
 LEFT_OUT = ("passed_over",)  # belongs to a choice, not to the candidate
 

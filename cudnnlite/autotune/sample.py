@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from cudnnlite import arrays
-from cudnnlite.arrays import DeviceArray
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import ALIGNMENT, bytes_spec
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.handle import Handle
 from cudnnlite.specs import TensorSpec
-from cudnnlite.storage import ALIGNMENT, bytes_spec
 
 # An odd number of values, so that no axis of a tensor repeats it.  It is copied over and over: what a GPU takes depends a
 # little on whether bits change, and not on whether they come again after a million values.

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 
 Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
 

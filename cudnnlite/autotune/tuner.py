@@ -19,11 +19,11 @@ from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
-from cudnnlite.handle import Handle
-from cudnnlite.ops.choosing import alignment_of
-from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.operations.choosing import alignment_of
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 

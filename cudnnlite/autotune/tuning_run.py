@@ -16,8 +16,8 @@ from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.autotune.workers import Answer, CachePlace, Task, Worker, tune_task, tune_with
 from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
-from cudnnlite.problem_list import ListedProblem
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.operations.problem_list import ListedProblem
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.warn import warn_user
 
 _TRIES = 2  # of a problem whose worker process died

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from math import floor, log2
 
-from cudnnlite.problems import Problem, RNNForwardProblem
+from cudnnlite.operations.problem import Problem, RNNForwardProblem
 from cudnnlite.specs import RNNDataSpec
 
 

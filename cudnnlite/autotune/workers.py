@@ -17,11 +17,11 @@ from cudnnlite.autotune.keys import DeviceIdentity
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.device import Device
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
-from cudnnlite.handle import Handle
-from cudnnlite.problems import Problem
-from cudnnlite.results import AlgorithmTable
+from cudnnlite.operations.problem import Problem
+from cudnnlite.search.results import AlgorithmTable
 
 # what says that a problem cannot be tuned, and nothing of the worker
 _ANSWERS = (CudnnError, DeviceMemoryError, NoAlgorithmError, ArgumentError)

@@ -53,7 +53,7 @@ def demo(
     if output.suffix.lower() != ".png" or not output.absolute().parent.is_dir():
         raise failure(f"--output {output}: a .png in a folder that exists is needed")
     try:
-        from cudnnlite.demo import detect_edges, load_photograph, save_side_by_side
+        from cudnnlite.cli.demo import detect_edges, load_photograph, save_side_by_side
 
         photograph = load_photograph()
     except ImportError as error:
@@ -76,7 +76,7 @@ def demo(
 @app.command()
 def info(as_json: JSONOption = False) -> None:
     """Print the libcudnn in use and how it was found, versions, devices, and the environment variables that matter."""
-    from cudnnlite.environment import gather
+    from cudnnlite.doctor.environment import gather
 
     facts = gather()
     if as_json:

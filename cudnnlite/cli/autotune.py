@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cudnnlite.autotune.model import ModelTuning
     from cudnnlite.autotune.policy import TuningPolicy
     from cudnnlite.autotune.tuned import TunedProblem
-    from cudnnlite.problem_list import ProblemList
+    from cudnnlite.operations.problem_list import ProblemList
 
 EXIT_CODES = (
     "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, 2 if the command line is wrong, 1 "
@@ -317,7 +317,7 @@ def _tune(
 
 def _is_emulated(device: str) -> bool:
     """Tell whether there will be no GPU, without using one."""
-    from cudnnlite.device import visible_gpus
+    from cudnnlite.devices.choice import visible_gpus
 
     kind = device.lower().partition(":")[0]
     return kind == "emulated" or (kind == "auto" and not visible_gpus())

@@ -148,7 +148,7 @@ def _agreed(question: str) -> bool:
 
 
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
-    from cudnnlite.problems import KINDS
+    from cudnnlite.operations.problem import KINDS
 
     if kind is not None and kind not in KINDS:
         raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
@@ -232,7 +232,7 @@ def _choice(entry: TuningEntry) -> str:
 def _what(entry: TuningEntry) -> str:
     """Return the problem in short; as it was called then, if this version has no such problem."""
     from cudnnlite.errors import ArgumentError
-    from cudnnlite.problem_list import summary
+    from cudnnlite.operations.problem_list import summary
 
     try:
         return summary(entry.key.problem)

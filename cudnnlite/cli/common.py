@@ -76,7 +76,7 @@ def errors_told() -> Iterator[None]:
 
 def chosen_device(device: str | None) -> str:
     """Return the device that the user chose; 'auto' if nothing was chosen."""
-    from cudnnlite.device import DEVICE_VARIABLE, parse_device
+    from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
     from cudnnlite.errors import ArgumentError
 
     if device is not None:

@@ -12,9 +12,9 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.cli.common import aligned, counted
 from cudnnlite.enums import Status
-from cudnnlite.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.report.axes import printable
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 
 _NOTHING = "-"  # what a table has where there is no value

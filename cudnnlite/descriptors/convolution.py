@@ -10,10 +10,10 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.filter import FilterDescriptor
+from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.native import NativeObject
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 

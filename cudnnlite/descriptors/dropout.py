@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from cudnnlite._raw.types import cudnnDropoutDescriptor_t
-from cudnnlite.native import NativeObject
+from cudnnlite.descriptors.native import NativeObject
 
 
 class DropoutDescriptor(NativeObject):

@@ -9,10 +9,10 @@ from typing import Any
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnFilterDescriptor_t
 from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import check_describable
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
-from cudnnlite.native import NativeObject
 from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, VECT_C
 

@@ -14,10 +14,10 @@ from cudnnlite._raw.types import (
 )
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
+from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.native import NativeObject
 from cudnnlite.specs import RNNSpec, TensorSpec
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnRNNDataDescriptor_t
 from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, RNNDataLayout
 from cudnnlite.errors import ArgumentError
-from cudnnlite.native import NativeObject
 from cudnnlite.specs import RNNDataSpec
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite._raw.library import format_version
-from cudnnlite.cuda_device import CudaState, format_cuda_version
-from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.cuda import CudaState, format_cuda_version
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.sizes import format_size
 

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cudnnlite.cuda_device import CudaState
-from cudnnlite.device import DEVICE_VARIABLE, DeviceFacts
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.cuda import CudaState
+from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.doctor.environment import VARIABLES, installed_version, python_text
 from cudnnlite.doctor.finding import Finding, Verdict, worst
-from cudnnlite.environment import VARIABLES, installed_version, python_text
 from cudnnlite.version import __version__
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE
-from cudnnlite.cuda_device import format_cuda_version
+from cudnnlite.devices.cuda import format_cuda_version
 from cudnnlite.doctor.copies import CudnnCopy
+from cudnnlite.doctor.environment import by_folder
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.doctor.places import Place, Reach, preloaded, split_path
-from cudnnlite.environment import by_folder
 
 # what the loader says where something that is no part of cuDNN is missing
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")

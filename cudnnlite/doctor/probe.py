@@ -96,7 +96,7 @@ def _load() -> dict[str, Any]:
 
 
 def _ask_cuda() -> dict[str, Any]:
-    from cudnnlite.cuda_device import cuda_state
+    from cudnnlite.devices.cuda import cuda_state
 
     return cuda_state()._asdict()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
-from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.doctor.places import lib_folders, preloaded, split_path
 

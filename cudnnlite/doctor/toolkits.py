@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from glob import escape, glob
 from pathlib import Path
 
-from cudnnlite.cuda_device import format_cuda_version
+from cudnnlite.devices.cuda import format_cuda_version
 
 _DEFINE = re.compile(r"^#define\s+CUDA_VERSION\s+([0-9]+)", re.MULTILINE)
 

@@ -1,4 +1,10 @@
-"""The emulated device: the GPU half of the function table, in NumPy.
+"""The emulated device: the half of the function table that needs a GPU, in NumPy.
 
-The same C signatures, the right numbers, slow, and stricter than hardware.  Only `cudnnlite.device` imports it.
+Every module of this folder is imported with it: emulations are found by being there.
 """
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -7,7 +7,6 @@ generated argument types, so that they are marshalled exactly as for the real li
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,35 +17,12 @@ from cudnnlite._raw.library import Library
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
+from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError
 
-Implementation = Callable[..., None]
-_implementations: dict[str, Implementation] = {}
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _MAY_BE_NULL = frozenset({"devSeqLengths"})  # typed pointers that are not results
-
-
-class RefusalError(Exception):
-    """An emulated function ends with a status other than success."""
-
-    def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-def emulates(name: str) -> Callable[[Implementation], Implementation]:
-    """Register the decorated function as the emulation of the C function `name`.
-
-    It receives the `EmulatedApi` and then the C arguments; it returns on success and raises `RefusalError` otherwise.
-    """
-
-    def register(implementation: Implementation) -> Implementation:
-        _implementations[name] = implementation
-        return implementation
-
-    return register
 
 
 class EmulatedApi(CudnnApi):
@@ -69,8 +45,7 @@ class EmulatedApi(CudnnApi):
         self._callbacks: dict[str, Any] = {}
 
     def _checked(self, record: Function) -> Call:
-        _register_all()
-        implementation = _implementations.get(record.name)
+        implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None and not record.needs_device:
             return super()._checked(record)
         self.real._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
@@ -108,7 +83,7 @@ class EmulatedApi(CudnnApi):
         return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
     def _enter(self, record: Function, *arguments: Any) -> None:
-        implementation = _implementations.get(record.name)
+        implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None:
             raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device does not implement {record.name}")
         for name, argument in zip(record.argnames, arguments, strict=True):
@@ -119,8 +94,3 @@ class EmulatedApi(CudnnApi):
             if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
                 raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
         implementation(self, *arguments)
-
-
-def _register_all() -> None:
-    """Import the modules whose functions register themselves; inside a function because they import this one."""
-    from cudnnlite.emulated import convolution, dropout, handles, rnn, transform  # noqa: F401

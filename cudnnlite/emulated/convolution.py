@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite.descriptors import read_convolution_spec, read_filter_spec, read_tensor_spec
+from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
+from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm, Problem
 from cudnnlite.emulated.precision import round_tf32, scale_add
+from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.emulated.support import multiplies_in_tf32, refusal
 from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Determinism, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.storage import read_values, write_values
 
 _WORKSPACE_ALIGNMENT = 16
 _BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once

@@ -1,4 +1,4 @@
-"""`EmulatedDevice`: the emulated half of `cudnnlite.device`, with NumPy behind the function table."""
+"""`EmulatedDevice`: the emulated half of `cudnnlite.devices.choice`, with NumPy behind the function table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
-from cudnnlite.device import DeviceFacts
+from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError
-from cudnnlite.foreign import ForeignArray, host_array_error
 from cudnnlite.sizes import parse_size
 
 _DLPACK_CPU = 1
@@ -42,7 +42,7 @@ class EmulatedStream:
 
 
 class EmulatedDevice:
-    """The emulated device; see `cudnnlite.device.Device`.
+    """The emulated device; see `cudnnlite.devices.device.Device`.
 
     Parameters
     ----------

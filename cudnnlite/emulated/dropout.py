@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import Status
 
 _STATES_BYTES = 4096

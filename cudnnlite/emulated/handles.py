@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from cudnnlite.emulated.api import EmulatedApi, emulates
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.registry import emulates
 
 
 class HandleState:

@@ -15,16 +15,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnlite import rnn_equations
 from cudnnlite._raw.enums import ForwardMode, WgradMode
 from cudnnlite.descriptors import read_tensor_spec
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
 from cudnnlite.dtypes import dtype_name, numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
+from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
+from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.emulated.rnn_layout import (
     Cells,
     Reserve,
@@ -42,7 +42,8 @@ from cudnnlite.emulated.rnn_layout import (
 from cudnnlite.emulated.support import tf32_is_forbidden
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.rnn_equations import Network, network_shape
+from cudnnlite.operations.rnn import equations as rnn_equations
+from cudnnlite.operations.rnn.equations import Network, network_shape
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
 

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
+from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
+from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, RNNDataLayout, RNNMode, Status
-from cudnnlite.rnn_equations import CellWeights, TapeKey, network_shape, tape_shapes
+from cudnnlite.operations.rnn.equations import CellWeights, TapeKey, network_shape, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.descriptors import read_tensor_spec
+from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi, RefusalError, emulates
+from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.precision import scale_add
+from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.specs import TensorSpec
-from cudnnlite.storage import read_values, write_values
 
 # cuDNN converts between some data types too; nothing here asks for that, so it is refused.
 _DTYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16, DataType.INT8)

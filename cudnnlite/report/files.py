@@ -11,9 +11,9 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.rows import row_to_plain
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problem_list import SkippedNode
+from cudnnlite.operations.problem_list import SkippedNode
 from cudnnlite.report.plots import front_of
-from cudnnlite.results import AlgorithmResult, within_noise
+from cudnnlite.search.results import AlgorithmResult, within_noise
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
 

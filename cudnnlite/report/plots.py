@@ -33,7 +33,7 @@ from cudnnlite.report.axes import (
     time_axis,
     time_unit,
 )
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size, parse_size
 
 FORMATS = (".png", ".svg", ".pdf")

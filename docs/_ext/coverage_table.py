@@ -18,7 +18,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library
 from cudnnlite.doctor import probe
-from cudnnlite.emulated import api as emulated_api
+from cudnnlite.emulated.registry import IMPLEMENTATIONS
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
 PACKAGE = Path(cudnnlite.__file__).parent
@@ -126,8 +126,7 @@ def called() -> dict[str, set[str]]:
 
 def emulated() -> set[str]:
     """Return the C functions that the emulated device computes."""
-    emulated_api._register_all()
-    return set(emulated_api._implementations)
+    return set(IMPLEMENTATIONS)
 
 
 def rows() -> list[Row]:

@@ -27,7 +27,7 @@ import rnn
 
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution import operands_of
-from cudnnlite.ops.rnn_choice import heuristic
+from cudnnlite.operations.rnn.choice import heuristic
 
 H200 = Path(__file__).parents[2] / "examples" / "h200.json"
 # as in convolution.py: name, n, c, h, w, k, r, s, padding, stride

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import cudnnlite as dnn
-from cudnnlite.ops.rnn_choice import heuristic
+from cudnnlite.operations.rnn.choice import heuristic
 
 DEEPBENCH = Path(__file__).parents[1] / "data" / "deepbench_rnn.json"
 CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}

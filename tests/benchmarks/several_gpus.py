@@ -27,7 +27,7 @@ CASES = ("one", "one, a handle for each task", "all", "one, warm", "all, warm")
 def problems(config, which):
     import convolution
 
-    from cudnnlite.problem_list import ProblemList
+    from cudnnlite.operations.problem_list import ProblemList
 
     listed = ProblemList()
     for shape in convolution.shapes():
@@ -38,7 +38,7 @@ def problems(config, which):
 
 def small():
     import cudnnlite as dnn
-    from cudnnlite.problems import ConvolutionForwardProblem
+    from cudnnlite.operations.problem import ConvolutionForwardProblem
 
     return ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3)))
 
@@ -60,7 +60,7 @@ def child(case, config, which):
     import cudnnlite as dnn
     from cudnnlite.autotune.cache import TuningCache
     from cudnnlite.autotune.model import tune_model
-    from cudnnlite.device import visible_gpus
+    from cudnnlite.devices.choice import visible_gpus
 
     imported, count = time.perf_counter() - BEGIN, len(visible_gpus())
     listed = problems(config, which)

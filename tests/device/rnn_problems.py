@@ -25,7 +25,7 @@ from tolerances import RNN_SUM, assert_close, rnn_bound
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
-from cudnnlite.ops.rnn_choice import heuristic
+from cudnnlite.operations.rnn.choice import heuristic
 from cudnnlite.specs.rnn_rules import why_not
 
 from .problems import poisoned

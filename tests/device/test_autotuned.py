@@ -16,9 +16,9 @@ from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.typical import rounded
 from cudnnlite.descriptors import read_convolution_spec
-from cudnnlite.ops.choosing import alignment_of, tuned_choice
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
-from cudnnlite.recording import record_problems
+from cudnnlite.operations.choosing import alignment_of, tuned_choice
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.recording import record_problems
 
 from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case
@@ -97,7 +97,7 @@ def test_what_was_chosen_is_recalled(
     """The second call poses no problem and makes no plan: it is the call alone."""
     out = poisoned(handle, case.output_spec)
     case.run(out=out)
-    monkeypatch.setattr("cudnnlite.ops.convolution.ConvolutionForwardProblem", None)
+    monkeypatch.setattr("cudnnlite.operations.convolution.ConvolutionForwardProblem", None)
     calls = count_calls(monkeypatch, handle.api, *MAKING)
     for _ in range(3):
         case.run(out=out)
@@ -567,7 +567,7 @@ def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> No
 def test_sequences_of_many_lengths_are_measured_a_few_times(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", 0)  # nothing is compiled
+    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", 0)  # nothing is compiled
     most = 24
     network = Network(handle, "tanh", steps=most, batch=2)
     with dnn.autotuned(handle, cache=":memory:") as tuner:

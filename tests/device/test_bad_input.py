@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.device import get_device
+from cudnnlite.devices.choice import get_device
 
 from .problems import PATTERN, UNSUPPORTED, Problem, fill, memory_of, random_values, with_gaps
 

@@ -11,7 +11,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite.plan_cache import MAX_CACHED
+from cudnnlite.devices.plan_cache import MAX_CACHED
 
 from .problems import Problem
 

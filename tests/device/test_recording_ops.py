@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.ops import convolution, rnn_plan
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
-from cudnnlite.recording import record_problems
+from cudnnlite.operations import convolution
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.rnn import plan as rnn_plan
 
 from .test_rnn_plan import Network
 
@@ -175,7 +176,7 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
         calls.append(spec)
         return dnn.AlgorithmResult(dnn.RNNAlgo.PERSIST_STATIC, spec.math_type)
 
-    monkeypatch.setattr("cudnnlite.ops.rnn_problem.heuristic", guess)
+    monkeypatch.setattr("cudnnlite.operations.rnn.problem.heuristic", guess)
     spec, x = network.spec, network.x
     with record_problems() as found:
         # PERSIST_STATIC does not do unequal lengths: it is refused, and STANDARD runs

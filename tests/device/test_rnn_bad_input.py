@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.device import get_device
+from cudnnlite.devices.choice import get_device
 
 from .problems import PATTERN, fill, memory_of, with_gaps
 from .test_bad_input import refuses

@@ -10,8 +10,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite.ops.rnn_choice import ALGORITHMS
-from cudnnlite.plan_cache import MAX_CACHED
+from cudnnlite.devices.plan_cache import MAX_CACHED
+from cudnnlite.operations.rnn.choice import ALGORITHMS
 
 from .problems import PATTERN, fill, memory_of
 from .test_memory import used

@@ -20,7 +20,7 @@ from cudnnlite._raw.check import status_error
 from cudnnlite.descriptors.rnn import RNNStateDescriptor, read_rnn
 from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.ops.rnn_choice import heuristic
+from cudnnlite.operations.rnn.choice import heuristic
 
 from .problems import fill, poisoned
 from .test_plan import count_calls

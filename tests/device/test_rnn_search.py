@@ -254,7 +254,7 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     (cell, options), nbytes = MATRICES[name]
     network = Network(handle, cell, **options)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
-    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", nbytes)
+    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", nbytes)
     found = network.find()
     (row,) = (row for row in found if row.algorithm.name == "PERSIST_DYNAMIC")
     assert row.why_not.startswith("not compiled: a layer's recurrent matrices take ")
@@ -262,7 +262,7 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     assert builds == []
     assert len(found) == 4
     assert_best_is_right(network, found)
-    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", nbytes + 1)
+    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", nbytes + 1)
     found = network.find()
     assert not any(row.why_not.startswith("not compiled: a layer's") for row in found)
     assert len(builds) == 1
@@ -270,7 +270,7 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
 
 def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(handle)
-    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", 0)
+    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", 0)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
     found = network.find(algorithms=["persist_dynamic"])
     assert found[0].ok
@@ -280,7 +280,7 @@ def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: p
 
 def test_what_fits_on_the_chip_of_an_h200() -> None:
     """132 multiprocessors have 484 KiB each; 15 problems with 64 MiB and more took 4.6 to 51 times the time of the best."""
-    from cudnnlite.ops.rnn_search import _why_too_large
+    from cudnnlite.operations.rnn.search import _why_too_large
 
     def told(hidden_size: int, dtype: str = "float32", cell: str = "lstm") -> str:
         return _why_too_large(dnn.RNNSpec(cell, 16, hidden_size, dtype=dtype))

@@ -20,7 +20,7 @@ from cudnnlite.autotune.claims import Claim
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
 
 from .problems import Problem as Case
 from .test_plan import count_calls
@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few samples do, in this process: how well times are taken is tested elsewhere."""
     for name, value in (("_ROUNDS", 2), ("_FURTHER_ROUNDS", 0), ("_SAMPLE_MS", 0.0), ("_MOST_CALLS", 1)):
-        monkeypatch.setattr(f"cudnnlite.timing.{name}", value)
+        monkeypatch.setattr(f"cudnnlite.search.timing.{name}", value)
     monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 4099)
 
 
@@ -132,7 +132,7 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.problems import ConvolutionForwardProblem
+        from cudnnlite.operations.problem import ConvolutionForwardProblem
         problem = ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
             try:
@@ -148,7 +148,7 @@ def test_two_programs_at_once_double_nothing_and_lose_nothing(device: Any, path:
         import sys
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.problems import ConvolutionForwardProblem
+        from cudnnlite.operations.problem import ConvolutionForwardProblem
         problems = [ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((k, 4, 3, 3)))
                     for k in (2, 3, 5, 6)]
         tuning = tune_model(problems, device=sys.argv[2], cache=sys.argv[1], workers=1)

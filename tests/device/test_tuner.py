@@ -17,7 +17,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.descriptors import read_convolution_spec
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
 from .problems import Problem as Case
@@ -46,7 +46,7 @@ ALLOWED = {
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few samples do: how well times are taken is tested elsewhere."""
     for name, value in (("_ROUNDS", 2), ("_FURTHER_ROUNDS", 0), ("_SAMPLE_MS", 0.0), ("_MOST_CALLS", 1)):
-        monkeypatch.setattr(f"cudnnlite.timing.{name}", value)
+        monkeypatch.setattr(f"cudnnlite.search.timing.{name}", value)
     monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 4099)
 
 
@@ -272,7 +272,7 @@ def test_the_objective_orders_them(handle: dnn.Handle, objective: str) -> None:
 
 
 def test_flushing_the_cache(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudnnlite.timing._L2_BYTES", 1 << 20)
+    monkeypatch.setattr("cudnnlite.search.timing._L2_BYTES", 1 << 20)
     before = used(handle.device)
     table = tuner_of(handle, flush_l2=True).tune(SMALL)
     assert "operands not in the cache" in table.timing
@@ -827,10 +827,10 @@ def test_everything_is_put_back(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
             patch.setattr(handle.api, WORKSPACE if kind == "convolution" else "cudnnGetRNNTempSpaceSizes", fail)
         elif where == "check":
             patch.setattr("cudnnlite.autotune.convolution.ConvolutionReference.errors_of", fail)
-            patch.setattr("cudnnlite.ops.rnn_search.PrefixCheck.errors_of", fail)
+            patch.setattr("cudnnlite.operations.rnn.search.PrefixCheck.errors_of", fail)
         elif where == "memory":
             patch.setattr(handle.device, "fill", fail)
-            patch.setattr("cudnnlite.ops.rnn_search.RNNPlan.new_outputs", fail)
+            patch.setattr("cudnnlite.operations.rnn.search.RNNPlan.new_outputs", fail)
         elif where == "operands":
             patch.setattr("cudnnlite.autotune.sample._random_bytes", fail)
         if where == "nowhere":
@@ -860,8 +860,8 @@ def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPa
     """Each C call of a search fails once: it is a row, or an error; then the handle works on, and nothing is left."""
     network = RNNForwardProblem(dnn.RNNSpec("tanh", 3, 4, math_type="fma"), dnn.RNNDataSpec((2, 2, 3)))
     problem = SMALL if kind == "convolution" else network
-    monkeypatch.setattr("cudnnlite.timing._ROUNDS", 1)
-    monkeypatch.setattr("cudnnlite.ops.rnn_search._ON_CHIP", 0)
+    monkeypatch.setattr("cudnnlite.search.timing._ROUNDS", 1)
+    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", 0)
     status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0
     while True:
         world, table, told = World(monkeypatch), None, None

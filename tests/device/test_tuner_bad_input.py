@@ -14,8 +14,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.device import get_device
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.devices.choice import get_device
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
 
 from .problems import PATTERN, Problem, fill, memory_of
 from .test_plan import count_calls

@@ -12,9 +12,9 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.device import DeviceFacts
+from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems import Problem
+from cudnnlite.operations.problem import Problem
 
 from .problems import Problem as Case
 from .problems import with_gaps
@@ -164,7 +164,7 @@ def test_under_another_policy_it_is_measured_again(
     remembering: dnn.Handle, cache: TuningCache, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
-    monkeypatch.setattr("cudnnlite.timing._L2_BYTES", 1 << 20)
+    monkeypatch.setattr("cudnnlite.search.timing._L2_BYTES", 1 << 20)
     tuner_of(remembering, cache).tune(SMALL)
     other = tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]})
     assert getattr(other.policy, name) != getattr(dnn.TuningPolicy(), name)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.device import get_device
+from cudnnlite.devices.choice import get_device
 
 from .problems import Problem
 

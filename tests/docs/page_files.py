@@ -12,9 +12,9 @@ from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
-from cudnnlite.problem_list import ProblemList
-from cudnnlite.problems import ConvolutionForwardProblem
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN

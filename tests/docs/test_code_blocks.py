@@ -23,7 +23,7 @@ import pytest
 from markdown_pages import PAGES, Block, Page
 from page_files import provide_files
 
-from cudnnlite.device import visible_gpus
+from cudnnlite.devices.choice import visible_gpus
 
 try:
     import tomllib

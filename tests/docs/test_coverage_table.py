@@ -10,7 +10,7 @@ from extensions import load
 import cudnnlite as dnn
 from cudnnlite._raw import types
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.device import get_device
+from cudnnlite.devices.choice import get_device
 
 table = load("coverage_table")
 ROWS = {row.name: row for row in table.rows()}
@@ -32,9 +32,9 @@ def test_every_name_in_a_public_docstring_exists():
 
 
 def test_calls_are_found_in_every_form():
-    assert "handle.py" in CALLED["cudnnSetStream"]  # self.api.cudnnSetStream(...)
-    assert "handle.py" in CALLED["cudnnCreate"]  # _create = "cudnnCreate"
-    assert "ops/rnn_plan.py" in CALLED["cudnnRNNForward"]  # handle.api.prepare("cudnnRNNForward", ...)
+    assert "devices/handle.py" in CALLED["cudnnSetStream"]  # self.api.cudnnSetStream(...)
+    assert "devices/handle.py" in CALLED["cudnnCreate"]  # _create = "cudnnCreate"
+    assert "operations/rnn/plan.py" in CALLED["cudnnRNNForward"]  # handle.api.prepare("cudnnRNNForward", ...)
     assert "_raw/library.py" in CALLED["cudnnOpsVersionCheck"]  # a name among others, for getattr
     assert "cudnnPoolingForward" not in CALLED
     assert not [name for modules in CALLED.values() for name in modules if name.startswith("emulated/")]

@@ -14,7 +14,7 @@ from extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite.device import get_device
+from cudnnlite.devices.choice import get_device
 
 coverage_table = load("coverage_table")
 MODULES = [
@@ -99,7 +99,7 @@ def test_no_example_is_skipped():
 
 def test_all_modules_were_looked_at():
     assert len(MODULES) > 90
-    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.ops.rnn.rnn_forward"} <= set(EXAMPLES)
+    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.operations.rnn.functions.rnn_forward"} <= set(EXAMPLES)
     wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
     with pytest.raises(AssertionError, match="Failed example"):
         run(wrong)

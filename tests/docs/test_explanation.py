@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import plan_cache, timing
 from cudnnlite._raw import library
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import HEADER_VERSION
-from cudnnlite.emulated import api as emulated_api
+from cudnnlite.devices import plan_cache
+from cudnnlite.emulated.registry import IMPLEMENTATIONS
+from cudnnlite.search import timing
 
 ROOT = Path(__file__).parents[2]
 EXPLANATION, CONTRIBUTING = ROOT / "docs" / "explanation", ROOT / "docs" / "contributing"
@@ -52,8 +53,7 @@ def listed(text):
 
 
 def test_the_emulated_functions_are_those_of_the_registry():
-    emulated_api._register_all()
-    registered = set(emulated_api._implementations)
+    registered = set(IMPLEMENTATIONS)
     with_device = {name for name in registered if FUNCTIONS[name].needs_device}
     text = section("emulated_device.md", "Its functions")
     assert listed(text) == with_device
@@ -295,9 +295,10 @@ def test_the_house_has_all_rooms():
     assert named == there
 
 
-HOMES = ("tests/device", "tests/emulated", "cudnnlite", "cudnnlite/_raw", "cudnnlite/autotune", "")  # of a name alone
+ROOMS = [path.relative_to(ROOT).as_posix() for path in (ROOT / "cudnnlite").iterdir() if path.is_dir()]
+HOMES = ("tests/device", "tests/emulated", "cudnnlite", *ROOMS, "")  # of a name alone
 PATHS = re.compile(
-    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|ops|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
+    r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
 )
 
 

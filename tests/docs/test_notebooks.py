@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = (

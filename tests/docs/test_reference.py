@@ -15,8 +15,8 @@ from extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw import check
+from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.dtypes import parse_dtype
-from cudnnlite.environment import VARIABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 ENUMS = (PAGES / "enums.md").read_text(encoding="utf-8")

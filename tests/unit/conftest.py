@@ -2,8 +2,8 @@
 
 import pytest
 
+from cudnnlite.devices.handle import Handle
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.handle import Handle
 
 from .harness import World
 

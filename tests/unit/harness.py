@@ -85,7 +85,7 @@ class World:
         self.device.api = InstrumentedEmulatedApi(load_library(), self.device.memory)
         self.process_api = InstrumentedApi(load_library())
         self.device.api.ledger = self.process_api.ledger = self.ledger
-        monkeypatch.setattr("cudnnlite.native.library_api", lambda: self.process_api)
+        monkeypatch.setattr("cudnnlite.descriptors.native.library_api", lambda: self.process_api)
 
     @property
     def memory_used(self):

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import cudnnlite as dnn
-import cudnnlite.cuda_device
-import cudnnlite.device
+import cudnnlite.devices.choice
+import cudnnlite.devices.cuda
 from cudnnlite.autotune import tuner
-from cudnnlite.device import DeviceFacts
+from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems import ConvolutionForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"
 A, M = dnn.ConvolutionFwdAlgo, dnn.MathType
@@ -87,9 +87,9 @@ def rows_of(k: int, works: bool = True) -> tuple[dnn.AlgorithmResult, ...]:
 
 def install(set_attribute: Any = setattr, set_item: Any = operator.setitem) -> None:
     """Put the GPUs and the search in place; of a test with `monkeypatch`'s methods."""
-    set_attribute(cudnnlite.cuda_device, "all_facts", facts)
-    set_attribute(cudnnlite.device, "_make", make)
-    set_attribute(cudnnlite.device, "_devices", {})
+    set_attribute(cudnnlite.devices.cuda, "all_facts", facts)
+    set_attribute(cudnnlite.devices.choice, "_make", make)
+    set_attribute(cudnnlite.devices.choice, "_devices", {})
     pretended = tuner.Search(lambda handle, problem, alignments: {}, lambda *_: {}, search)
     set_item(tuner.SEARCHES, ConvolutionForwardProblem, pretended)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from cudnnlite.accuracy import Errors, relative_errors, remark_on, why_inexact, why_wrong
 from cudnnlite.enums import DataType, MathType
+from cudnnlite.search.accuracy import Errors, relative_errors, remark_on, why_inexact, why_wrong
 
 rng = np.random.default_rng(0)
 D, M = DataType, MathType

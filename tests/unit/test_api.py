@@ -12,10 +12,10 @@ from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
-from cudnnlite.emulated import api as emulated_api
 from cudnnlite.emulated.api import EmulatedApi, RefusalError
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
+from cudnnlite.emulated.registry import IMPLEMENTATIONS
 from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
 
 EMULATED = {
@@ -185,8 +185,7 @@ UNIMPLEMENTED = sorted(name for name, record in FUNCTIONS.items() if record.need
 
 
 def test_what_is_emulated_is_what_this_test_believes():
-    emulated_api._register_all()
-    assert set(emulated_api._implementations) == EMULATED
+    assert set(IMPLEMENTATIONS) == EMULATED
     assert len(UNIMPLEMENTED) > 80
 
 
@@ -324,17 +323,15 @@ def test_anything_else_comes_out_as_itself(monkeypatch, raised):
 
 @contextmanager
 def broken_stream_getter(monkeypatch, raised):
-    emulated_api._register_all()
 
     def broken(api, handle, stream):
         raise raised
 
-    monkeypatch.setitem(emulated_api._implementations, "cudnnGetStream", broken)
+    monkeypatch.setitem(IMPLEMENTATIONS, "cudnnGetStream", broken)
     with dnn.Handle(EmulatedDevice(4)) as handle:
         yield handle
 
 
 def test_emulations_have_the_signatures_of_their_functions():
-    emulated_api._register_all()
-    for name, implementation in emulated_api._implementations.items():
+    for name, implementation in IMPLEMENTATIONS.items():
         assert len(inspect.signature(implementation).parameters) == 1 + len(FUNCTIONS[name].argtypes), name

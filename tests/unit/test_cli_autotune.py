@@ -23,11 +23,11 @@ from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.tunings import lines_of
-from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
-from cudnnlite.problem_list import summary
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
-from cudnnlite.results import AlgorithmTable
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.problem_list import summary
+from cudnnlite.search.results import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 from .tuning_entries import convolution, rows

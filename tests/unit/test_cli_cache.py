@@ -18,7 +18,7 @@ from cudnnlite.autotune.keys import make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli import app
 from cudnnlite.cli import cache as cli_cache
-from cudnnlite.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 
 from .tuning_entries import H100, H200, LATE, convolution, entry, rnn
 

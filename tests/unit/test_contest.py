@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cudnnlite import AlgorithmResult, ConvolutionFwdAlgo, MathType, Status, recording
-from cudnnlite.contest import Contest, own_stream, ranked
-from cudnnlite.problem_list import ProblemList
-from cudnnlite.recording import record_problems
+from cudnnlite import AlgorithmResult, ConvolutionFwdAlgo, MathType, Status
+from cudnnlite.operations import recording
+from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.operations.recording import record_problems
+from cudnnlite.search.contest import Contest, own_stream, ranked
 
 from .test_problems import CONVOLUTION
 from .test_timing import Clock, Work
@@ -20,7 +21,7 @@ NOISE, GIVEN_UP = "within the noise of the first", "not repeated: more than 3 ti
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("cudnnlite.timing.time", clock)
+    monkeypatch.setattr("cudnnlite.search.timing.time", clock)
     return clock
 
 

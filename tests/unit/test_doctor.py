@@ -14,11 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import cuda_device, doctor
+from cudnnlite import doctor
 from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.cli import app
-from cudnnlite.device import DEVICE_VARIABLE
+from cudnnlite.devices import cuda as cuda_device
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.doctor import Verdict, child, copies, examination, places, probe
 from cudnnlite.doctor.cache import gather_cache, judge_cache
 from cudnnlite.doctor.child import Probe, read_probe, run_probe

@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 
 from cudnnlite.autotune.keys import DeviceIdentity
-from cudnnlite.cuda_device import CudaState
-from cudnnlite.device import DeviceFacts
+from cudnnlite.devices.cuda import CudaState
+from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.doctor.cache import CacheFacts, judge_cache
 from cudnnlite.doctor.child import Probe
 from cudnnlite.doctor.copies import CudnnCopy
 from cudnnlite.doctor.cuda import CudaFacts, judge_cuda
+from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.doctor.finding import Finding, Verdict, worst
 from cudnnlite.doctor.libraries import LibraryFacts, judge_libraries
 from cudnnlite.doctor.loader import Wanted
 from cudnnlite.doctor.needs import NeedsFacts, judge_needs
 from cudnnlite.doctor.places import Place, Reach
 from cudnnlite.doctor.settings import gather_settings, judge_settings
-from cudnnlite.environment import VARIABLES
 
 from .elf_files import write_copy
 

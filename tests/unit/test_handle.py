@@ -11,8 +11,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ClosedError, Handle, NoDeviceError, ThreadError
-from cudnnlite import device as device_module
-from cudnnlite.device import get_device
+from cudnnlite.devices import choice as device_module
+from cudnnlite.devices.choice import get_device
 from cudnnlite.emulated.device import EmulatedDevice
 
 from .harness import drop, run_python
@@ -31,7 +31,7 @@ def no_gpu(monkeypatch):
             made.append(index)
             raise NoDeviceError(f"no CUDA device {index}: no driver")
 
-    monkeypatch.setattr("cudnnlite.cuda_device.CudaDevice", NoCuda)
+    monkeypatch.setattr("cudnnlite.devices.cuda.CudaDevice", NoCuda)
     monkeypatch.setattr(device_module, "_devices", {})
     monkeypatch.setattr(device_module, "_told_fallback", False)
     return made

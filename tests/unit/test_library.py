@@ -324,7 +324,7 @@ import cudnnlite
 seconds = time.perf_counter() - start
 lines = [line for line in open("/proc/self/maps") if "libcudnn" in line or "libcuda" in line or "libcudart" in line]
 heavy = ("cuda", "ml_dtypes", "typer", "rich", "click", "matplotlib", "PIL", "torch", "importlib.metadata",
-         "cudnnlite.emulated", "cudnnlite.cuda_device", "cudnnlite.cli", "cudnnlite.demo")
+         "cudnnlite.emulated", "cudnnlite.devices.cuda", "cudnnlite.cli", "cudnnlite.cli.demo")
 new = set(sys.modules) - before
 print(seconds, lines, sorted(name for name in new if any(name == h or name.startswith(h + ".") for h in heavy)))
 """
@@ -338,7 +338,7 @@ def test_importing_loads_nothing(tmp_path, capsys):
         took, rest = done.stdout.split(maxsplit=1)
         assert rest.strip() == "[] []"  # neither a library of NVIDIA's nor a heavy module
         seconds.append(float(took))
-    assert any(tmp_path.rglob("cudnnlite/handle*.pyc"))
+    assert any(tmp_path.rglob("cudnnlite/devices/handle*.pyc"))
     best = min(seconds[1:])
     with capsys.disabled():
         print(f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 5 (aim: 200 ms)")

@@ -448,7 +448,7 @@ def test_a_plan_is_made_once_for_calls_of_one_kind(world):
 
 @pytest.mark.parametrize("kept", [3])
 def test_plans_beyond_the_cache_are_closed(world, monkeypatch, kept):
-    monkeypatch.setattr("cudnnlite.plan_cache.MAX_CACHED", kept)
+    monkeypatch.setattr("cudnnlite.devices.plan_cache.MAX_CACHED", kept)
     with Handle(world.device) as h:
         x, w = h.array(IMAGES), h.array(FILTERS)
         for padding in range(1, 8):

@@ -15,7 +15,7 @@ from onnx_models import DTYPES, FILTER, GATES, IMAGE, absent, conv, model, one_c
 
 import cudnnlite as dnn
 from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
 
 # ---------------------------------------------------------------- convolutions
 

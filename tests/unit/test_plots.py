@@ -17,7 +17,7 @@ from cudnnlite.errors import MissingPackageError
 from cudnnlite.report.axes import COLORS, plain_style, printable, shorten, time_unit
 from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, save_chart
 from cudnnlite.report.svg import inline_svg
-from cudnnlite.results import within_noise
+from cudnnlite.search.results import within_noise
 
 from .tunings import (
     CLOSE,
@@ -375,7 +375,7 @@ def test_pyplot_is_left_alone():
 import sys
 from cudnnlite import report
 from cudnnlite.report import plots
-from cudnnlite.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 assert "matplotlib" not in sys.modules and "jinja2" not in sys.modules
 row = AlgorithmResult(ConvolutionFwdAlgo.GEMM, MathType.FMA, time_ms=1.0)

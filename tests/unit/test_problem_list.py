@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnnlite as dnn
-from cudnnlite.problem_list import FORMAT, VERSION, ListedProblem, ProblemList, SkippedNode
-from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.problem_list import FORMAT, VERSION, ListedProblem, ProblemList, SkippedNode
 
 
 def convolution(channels: int = 3, **options: Any) -> ConvolutionForwardProblem:

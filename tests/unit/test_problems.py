@@ -25,7 +25,7 @@ from cudnnlite import (
 )
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems import KINDS, problem_from_plain, spec_fields
+from cudnnlite.operations.problem import KINDS, problem_from_plain, spec_fields
 from cudnnlite.specs.plain import from_plain, to_plain
 
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import recording
-from cudnnlite.problems import ConvolutionForwardProblem, Problem
-from cudnnlite.recording import paused, record, record_problems
+from cudnnlite.operations import recording
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem
+from cudnnlite.operations.recording import paused, record, record_problems
 
 
 def problem(channels: int = 1) -> Problem:

@@ -17,8 +17,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.rows import row_from_plain
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.problem_list import SkippedNode
-from cudnnlite.problems import problem_from_plain
+from cudnnlite.operations.problem import problem_from_plain
+from cudnnlite.operations.problem_list import SkippedNode
 from cudnnlite.report import SCHEMA, to_json, write_html
 from cudnnlite.report import page as report_page
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from cudnnlite._raw.enums import RNNMode
-from cudnnlite.rnn_equations import (
+from cudnnlite.operations.rnn.equations import (
     CellWeights,
     Network,
     NetworkShape,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cudnnlite.timing import GIVE_UP, CallTime, Stopwatch, Timing
+from cudnnlite.search.timing import GIVE_UP, CallTime, Stopwatch, Timing
 
 
 class Clock:
@@ -387,7 +387,7 @@ def test_the_medians_are_those_of_all_rounds():
 def clock(monkeypatch):
     """A clock that tells the time of the host, too."""
     clock = Clock()
-    monkeypatch.setattr("cudnnlite.timing.time", clock)
+    monkeypatch.setattr("cudnnlite.search.timing.time", clock)
     return clock
 
 

@@ -23,8 +23,8 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.errors import TuningWarning
-from cudnnlite.problem_list import ListedProblem, ProblemList, SkippedNode
-from cudnnlite.problems import Problem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 
 from . import tunings
 from .pretend import Pretence, problem, rows_of

@@ -11,8 +11,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import tune_model
-from cudnnlite.problem_list import ProblemList
-from cudnnlite.problems import RNNForwardProblem
+from cudnnlite.operations.problem import RNNForwardProblem
+from cudnnlite.operations.problem_list import ProblemList
 
 from .pretend import Pretence, problem, rows_of
 

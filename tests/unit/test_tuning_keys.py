@@ -15,8 +15,14 @@ from cudnnlite.autotune.keys import SCHEMA, DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.rows import LEFT_OUT, row_from_plain, row_to_plain
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
-from cudnnlite.problems import KINDS, ConvolutionForwardProblem, RNNForwardProblem, problem_from_plain, spec_fields
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.operations.problem import (
+    KINDS,
+    ConvolutionForwardProblem,
+    RNNForwardProblem,
+    problem_from_plain,
+    spec_fields,
+)
+from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs.frozen import FrozenSpec
 
 from .tuning_entries import ALIGNMENTS, H200, entry

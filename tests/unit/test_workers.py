@@ -25,7 +25,8 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
 from cudnnlite.autotune.workers import CachePlace, Task, identify, tune_task
-from cudnnlite.device import DeviceFacts, get_device, visible_gpus
+from cudnnlite.devices.choice import get_device, visible_gpus
+from cudnnlite.devices.device import DeviceFacts
 
 from . import tunings
 from .harness import run_python
@@ -114,7 +115,7 @@ def test_a_forked_process_leaves_its_parents_claim(pretend):
     code = """
         import os, sys
         from cudnnlite.autotune.claims import Claim
-        from cudnnlite.device import visible_gpus
+        from cudnnlite.devices.choice import visible_gpus
         claim = Claim(list(enumerate(visible_gpus())))
         child = os.fork()
         if child:
@@ -161,16 +162,16 @@ def test_only_cuda_leaves_open_which_gpu(pretend):
 
 
 def test_auto_without_a_gpu_falls_back(monkeypatch):
-    monkeypatch.setattr("cudnnlite.cuda_device.all_facts", lambda: ())
-    monkeypatch.setattr("cudnnlite.device._devices", {})
-    monkeypatch.setattr("cudnnlite.device._told_fallback", False)
+    monkeypatch.setattr("cudnnlite.devices.cuda.all_facts", lambda: ())
+    monkeypatch.setattr("cudnnlite.devices.choice._devices", {})
+    monkeypatch.setattr("cudnnlite.devices.choice._told_fallback", False)
 
     def refuse(kind, index):
         if kind == "cuda":
             raise dnn.NoDeviceError("there is none")
         return "the emulated one"
 
-    monkeypatch.setattr("cudnnlite.device._make", refuse)
+    monkeypatch.setattr("cudnnlite.devices.choice._make", refuse)
     with pytest.warns(RuntimeWarning, match="there is none"):
         assert in_new_thread(lambda: pinned_device("auto")) == "the emulated one"
     with pytest.raises(dnn.NoDeviceError):
@@ -194,7 +195,7 @@ def test_a_gpu_like_the_one_that_is_wanted_is_taken_if_there_is_one(pretend):
 
 def test_the_devices_that_are_visible_are_told_without_using_one(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("580.1\n")
-    monkeypatch.setattr("cudnnlite.cuda_device._DRIVER_VERSION", tmp_path / "version")
+    monkeypatch.setattr("cudnnlite.devices.cuda._DRIVER_VERSION", tmp_path / "version")
 
     class Device:
         compute_capability, name, uuid = (9, 0), "H", "GPU-1"
@@ -315,7 +316,7 @@ def test_what_travels_is_what_arrives(pretend, tmp_path):
 
 
 def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, world, monkeypatch):
-    monkeypatch.setattr("cudnnlite.device._devices", {("emulated", 7): world.device})
+    monkeypatch.setattr("cudnnlite.devices.choice._devices", {("emulated", 7): world.device})
     path = tmp_path / "cache.sqlite"
     with TuningCache(path) as cache:
         place = CachePlace.of(cache)
@@ -391,7 +392,7 @@ def test_a_worker_that_cannot_work_says_so(pretend, failure):
 
 
 def test_no_memory_for_a_handle_is_an_answer(world, monkeypatch):
-    monkeypatch.setattr("cudnnlite.device._devices", {("emulated", 7): world.device})
+    monkeypatch.setattr("cudnnlite.devices.choice._devices", {("emulated", 7): world.device})
     world.ledger.fail_next("cudnnCreate", dnn.Status.NOT_INITIALIZED)
     answer = tune_task(Task(problem(4), TuningPolicy(), "emulated:7"))
     assert "cudnnCreate returned NOT_INITIALIZED" in answer.why_none
@@ -499,7 +500,8 @@ def test_a_program_needs_no_guard_and_its_output_is_its_own(tmp_path):
 def test_a_forked_process_is_told_that_cuda_did_not_survive():
     code = """
         import os, sys
-        from cudnnlite import device, errors
+        from cudnnlite import errors
+        from cudnnlite.devices import choice as device
         device._devices["cuda", 0] = object()
         child = os.fork()
         if child:
@@ -516,7 +518,7 @@ def test_a_forked_process_is_told_that_cuda_did_not_survive():
 def test_a_forked_process_may_use_cuda_if_its_parent_did_not():
     code = """
         import os, sys
-        from cudnnlite import device
+        from cudnnlite.devices import choice as device
         device.get_device("emulated")
         child = os.fork()
         if child:

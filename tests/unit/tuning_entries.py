@@ -10,8 +10,8 @@ from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorS
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, make_key
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
-from cudnnlite.results import AlgorithmResult
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.search.results import AlgorithmResult
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")

@@ -5,7 +5,7 @@ import random
 import cudnnlite as dnn
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.problems import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
 KIB, MIB = 1 << 10, 1 << 20

@@ -14,7 +14,7 @@ from cudnnlite.autotune.onnx.shapes import Scope, ancestors, infer_shapes
 from cudnnlite.dtypes import dtype_name, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problem_list import ProblemList, SkippedNode
+from cudnnlite.operations.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cudnnlite.autotune.onnx.node import NoProblemError, OnnxNode
 from cudnnlite.enums import DataType
-from cudnnlite.problems import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 

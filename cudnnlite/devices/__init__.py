@@ -1,0 +1,1 @@
+"""Devices: CUDA or emulated, and what is in their memory: arrays, workspace, handles."""

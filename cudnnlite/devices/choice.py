@@ -1,0 +1,119 @@
+"""CUDA or emulated: the only place that chooses between them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from cudnnlite.devices.device import Device, DeviceFacts
+from cudnnlite.errors import ArgumentError, NoDeviceError
+from cudnnlite.warn import warn_user
+
+DEVICE_VARIABLE = "CUDNNLITE_DEVICE"
+_HOW_TO_EMULATE = (
+    f"To run on the emulated device (NumPy: right numbers, slow), set {DEVICE_VARIABLE}=emulated, or =auto to fall back to it, "
+    'or use Handle(device="emulated")'
+)
+
+_devices: dict[tuple[str, int], Device] = {}
+_lock = threading.Lock()
+_told_fallback = False
+_forked_from_cuda = False
+
+
+def get_device(device: Any = None) -> Device:
+    """Return the device that the user asked for.
+
+    Parameters
+    ----------
+    device : str, int, Device or cuda.core.Device, optional
+        'cuda', 'cuda:1', 1, 'emulated', 'emulated:1', 'auto', a cuda.core device, or one that this function returned.  If
+        not given, the environment variable `CUDNNLITE_DEVICE` decides, and 'cuda' if that is not set.  Only 'auto' falls
+        back to the emulated device, and says so once.
+
+    Raises
+    ------
+    ArgumentError
+        Not a device.
+    NoDeviceError
+        There is no such CUDA device; the message says how to choose the emulated one.
+    """
+    argument = "device"
+    if device is None:
+        device, argument = default_device(), DEVICE_VARIABLE
+    if hasattr(device, "copy_in"):
+        found: Device = device
+        return found
+    kind, index = parse_device(device, argument)
+    try:
+        return _device("cuda" if kind == "auto" else kind, index)
+    except NoDeviceError as error:
+        if kind != "auto":
+            raise NoDeviceError(f"{error}. {_HOW_TO_EMULATE}") from error.__cause__
+        _tell_fallback(error)
+        return _device("emulated", 0)
+
+
+def _device(kind: str, index: int) -> Device:
+    """Return the one object for that device, made when it is first asked for."""
+    if kind == "cuda" and _forked_from_cuda:
+        raise NoDeviceError(
+            "no CUDA device: this process was forked from one that used CUDA, which does not survive that; start processes "
+            'with multiprocessing.get_context("spawn")'
+        )
+    with _lock:
+        if (kind, index) not in _devices:
+            _devices[kind, index] = _make(kind, index)
+        return _devices[kind, index]
+
+
+def visible_gpus() -> tuple[DeviceFacts, ...]:
+    """Return what the CUDA devices are that this process sees, in their order, without using one; empty if there is none."""
+    from cudnnlite.devices.cuda import all_facts
+
+    return all_facts()
+
+
+def default_device() -> str:
+    """Return what a `Handle()` without arguments asks for."""
+    return os.environ.get(DEVICE_VARIABLE) or "cuda"
+
+
+def parse_device(device: Any, argument: str) -> tuple[str, int]:
+    """Return (kind, index) of what names a device; ArgumentError if it names none."""
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+        return "cuda", device
+    if isinstance(device, str):
+        kind, _, index = device.lower().partition(":")
+        if kind in ("cuda", "emulated", "auto") and (index.isdecimal() or not index):
+            return kind, int(index or 0)
+    elif hasattr(device, "device_id") and hasattr(device, "compute_capability"):
+        return "cuda", int(device.device_id)
+    raise ArgumentError(f"{argument}={device!r} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
+
+
+def _make(kind: str, index: int) -> Device:
+    if kind == "emulated":
+        from cudnnlite.emulated.device import EmulatedDevice
+
+        return EmulatedDevice(index)
+    from cudnnlite.devices.cuda import CudaDevice
+
+    return CudaDevice(index)
+
+
+def _note_fork() -> None:
+    """Remember in a forked process that CUDA, which does not survive that, was in use."""
+    global _forked_from_cuda  # noqa: PLW0603  (a fact of the process)
+    _forked_from_cuda = any(kind == "cuda" for kind, _ in _devices)
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _tell_fallback(reason: NoDeviceError) -> None:
+    global _told_fallback  # noqa: PLW0603  ("says so once" is once a process)
+    if not _told_fallback:
+        _told_fallback = True
+        warn_user(f"running on the emulated device: {reason}", RuntimeWarning)

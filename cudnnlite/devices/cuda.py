@@ -1,0 +1,360 @@
+"""`CudaDevice`: a CUDA GPU through cuda.core, which this module alone imports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.library import load_library
+from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.errors import (
+    ArgumentError,
+    ArrayTypeError,
+    CudnnError,
+    CudnnliteError,
+    DeviceMemoryError,
+    NoDeviceError,
+)
+from cudnnlite.sizes import format_size
+from cudnnlite.specs.layout import packed_strides
+
+_DLPACK_CPU, _DLPACK_CUDA = 1, 2
+_DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
+
+
+class CudaDevice:
+    """A CUDA device; see `cudnnlite.devices.device.Device`."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        try:
+            from cuda import core
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise NoDeviceError(
+                f"no CUDA device: cuda-python cannot be imported ({error}); install it with cudnnlite's extra cu12 or cu13"
+            ) from error
+        self._core, self._driver = core, driver
+        try:
+            self._device = core.Device(index)
+            self._device.set_current()
+            count = len(core.Device.get_all_devices())
+        except Exception as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
+            # its text says it all; its traceback, of another package, would come first and hide that
+            raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from None
+        self.index = index
+        self.needs_activation = count > 1
+        self.default_stream = self._device.default_stream
+
+    def __repr__(self) -> str:
+        return f"<cuda:{self.index} {self.name}>"
+
+    @cached_property
+    def api(self) -> CudnnApi:
+        """The function table; the first look at it loads libcudnn."""
+        return CudnnApi(load_library(), memory=self.memory_info)
+
+    @property
+    def name(self) -> str:
+        """The GPU's name."""
+        return str(self._device.name)
+
+    @property
+    def core_device(self) -> Any:
+        """The `cuda.core.Device`."""
+        return self._device
+
+    def facts(self) -> DeviceFacts:
+        """Return name, compute capability, driver and UUID."""
+        return _facts_of(self._device, self._driver)
+
+    def activate(self) -> None:
+        """Make it this thread's current device."""
+        self._device.set_current()
+
+    def synchronize(self) -> None:
+        """Wait for everything on this device."""
+        self.activate()
+        self._device.sync()
+
+    def stream(self, stream: Any) -> Any:
+        """Return a `cuda.core.Stream` for None, an address, or an object with `__cuda_stream__` or `cuda_stream`."""
+        if stream is None:
+            return self.default_stream
+        if isinstance(stream, self._core.Stream):
+            return stream
+        if hasattr(stream, "__cuda_stream__"):
+            return self._device.create_stream(stream)
+        address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
+        if not isinstance(address, int) or isinstance(address, bool):
+            raise ArgumentError(f"stream={stream!r} is not a CUDA stream; allowed: an address or a stream object")
+        return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
+
+    def create_stream(self) -> Any:
+        """Make a `cuda.core.Stream`."""
+        self.activate()  # a new thread has no current device yet
+        return self._device.create_stream()
+
+    def allocate(self, nbytes: int, stream: Any) -> Any:
+        """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
+        try:
+            return self._device.memory_resource.allocate(nbytes, stream=stream)
+        except Exception as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise
+            free, total = self.memory_info()
+            raise DeviceMemoryError(
+                f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
+                f"{format_size(total)} were free"
+            ) from error
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
+        self.activate()
+        result, free, total = self._driver.cuMemGetInfo()
+        if result:
+            raise RuntimeError(f"cuMemGetInfo: {result}")
+        pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
+        return free + (pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0), total
+
+    def memory_used(self) -> int:
+        """Return the bytes in use in the device's memory pool, by whoever uses that pool."""
+        pool = getattr(self._device.memory_resource, "attributes", None)
+        return int(pool.used_mem_current) if pool is not None else 0
+
+    def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
+        """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
+        self.activate()
+        buffer = self._core.Buffer.from_handle
+        buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
+        memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        unknown, _ = self._driver.cuPointerGetAttribute(memory_type, source.ctypes.data)
+        if not unknown:  # CUDA knows the memory: it is pinned, and is read later unless we wait
+            stream.sync()
+
+    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
+        """Copy device memory to a contiguous host array, and wait for it."""
+        self.activate()
+        buffer = self._core.Buffer.from_handle
+        buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
+        stream.sync()
+
+    def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy device memory to device memory, in stream order."""
+        self.activate()
+        buffer = self._core.Buffer.from_handle
+        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=stream)
+
+    def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
+        """Set device memory to a repeated byte, in stream order."""
+        self.activate()
+        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=stream)
+
+    def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
+        """Do `work`, wait for it, and return the milliseconds between two events around it."""
+        self.activate()
+        timed = self._core.EventOptions(timing_enabled=True)
+        start = stream.record(options=timed)
+        work()
+        end = stream.record(options=timed)
+        end.sync()
+        return float(end - start)
+
+    def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
+        """Record what `work` enqueues into a CUDA graph; None where cuDNN, or CUDA on this stream, refuses."""
+        self.activate()
+        if int(stream.handle) in (0, _LEGACY_STREAM):
+            return None  # CUDA does not capture the legacy default stream
+        builder = stream.create_graph_builder()
+        try:
+            builder.begin_building()
+            try:
+                work()
+            finally:
+                builder.end_building()
+            graph = builder.complete()
+        except CudnnError:
+            return None
+        except CudnnliteError:  # our own refusal: the work itself is wrong
+            raise
+        except Exception:  # cuda.core's, for what CUDA does not record
+            return None
+        return lambda: graph.launch(stream)
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Tell whether a graph is being recorded on `stream`."""
+        result, status = self._driver.cuStreamIsCapturing(int(stream.handle))
+        # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
+        return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+    def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
+        """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
+        if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
+            raise host_array_error(array, argument)
+        self.activate()
+        try:
+            view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
+            shape, strides, dtype = view.shape, view.strides, view.dtype
+        except Exception as error:  # each producer raises its own kind
+            raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
+        if not view.is_device_accessible:
+            raise host_array_error(array, argument)
+        if view.device_id != self.index:
+            raise ArrayTypeError(f"{argument} is on cuda:{view.device_id}, the handle on cuda:{self.index}")
+        if strides is None:
+            strides = packed_strides(tuple(shape), "packed")
+        # JAX's arrays never change, but neither protocol lets them say so
+        immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+        return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+
+    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+        """Return a DLPack capsule of the array."""
+        self.activate()
+        if consumer != -1:  # -1: the consumer wants no ordering
+            address = _LEGACY_STREAM if consumer is None else int(consumer)
+            if address != int(stream.handle):
+                self._core.Stream.from_handle(address).wait(stream)
+        buffer = self._core.Buffer.from_handle(array.ptr, array.nbytes, owner=array.owner)
+        view = self._core.utils.StridedMemoryView.from_buffer(
+            buffer, array.shape, array.strides, dtype=array.dtype, is_readonly=array.readonly
+        )
+        return view.__dlpack__(stream=-1, **options)
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's (kDLCUDA, index)."""
+        return _DLPACK_CUDA, self.index
+
+    def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
+        """Return version 3 of the CUDA array interface, with the stream that readers must wait for."""
+        if array.dtype.kind == "V":
+            raise AttributeError(f"the CUDA array interface has no name for {array.dtype}; use DLPack")
+        return {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.ptr, array.readonly),
+            "strides": tuple(stride * array.dtype.itemsize for stride in array.strides),
+            "stream": int(stream.handle),
+            "version": 3,
+        }
+
+
+class _BorrowedStream:
+    """A foreign stream as cuda.core takes it: by a protocol that not all speak, and with its owner kept alive."""
+
+    def __init__(self, address: int, owner: object) -> None:
+        self._address = address
+        self._owner = owner
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
+
+
+def all_facts() -> tuple[DeviceFacts, ...]:
+    """Return what the visible devices are, without making one of them current; none where there is no driver."""
+    try:
+        from cuda import core
+        from cuda.bindings import driver
+
+        return tuple(_facts_of(device, driver) for device in core.Device.get_all_devices())
+    except Exception:  # as in `CudaDevice`
+        return ()
+
+
+def _facts_of(device: Any, driver: Any) -> DeviceFacts:
+    major, minor = device.compute_capability
+    return DeviceFacts(str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid))
+
+
+def _driver_version(driver: Any) -> str:
+    """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
+    if module := _kernel_module():
+        return module
+    result, version = driver.cuDriverGetVersion()
+    return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
+
+
+def _kernel_module() -> str:
+    try:
+        return _DRIVER_VERSION.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def format_cuda_version(version: int) -> str:
+    """Format CUDA's version number: 12090 becomes '12.9'."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class CudaState(NamedTuple):
+    """What a process can learn of CUDA without using a device.
+
+    Attributes
+    ----------
+    bindings : str
+        The version of cuda-bindings; empty if it cannot be imported.
+    supports : int
+        The CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver.
+    driver : str
+        The kernel module's version: '580.65.06'; empty where that cannot be read.
+    code : str
+        CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty if nothing is, or it is not CUDA that says so.
+    error : str
+        What is wrong; empty if nothing is.
+    devices : tuple of DeviceFacts
+        The devices that it sees.
+    """
+
+    bindings: str
+    supports: int = 0
+    driver: str = ""
+    code: str = ""
+    error: str = ""
+    devices: tuple[DeviceFacts, ...] = ()
+
+
+def cuda_state() -> CudaState:
+    """Return what this process can learn of CUDA without using a device; does not raise."""
+    module = _kernel_module()
+    try:
+        from cuda import bindings, core
+        from cuda.bindings import driver
+    except Exception as error:  # a damaged cuda-python raises others than ImportError
+        return CudaState("", driver=module, error=f"cuda-python cannot be imported ({error})")
+    state = CudaState(str(getattr(bindings, "__version__", "unknown")), driver=module)
+    try:
+        result, version = driver.cuDriverGetVersion()
+        state = state._replace(supports=0 if result else int(version))
+        (result,) = driver.cuInit(0)
+        if result:
+            return state._replace(code=result.name, error=f"cuInit returned {result.name} ({int(result)})")
+        return state._replace(devices=tuple(_facts_of(device, driver) for device in core.Device.get_all_devices()))
+    except Exception as error:  # as in `CudaDevice`
+        return state._replace(error=" ".join(str(error).split()).rstrip("."))
+
+
+def describe_cuda() -> dict[str, Any]:
+    """Return the driver's CUDA version and the devices, for `cudnnlite info`.
+
+    Raises
+    ------
+    NoDeviceError
+        There is no driver, or no device.
+    """
+    free, total = CudaDevice(0).memory_info()
+    state = cuda_state()
+    return {
+        "driver supports CUDA": format_cuda_version(state.supports),
+        "devices": {
+            f"cuda:{index}": f"{facts.name}, compute capability {facts.compute_capability}"
+            for index, facts in enumerate(state.devices)
+        },
+        "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
+    }

@@ -1,0 +1,121 @@
+"""`Device`: what the layers above need of a device, CUDA or emulated.
+
+A device pairs the function table with memory and streams.  On CUDA these are cuda.core's; the emulated device has the same
+methods, so that nothing above asks which one it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite.devices.foreign import ForeignArray
+
+
+class DeviceFacts(NamedTuple):
+    """What a device is, to tell it from others.
+
+    Attributes
+    ----------
+    name : str
+        'NVIDIA H200'.
+    compute_capability : str
+        '9.0'.
+    driver : str
+        The driver's version.
+    uuid : str
+        Which one of its kind it is.
+    """
+
+    name: str
+    compute_capability: str
+    driver: str
+    uuid: str
+
+
+class Device(Protocol):
+    """What the layers above need of a device."""
+
+    @property
+    def kind(self) -> str:
+        """'cuda' or 'emulated'."""
+
+    @property
+    def index(self) -> int:
+        """The ordinal among devices of its kind."""
+
+    @property
+    def name(self) -> str:
+        """What it is: 'NVIDIA H200'."""
+
+    @property
+    def api(self) -> CudnnApi:
+        """The function table for calls on this device."""
+
+    @property
+    def default_stream(self) -> Any:
+        """The stream that a handle uses unless told otherwise."""
+
+    @property
+    def needs_activation(self) -> bool:
+        """Whether `activate` must run before each use, because other devices of its kind may be current."""
+
+    def facts(self) -> DeviceFacts:
+        """Return what tells it from other devices."""
+
+    def activate(self) -> None:
+        """Make it this thread's current device."""
+
+    def synchronize(self) -> None:
+        """Wait for everything on this device."""
+
+    def stream(self, stream: Any) -> Any:
+        """Return a stream object with `handle` and `sync()` for None, an address, or anyone's stream object."""
+
+    def create_stream(self) -> Any:
+        """Make a stream."""
+
+    def allocate(self, nbytes: int, stream: Any) -> Any:
+        """Return a buffer with `handle`, `size` and `close()`, ordered on `stream`; DeviceMemoryError if there is none."""
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return (free, total) bytes."""
+
+    def memory_used(self) -> int:
+        """Return the bytes that are allocated through this device now."""
+
+    def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
+        """Copy a contiguous host array to the device, in stream order."""
+
+    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
+        """Copy device memory to a contiguous host array, and wait for it."""
+
+    def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy device memory to device memory, in stream order."""
+
+    def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
+        """Set device memory to a repeated byte, in stream order."""
+
+    def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
+        """Do `work`, wait for it, and return the milliseconds that passed on `stream`."""
+
+    def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
+        """Record what `work` enqueues on `stream`; return what enqueues all of it at once, or None where that is not done."""
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Tell whether a graph is being recorded on `stream`, where nothing may be waited for."""
+
+    def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
+        """Look at an array that another library made on this device, without a copy; ArrayTypeError if it is not there."""
+
+    def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
+        """Return a DLPack capsule; `consumer` is the reader's stream, which is made to wait for `stream`."""
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's (device type, index)."""
+
+    def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
+        """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""

@@ -1,0 +1,234 @@
+"""`Handle`: a cuDNN handle on one device, with its stream and its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import ExitStack
+from threading import current_thread, get_ident
+from typing import Any, Protocol
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.devices import arrays
+from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.plan_cache import PlanCache
+from cudnnlite.devices.workspace import Workspace
+from cudnnlite.errors import ClosedError, ThreadError
+from cudnnlite.operations.problem import Problem
+from cudnnlite.specs.tensor import tensor_spec_of
+
+
+class Chooser(Protocol):
+    """Who chooses the algorithm of a call that names none, instead of a heuristic."""
+
+    def recall(self, key: Hashable) -> Any:
+        """Return the choice that was made under a key; None if there is none."""
+
+    def choose(self, problem: Problem, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
+        """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
+
+
+class Handle(NativeObject):
+    """A `cudnnHandle_t`, and what calls through it need: a device, a stream, a workspace.
+
+    Parameters
+    ----------
+    device : str, int or device object, optional
+        'cuda', 'cuda:1', 1, 'emulated', 'auto', or a `cuda.core.Device`.  If not given, the environment variable
+        `CUDNNLITE_DEVICE` decides; 'cuda' if that is not set.
+    stream : stream object or int, optional
+        What calls are enqueued on: a `cuda.core.Stream`, anything with `__cuda_stream__`, PyTorch's or CuPy's stream, or an
+        address.  CUDA's default stream if not given.
+    workspace_limit : int or str, optional
+        The most workspace a call may use: bytes, "64 MiB", or "10%" of the device's memory.
+    check_same_thread : bool
+        Whether use from another thread than the one that made it is an error.  cuDNN's handles are not thread-safe: make
+        one for each thread, or set this to False and see to the locking.
+
+    Raises
+    ------
+    NoDeviceError
+        There is no such CUDA device; the message says how to choose the emulated one.
+    CudnnError
+        `cudnnCreate` failed; where memory may be the reason, the message says how much was free.
+
+    Notes
+    -----
+    C functions: `cudnnCreate`, `cudnnSetStream`, `cudnnDestroy`.
+
+    Examples
+    --------
+    >>> with dnn.Handle(workspace_limit="64 MiB") as handle:
+    ...     x = handle.array([[[[1.0, 2.0], [3.0, 4.0]]]], dtype="float16", layout="NHWC")
+    ...     print(x.shape, x.dtype, x.layout, handle.workspace.limit)
+    (1, 1, 2, 2) float16 NHWC 67108864
+    """
+
+    _type = cudnnHandle_t
+    _create = "cudnnCreate"
+    _destroy = "cudnnDestroy"
+    api: CudnnApi
+
+    def __init__(
+        self,
+        device: Any = None,
+        *,
+        stream: Any = None,
+        workspace_limit: int | str | None = None,
+        check_same_thread: bool = True,
+    ) -> None:
+        self.device: Device = get_device(device)
+        self.device.activate()
+        self._thread = get_ident()
+        self._thread_name = current_thread().name
+        self._check_thread = check_same_thread
+        self._activates = self.device.needs_activation or not check_same_thread
+        self.workspace = Workspace(self.device, workspace_limit)
+        self.plans = PlanCache()
+        self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`
+        self._stream = self.device.stream(stream)
+        super().__init__(self.device, api=self.device.api)
+
+    def _set(self, spec: Any) -> None:
+        self.api.cudnnSetStream(self.ptr, cudaStream_t(int(self._stream.handle)))
+
+    def use(self) -> None:
+        """Check that this handle may be used here and now, and make its device current if need be.
+
+        Raises
+        ------
+        ClosedError
+            After `close()`.
+        ThreadError
+            On another thread than the one that made it.
+        """
+        if self._native is None:
+            raise ClosedError("this Handle was closed")
+        if self._check_thread and get_ident() != self._thread:
+            raise ThreadError(
+                f"this handle was made on thread {self._thread_name!r} and is used on {current_thread().name!r}; make one "
+                "for each thread, or pass check_same_thread=False and see to the locking"
+            )
+        if self._activates:
+            self.device.activate()
+
+    @property
+    def calling_thread(self) -> int:
+        """The one thread on which `use` need not be called before each use; 0 where it must always be."""
+        return 0 if self._activates else self._thread
+
+    @property
+    def version(self) -> int:
+        """The version of libcudnn (`cudnnGetVersion`): 92800 is 9.28.0."""
+        return int(self.api.cudnnGetVersion())
+
+    @property
+    def stream(self) -> Any:
+        """The stream that calls are enqueued on; settable, with the same values as the constructor takes."""
+        return self._stream
+
+    @stream.setter
+    def stream(self, stream: Any) -> None:
+        self.use()
+        new = self.device.stream(stream)
+        if int(new.handle) != int(self._stream.handle):
+            self.api.cudnnSetStream(self.ptr, cudaStream_t(int(new.handle)))
+        self._stream = new
+
+    def synchronize(self) -> None:
+        """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
+        self.use()
+        self._stream.sync()
+
+    def array(self, values: Any, *, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+        """Copy an array to the device, packed.
+
+        Parameters
+        ----------
+        values : array_like
+            A host array of logical shape ``(N, C, *spatial)``, whatever the layout; or an array on this device, which is
+            copied as it lies, or by way of the host where a dtype or a layout is given.
+        dtype : str or numpy dtype, optional
+            To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
+        layout : str, optional
+            "NCHW", "NHWC", "NCHW_VECT_C", ...; channels first if not given.
+
+        Returns
+        -------
+        DeviceArray
+
+        Raises
+        ------
+        ArgumentError
+            A dtype, layout or shape that cuDNN has not got.
+        DeviceMemoryError
+            There is not enough device memory; the message says how much was free.
+        """
+        self.use()
+        found = arrays.find_on_device(self.device, self._stream, values)
+        if found is not None:
+            found = arrays.on_stream(found, self._stream)
+            if dtype is None and layout is None:
+                return arrays.copy_of(found, self._stream)
+            values = found.numpy()
+        return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout)
+
+    def empty(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+        """Allocate an array with undefined contents (all NaN on the emulated device).
+
+        Parameters
+        ----------
+        shape : tuple of int or TensorSpec
+            ``(N, C, *spatial)``, whatever the layout; or a whole spec.
+        dtype, layout
+            As in `TensorSpec`; float32 if not given.
+
+        Returns
+        -------
+        DeviceArray
+
+        Raises
+        ------
+        ArgumentError
+            As in `TensorSpec`.
+        DeviceMemoryError
+            There is not enough device memory; the message says how much was free.
+        """
+        self.use()
+        return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
+
+    def view(self, array: Any) -> arrays.DeviceArray:
+        """View an array on this device, without a copy, as one that belongs to this handle's stream.
+
+        Operations view other libraries' arrays by themselves; a view made once saves that time on each call.  An array that
+        belongs to another stream is waited for once, here, and no longer on each call: so two streams can share weights.
+        The memory must then stay alive, and unwritten, until the work on both is done.
+
+        Parameters
+        ----------
+        array : object
+            A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`: CuPy, PyTorch, JAX, Numba.
+
+        Raises
+        ------
+        ArrayTypeError
+            A host array, or one on another device.
+        """
+        self.use()
+        return arrays.on_stream(arrays.view(self.device, self._stream, array, "array"), self._stream)
+
+    def close(self) -> None:
+        """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.
+
+        Calls still in flight on the device are not waited for by us (`cudnnDestroy` waits).
+        """
+        if self._native is None:
+            return
+        self.device.activate()
+        # all of it happens, in this order from the last line up, whichever fails
+        with ExitStack() as stack:
+            stack.callback(self.workspace.close)
+            stack.callback(super().close)
+            stack.callback(self.plans.close)

@@ -1,0 +1,167 @@
+"""`Workspace`: the scratch memory of a handle: one buffer for each stream, grown on demand, reused by every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cudnnlite.devices.device import Device
+from cudnnlite.errors import ClosedError, WorkspaceLimitError
+from cudnnlite.sizes import format_size, parse_size
+
+
+class Workspace:
+    """Scratch memory for one handle, one buffer for each stream that the handle was set to.
+
+    A buffer only grows.  Calls on one stream run one after the other, so they can share it; when it has to grow, the old
+    memory is freed in stream order, behind the calls that still use it.
+
+    Parameters
+    ----------
+    device : Device
+        Where the memory comes from.
+    limit : int or str, optional
+        The largest buffer: bytes, "64 MiB", or "10%" of the device's memory.  None: no limit.
+
+    Examples
+    --------
+    >>> with dnn.Handle(workspace_limit="8 MiB") as handle:
+    ...     with handle.workspace.lease(1000, handle.stream) as address:
+    ...         print(address > 0, handle.workspace.size >= 1000)
+    ...     handle.workspace.release()
+    ...     print(handle.workspace.size, handle.workspace.limit)
+    True True
+    0 8388608
+    """
+
+    def __init__(self, device: Device, limit: int | str | None = None) -> None:
+        self._device = device
+        # by the stream's address; the stream is kept, so that its address cannot come to mean another one
+        self._buffers: dict[int, tuple[Any, Any]] = {}
+        self._leased: set[int] = set()
+        self._peak = 0
+        self._closed = False
+        # what the last call got: the next one nearly always wants the same
+        self._recent_stream: Any = None
+        self._recent_size, self._recent_address = -1, 0
+        self._limit: int | None = None
+        self.limit = limit
+
+    @property
+    def limit(self) -> int | None:
+        """The largest buffer in bytes, or None.  Settable, with the same values as the constructor takes.
+
+        A limit that is lowered holds for what is wanted from now on; `release` gives back what is held.
+        """
+        return self._limit
+
+    @limit.setter
+    def limit(self, value: int | str | None) -> None:
+        self._limit = self.parse(value, "limit")
+
+    def parse(self, value: int | str | None, argument: str) -> int | None:
+        """Turn a limit into bytes; a percentage is of the device's whole memory."""
+        if value is None:
+            return None
+        percent = isinstance(value, str) and "%" in value
+        return parse_size(value, argument, total=self._device.memory_info()[1] if percent else None)
+
+    def limit_for(self, workspace_limit: int | str | None) -> int | None:
+        """Return a call's limit in bytes: its own `workspace_limit`, or the workspace's where it has none."""
+        return self._limit if workspace_limit is None else self.parse(workspace_limit, "workspace_limit")
+
+    @property
+    def size(self) -> int:
+        """The bytes held now, all streams together."""
+        return sum(buffer.size for buffer, _ in self._buffers.values())
+
+    @property
+    def peak(self) -> int:
+        """The most bytes ever held, all streams together."""
+        return self._peak
+
+    def reserve(self, nbytes: int, stream: Any, *, limit: int | None = None) -> int:
+        """Return the address of at least `nbytes` on `stream`, growing its buffer if needed; 0 for no bytes.
+
+        The address is good for calls enqueued on `stream` before the next `reserve` or `release`.  A `limit` in bytes counts
+        instead of the workspace's own.
+
+        Raises
+        ------
+        WorkspaceLimitError
+            More than the limit, or leased to somebody.
+        DeviceMemoryError
+            The device has not got it; what was held before is kept.
+        """
+        if stream is self._recent_stream and nbytes <= self._recent_size:
+            return self._recent_address
+        if not nbytes:
+            return 0
+        key = int(stream.handle)
+        if key in self._leased:
+            raise WorkspaceLimitError(f"the workspace of stream {key:#x} is leased; bring a buffer of your own")
+        buffer, _ = self._buffers.get(key, (None, None))
+        if buffer is None or buffer.size < nbytes:
+            buffer = self._grow(nbytes, stream, key, self._limit if limit is None else limit)
+        self._recent_stream, self._recent_size, self._recent_address = stream, buffer.size, int(buffer.handle)
+        return self._recent_address
+
+    def _forget_recent(self) -> None:
+        """Make the next `reserve` look everything up again."""
+        self._recent_stream, self._recent_size, self._recent_address = None, -1, 0
+
+    @contextmanager
+    def lease(self, nbytes: int, stream: Any) -> Iterator[int]:
+        """Hold `nbytes` on `stream` for the time of a `with` block; yields the address.
+
+        Raises
+        ------
+        WorkspaceLimitError, DeviceMemoryError
+            As in `reserve`.
+        """
+        address = self.reserve(nbytes, stream)
+        if not nbytes:
+            yield 0
+            return
+        key = int(stream.handle)
+        self._leased.add(key)
+        self._forget_recent()
+        try:
+            yield address
+        finally:
+            self._leased.discard(key)
+
+    def _grow(self, nbytes: int, stream: Any, key: int, limit: int | None) -> Any:
+        if self._closed:
+            raise ClosedError("this workspace's handle was closed")
+        if limit is not None and nbytes > limit:
+            raise WorkspaceLimitError(
+                f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(limit)}"
+            )
+        buffer = self._device.allocate(nbytes, stream)
+        old, _ = self._buffers.get(key, (None, None))
+        self._buffers[key] = buffer, stream
+        self._peak = max(self._peak, self.size + (old.size if old is not None else 0))
+        if old is not None:
+            old.close(stream)
+        return buffer
+
+    def release(self, stream: Any = None) -> None:
+        """Free the buffer of one stream, or all buffers, in the order of their streams; the next call allocates again."""
+        keys = list(self._buffers) if stream is None else [int(stream.handle)]
+        if self._leased.intersection(keys):
+            raise WorkspaceLimitError("the workspace cannot be released while it is leased")
+        self._forget_recent()
+        for buffer, _ in [self._buffers.pop(key) for key in keys if key in self._buffers]:
+            buffer.close()
+
+    def close(self) -> None:
+        """Free all buffers for good."""
+        self._closed = True
+        self._leased.clear()
+        self.release()
+
+    def __repr__(self) -> str:
+        limit = "no limit" if self._limit is None else f"limit {format_size(self._limit)}"
+        return f"<Workspace {format_size(self.size)}, peak {format_size(self.peak)}, {limit}>"

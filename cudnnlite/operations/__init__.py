@@ -1,0 +1,1 @@
+"""The operations: a declaration and a function each, and the one plan that runs them."""

@@ -1,0 +1,169 @@
+"""`ConvertedConvolution`: a convolution in another layout than its operands lie in, conversions and all, as one call."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.dtypes import compute_type_for, dtype_name, numpy_dtype
+from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.operations.convolution_problem import ConvolutionProblem
+from cudnnlite.operations.operands import HostScalars
+from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
+
+
+class ConvertedConvolution:
+    """Bring x and w to a layout, convolve there, bring y back: a plan calls it as it calls a `PreparedCall`.
+
+    An operand that fits the layout already is used where it is.  Every other one has a place in the workspace, and the
+    workspace of the algorithm lies behind them.  A result that is converted back is rounded before beta * y is added to
+    it, and once more after.
+
+    Parameters
+    ----------
+    problem : ConvolutionProblem
+        The operands as they lie.
+    choice : AlgorithmResult
+        Algorithm and math type.
+    layout : str
+        What `conversion_layout` returned.
+    scalars : HostScalars
+        alpha and beta.
+    stack : ExitStack
+        Owns the descriptors.
+
+    Attributes
+    ----------
+    workspace : int
+        Bytes that a call needs, converted operands included.
+
+    Raises
+    ------
+    ArgumentError
+        beta and an integer output: it would be added to what was rounded and saturated before.
+    NotSupportedError
+        The algorithm has no form in that layout.
+
+    Notes
+    -----
+    C functions: `cudnnTransformTensor` (deprecated since cuDNN 9.0), `cudnnConvolutionForward`.
+    """
+
+    arguments: tuple[()] = ()
+
+    def __init__(
+        self, problem: ConvolutionProblem, choice: AlgorithmResult, layout: str, scalars: HostScalars, stack: ExitStack
+    ) -> None:
+        self._layout = layout
+        handle, alpha, beta = problem.handle, scalars.alpha.value, scalars.beta.value
+        specs = _memory_of(problem)
+        inside = {name: TensorSpec(spec.shape, spec.dtype, layout) for name, spec in specs.items()}
+        moved = [name for name, spec in specs.items() if not spec.fits(layout)]
+        if "y" in moved and beta and numpy_dtype(problem.y.dtype).kind in "iu":
+            raise ArgumentError(
+                f"beta={beta} with algorithm.layout={layout!r} and out={problem.y}: the convolution is rounded to "
+                f"{dtype_name(problem.y.dtype)} before it is converted, so beta * out would come too late; allowed: beta=0"
+            )
+        # alpha before the result is rounded, beta where the old values are
+        self._scalars = HostScalars(alpha, 0.0, problem.conv.compute_type_for(problem.x)) if "y" in moved else scalars
+        filters = FilterSpec(problem.w.shape, problem.w.dtype, layout)
+        convolution = ConvolutionProblem(handle, inside["x"], filters, problem.conv, inside["y"])
+        try:
+            convolution.describe(stack)
+            self._convolution, own = convolution.prepare(choice, self._scalars)
+            self._there = {
+                name: _Conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != "y"
+            }
+            self._back = _Conversion(handle, inside["y"], specs["y"], beta, stack) if "y" in moved else None
+        except CudnnError as error:
+            error.involving(layout=layout)
+            raise
+        self._places: dict[str, int] = {}
+        taken = 0
+        for name in moved:
+            self._places[name] = taken
+            taken += -(-inside[name].nbytes // ALIGNMENT) * ALIGNMENT
+        self._places["workSpace"] = taken
+        self.workspace = taken + own
+        back = [] if self._back is None else [self._back.call]
+        self._calls = (*(conversion.call for conversion in self._there.values()), self._convolution, *back)
+
+    def replace(self, *, x: int, w: int, y: int, workSpace: int) -> None:
+        """Change the addresses.
+
+        Raises
+        ------
+        ArgumentError
+            The workspace is not aligned.
+        """
+        if workSpace % ALIGNMENT:
+            raise ArgumentError(
+                f"workspace begins at {workSpace:#x}; with algorithm.layout={self._layout!r}, whose operands are converted in "
+                f"it, it must be aligned to {ALIGNMENT} bytes"
+            )
+        given = {"x": x, "w": w, "y": y}
+        places = {name: workSpace + offset for name, offset in self._places.items()}
+        for name, conversion in self._there.items():
+            conversion.call.replace(x=given[name], y=places[name])
+        if self._back is not None:
+            self._back.call.replace(x=places["y"], y=y)
+        self._convolution.replace(**given | places)
+
+    def function(self) -> None:
+        """Enqueue all of it."""
+        try:
+            for call in self._calls:
+                call.function(*call.arguments)
+        except CudnnError as error:
+            error.involving(layout=self._layout)
+            raise
+
+
+class _Conversion:
+    """A `cudnnTransformTensor` from one layout to another: target = source + beta * target."""
+
+    def __init__(self, handle: Handle, source: TensorSpec, target: TensorSpec, beta: float, stack: ExitStack) -> None:
+        self._scalars = HostScalars(1.0, beta, compute_type_for(source.dtype))
+        x_desc, y_desc = (stack.enter_context(TensorDescriptor(spec)) for spec in (source, target))
+        self.call = handle.api.prepare(
+            "cudnnTransformTensor", handle.ptr, self._scalars.alpha_pointer, x_desc.ptr, 0, self._scalars.beta_pointer,
+            y_desc.ptr, 0,
+        )  # fmt: skip
+
+
+def conversion_layout(problem: ConvolutionProblem | ConvolutionForwardProblem, wanted: str) -> str:
+    """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such layout at this rank, or the operands are vectors of channels, which stay as they are.
+    """
+    if not wanted:
+        return ""
+    rank = problem.x.rank
+    layout = parse_layout(wanted, rank, "algorithm.layout")
+    specs = _memory_of(problem).values()
+    vectors = any(spec.vector > 1 for spec in specs)
+    if vectors and problem.x.fits(layout):
+        return ""
+    if vectors or layout == VECT_C:
+        allowed = problem.x.layout if vectors else f"{CHANNELS_FIRST[rank]}, {CHANNELS_LAST[rank]}"
+        raise ArgumentError(
+            f"algorithm.layout={wanted!r} with x={problem.x} and out={problem.y}; allowed: {allowed} (vectors of channels "
+            "are not converted)"
+        )
+    if all(spec.fits(layout) for spec in specs):
+        return ""
+    return layout
+
+
+def _memory_of(problem: ConvolutionProblem | ConvolutionForwardProblem) -> dict[str, TensorSpec]:
+    """Return the operands as tensors: a filter's memory is that of a packed one."""
+    w = problem.w
+    return {"x": problem.x, "w": TensorSpec(w.shape, w.dtype, w.layout), "y": problem.y}

@@ -1,0 +1,121 @@
+"""What every operation does with its arguments: view foreign arrays, check outputs, hold host scalars."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
+from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError, ArrayTypeError
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
+
+
+def use(handle: Any) -> None:
+    """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
+    if not isinstance(handle, Handle):
+        raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
+    handle.use()
+
+
+def on_device(handle: Handle, array: Any, argument: str) -> DeviceArray:
+    """Return `array` as a DeviceArray on the handle's device, without a copy; ArrayTypeError if it is not there."""
+    if type(array) is DeviceArray and array.device is handle.device:
+        return array
+    return arrays.view(handle.device, handle.stream, array, argument)
+
+
+def tensor_spec(operand: Any, argument: str) -> TensorSpec:
+    """Return the spec of an array, or the spec itself."""
+    spec = getattr(operand, "spec", operand)
+    if not isinstance(spec, TensorSpec):
+        raise ArgumentError(
+            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: handle.array({argument})"
+        )
+    return spec
+
+
+def check_shape(out: TensorSpec, expected: TensorSpec) -> None:
+    """Raise ArgumentError unless `out` has the shape of the result."""
+    if out.shape != expected.shape:
+        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
+
+
+def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
+    """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
+
+    Raises
+    ------
+    ArrayTypeError
+        Its owner forbids writing.
+    ArgumentError
+        It overlaps one of `others`.
+    """
+    if written.readonly:
+        raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
+    check_overlap(written, argument, **others)
+
+
+def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
+    """Raise ArgumentError if memory that is written overlaps that of another operand."""
+    start, end = written.ptr, written.ptr + written.nbytes
+    for name, array in others.items():
+        if array.ptr < end and start < array.ptr + array.nbytes:
+            raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own")
+
+
+def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
+    """Let `stream` wait for the other streams that operands belong to.
+
+    Returns
+    -------
+    list of streams
+        Those; after the call they must wait for `stream` in turn, so that what they do next with an operand (copy, free,
+        overwrite) comes after it.
+    """
+    mine = int(stream.handle)
+    others = {handle: array.stream for array in operands if (handle := int(array.stream.handle)) != mine}
+    for other in others.values():
+        stream.wait(other)
+    return list(others.values())
+
+
+def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
+    """Return the caller's own workspace buffer.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError
+        It is smaller than what is needed, or may not be written.
+    """
+    buffer = on_device(handle, workspace, "workspace")
+    check_writable(buffer, "workspace")
+    if buffer.spec.size * itemsize(buffer.spec.dtype) // buffer.spec.vector != buffer.nbytes:
+        raise ArgumentError(f"workspace={buffer.spec} has gaps, which would be overwritten; bring a packed buffer")
+    if buffer.nbytes < needed:
+        raise ArgumentError(
+            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes); this call needs {needed} bytes"
+        )
+    return buffer
+
+
+class HostScalars:
+    """alpha and beta in the host type that cuDNN wants for them: double beside double tensors, float otherwise.
+
+    Attributes
+    ----------
+    alpha, beta : ctypes scalar
+        Kept alive here.
+    alpha_pointer, beta_pointer : int
+        Their addresses.
+    """
+
+    def __init__(self, alpha: float, beta: float, compute_type: DataType) -> None:
+        kind = ctypes.c_double if compute_type == DataType.DOUBLE else ctypes.c_float
+        self.alpha, self.beta = kind(alpha), kind(beta)
+        self.alpha_pointer = ctypes.addressof(self.alpha)
+        self.beta_pointer = ctypes.addressof(self.beta)

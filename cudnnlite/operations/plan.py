@@ -1,0 +1,63 @@
+"""`Plan`: what is made once and called many times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from cudnnlite.descriptors.native import Closable
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ClosedError
+
+PlanT = TypeVar("PlanT", bound="Plan")
+
+
+class Plan(Closable):
+    """Owns the descriptors of one operation on one handle; closed by `with`, by `close()`, or with the handle.
+
+    Subclasses put what they own into `_resources` and define `__call__`.
+    """
+
+    def __init__(self, handle: Handle, description: str) -> None:
+        handle.use()
+        self._handle = handle
+        self._device = handle.device
+        self._thread = handle.calling_thread
+        self._closed = False
+        self._description = description
+        self._resources = ExitStack()
+        self._release_when_leaked(
+            self._resources.close, f"{description} was never closed; use `with`, or close its handle"
+        )
+        handle.plans.add_dependent(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by itself or with its handle."""
+        return self._closed
+
+    def close(self) -> None:
+        """Destroy the descriptors; harmless when called again."""
+        if not self._closed:
+            self._closed = True
+            self._finalizer.detach()
+            self._resources.close()
+
+    def use(self) -> None:
+        """Check that plan and handle may be used here and now (see `Handle.use`)."""
+        self._handle.use()
+        if self._closed:
+            raise ClosedError(f"{self._description} was closed")
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: it belongs to a handle")
+
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self._closed else ''}{self._description}>"
+
+
+def cached_plan(handle: Handle, key: Hashable, make: Callable[[], PlanT]) -> PlanT:
+    """Return the handle's plan for `key`, made if it is not there."""
+    plan: PlanT = handle.plans.get(key, make)
+    return plan

@@ -1,0 +1,291 @@
+"""`ProblemList`: what a model or a program asks of cuDNN: each problem once, with how often and where."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem, problem_from_plain
+
+FORMAT = "cudnnlite problems"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ListedProblem:
+    """A problem of a list.
+
+    Attributes
+    ----------
+    problem : Problem
+        What is asked.
+    count : int
+        How often.
+    names : tuple of str
+        Where, as far as that is known: the names of a model's nodes; each once.
+    """
+
+    problem: Problem
+    count: int
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SkippedNode:
+    """What a model asks for, but no problem was made of.
+
+    Attributes
+    ----------
+    name : str
+        The node's name.
+    what : str
+        The operation, as the model calls it.
+    why : str
+        The reason.
+    """
+
+    name: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.what}): {self.why}"
+
+
+class ProblemList(Sequence[ListedProblem]):
+    """Distinct problems, in the order in which they came, each with how often it occurs and where.
+
+    Prints as a table.
+
+    Parameters
+    ----------
+    problems : iterable of Problem, optional
+        What to add at once.
+
+    Attributes
+    ----------
+    skipped : list of SkippedNode
+        What was asked for too, but is no problem that cudnnlite knows, and why.
+    notes : list of str
+        What was assumed where a model does not say it.
+
+    Examples
+    --------
+    >>> x, w = dnn.TensorSpec((1, 8, 14, 14), "float16", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "float16", "NHWC")
+    >>> problem = dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(padding=1))
+    >>> problems = dnn.ProblemList([problem, problem])
+    >>> problems.add(problem, name="layer3", count=2)
+    >>> problems.save("problems.json")
+    >>> print(dnn.ProblemList.load("problems.json"))
+    1 problem, 4 in all
+    count     GFLOP  problem                                                     where
+        4  0.000226  1x8x14x14 by 8x8x3x3 to 1x8x14x14, float16 NHWC, padding=1  layer3
+    """
+
+    def __init__(self, problems: Iterable[Problem] = ()) -> None:
+        self._found: dict[Problem, tuple[int, tuple[str, ...]]] = {}
+        self.skipped: list[SkippedNode] = []
+        self.notes: list[str] = []
+        for problem in problems:
+            self.add(problem)
+
+    def add(self, problem: Problem, name: str = "", count: int = 1) -> None:
+        """Count a problem, which is added at the end if it is new.
+
+        Parameters
+        ----------
+        problem : Problem
+            What is asked.
+        name : str
+            Where; nothing is remembered if empty.
+        count : int
+            How often.
+
+        Raises
+        ------
+        ArgumentError
+            It is no problem, the name no string, or the count below 1.
+        """
+        if not isinstance(problem, Problem):
+            raise ArgumentError(f"problem={problem!r} is not a Problem")
+        if not isinstance(name, str):
+            raise ArgumentError(f"name={name!r} is not a string")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ArgumentError(f"count={count!r}; allowed: an integer from 1")
+        before, names = self._found.get(problem, (0, ()))
+        self._found[problem] = (before + count, names)
+        if name:
+            self._name(problem, [name])
+
+    def extend(self, others: Iterable[ListedProblem]) -> None:
+        """Count the problems of another list too; what that one skipped and noted is added where it has any."""
+        for listed in others:
+            self.add(listed.problem, count=listed.count)
+            self._name(listed.problem, list(listed.names))
+        self.skipped += getattr(others, "skipped", [])
+        self.notes += getattr(others, "notes", [])
+
+    def _name(self, problem: Problem, names: list[str]) -> None:
+        """Remember where a problem of the list occurs."""
+        count, known = self._found[problem]
+        self._found[problem] = (count, tuple(dict.fromkeys([*known, *names])))
+
+    @property
+    def total(self) -> int:
+        """How often all of them occur."""
+        return sum(listed.count for listed in self)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[ListedProblem]:
+        # of a copy, made in one step: another thread may be adding
+        for problem, (count, names) in list(self._found.items()):
+            yield ListedProblem(problem, count, names)
+
+    @overload
+    def __getitem__(self, index: int) -> ListedProblem: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ListedProblem, ...]: ...
+    def __getitem__(self, index: int | slice) -> ListedProblem | tuple[ListedProblem, ...]:
+        return tuple(self)[index]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the list as JSON, a line for each problem.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be written; the message names it.
+        """
+        file = _as_path(path)
+        problems = [
+            {"count": listed.count, "names": listed.names, "problem": listed.problem.to_plain()} for listed in self
+        ]
+        skipped = [asdict(node) for node in self.skipped]
+        parts: dict[str, list[Any]] = {"problems": problems, "skipped": skipped, "notes": self.notes}
+        lists = [f' "{name}": {_one_a_line(entries)}' for name, entries in parts.items()]
+        text = ",\n".join([f'{{\n "format": "{FORMAT}", "version": {VERSION}', *lists]) + "\n}\n"
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"path={str(file)!r} cannot be written: {error.strerror or error}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ProblemList:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be read, is no such list, or is of a later version; the message names the file, and the entry.
+        """
+        file = _as_path(path)
+        where = f"path={str(file)!r}"
+        try:
+            plain = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ArgumentError(f"{where} cannot be read: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
+            raise ArgumentError(f"{where} is not JSON: {error}") from error
+        if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+            raise ArgumentError(f'{where} is not a list of problems: it has no "format": "{FORMAT}"')
+        if plain.get("version") != VERSION:
+            raise ArgumentError(f"{where} has version {plain.get('version')!r}; this cudnnlite reads {VERSION}")
+        found = cls()
+        for number, entry in enumerate(_entries(plain, "problems", where)):
+            try:
+                found._add_plain(entry)
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                raise ArgumentError(f"{where}, problems[{number}]: {error}") from error
+        for number, entry in enumerate(_entries(plain, "skipped", where)):
+            texts = entry if isinstance(entry, Mapping) else {}
+            if set(texts) != {"name", "what", "why"} or not all(isinstance(text, str) for text in texts.values()):
+                raise ArgumentError(f"{where}, skipped[{number}]: {entry!r} is not an object of 'name', 'what', 'why'")
+            found.skipped.append(SkippedNode(**texts))
+        for number, entry in enumerate(_entries(plain, "notes", where)):
+            if not isinstance(entry, str):
+                raise ArgumentError(f"{where}, notes[{number}]: {entry!r} is not a string")
+            found.notes.append(entry)
+        return found
+
+    def _add_plain(self, entry: Any) -> None:
+        """Add an entry of a file."""
+        if not isinstance(entry, Mapping) or set(entry) != {"count", "names", "problem"}:
+            raise ArgumentError(f"{entry!r} is not an object of 'count', 'names', 'problem'")
+        names = entry["names"]
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise ArgumentError(f"names={names!r} is not a list of strings")
+        problem = problem_from_plain(entry["problem"])
+        self.add(problem, count=entry["count"])
+        self._name(problem, names)
+
+    def __str__(self) -> str:
+        heading = ("count", "GFLOP", "problem", "where")
+        rows = [heading, *((*_numbers(listed), summary(listed.problem), _where(listed.names)) for listed in self)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
+        lines = [f"{_counted(len(self), 'problem')}, {self.total} in all"]
+        for row in rows if len(self) else []:
+            numbers = [cell.rjust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+            lines.append("  ".join([*numbers, row[2].ljust(widths[2]), row[3]]).rstrip())
+        lines += [f"skipped: {node}" for node in self.skipped]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"<ProblemList of {_counted(len(self), 'problem')}, {self.total} in all{skipped}>"
+
+
+def summary(problem: Problem) -> str:
+    """Return a problem in a few words: what distinguishes it from others of its kind."""
+    if isinstance(problem, ConvolutionForwardProblem):
+        x, w, y = ("x".join(map(str, spec.shape)) for spec in (problem.x, problem.w, problem.y))
+        kind, conv = dtype_name(problem.x.dtype), str(problem.conv.replace(compute_type=None))
+        options = conv.removeprefix("ConvolutionSpec(").removesuffix(")")
+        return f"{x} by {w} to {y}, {kind} {problem.x.layout}" + (f", {options}" if options else "")
+    if isinstance(problem, RNNForwardProblem):
+        spec, data = problem.spec, problem.data
+        cell = f"{'bidirectional ' if spec.bidirectional else ''}{spec.cell.name}"
+        sizes = f"{spec.input_size} to {spec.hidden_size}" + (f" x {spec.num_layers}" if spec.num_layers > 1 else "")
+        steps = f"T={data.max_length} N={data.batch}" + ("" if data.is_full else f", {sum(data.lengths)} steps in all")
+        return f"{cell} {sizes}, {steps}, {dtype_name(spec.dtype)}{', training' if problem.training else ''}"
+    return str(problem)
+
+
+def _numbers(listed: ListedProblem) -> tuple[str, str]:
+    return str(listed.count), f"{listed.problem.flops / 1e9:.3g}"
+
+
+def _where(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _one_a_line(entries: list[Any]) -> str:
+    if not entries:
+        return "[]"
+    return "[\n  " + ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries) + "\n ]"
+
+
+def _entries(plain: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    entries = plain.get(name)
+    if not isinstance(entries, list):
+        raise ArgumentError(f"{where}: {name!r} is not a list")
+    return entries
+
+
+def _as_path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise ArgumentError(f"path={path!r} is not a path") from None

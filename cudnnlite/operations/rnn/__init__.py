@@ -1,0 +1,1 @@
+"""Recurrent networks: stateful, and so by hand where `operations.operation` does not fit."""

@@ -1,0 +1,128 @@
+"""`PrefixCheck`: what an algorithm computes over the first steps, against a reference in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.enums import MathType, RNNDataLayout
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.rnn import equations as rnn_equations
+from cudnnlite.operations.rnn.outputs import RNNTrainingOutput
+from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+_STEPS = 4
+_SEQUENCES = 4
+
+
+class PrefixCheck:
+    """Runs plans over the first steps of all sequences and compares a few of these with `rnn_equations` in float64.
+
+    Parameters
+    ----------
+    weights, x, hx, cx
+        What the plans are called with.
+    data : RNNDataSpec
+        The sequences in `x`.
+    """
+
+    def __init__(
+        self, weights: RNNWeights, x: DeviceArray, hx: DeviceArray | None, cx: DeviceArray | None, data: RNNDataSpec
+    ) -> None:
+        steps = min(_STEPS, data.max_length)
+        self._steps = steps
+        self._weights, self._hx, self._cx = weights, hx, cx
+        lengths = tuple(min(length, steps) for length in data.lengths)
+        self._lengths = None if data.is_full and not data.is_packed else lengths
+        self._x = _first_steps(x, data, lengths, steps)
+        self._data = RNNDataSpec(self._x.shape, self._lengths, data.dtype, data.layout)
+        self._sequences = np.unique(np.linspace(0, data.batch - 1, _SEQUENCES).astype(int))
+        self._expected: list[Array] | None = None
+
+    def errors_of(self, plan: RNNPlan) -> Errors:
+        """Return the errors of a plan's y, hy and cy over the first steps."""
+        out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._lengths)
+        if isinstance(out, RNNTrainingOutput):
+            plan.backward_data(out.reserve, out.y)  # what cannot go back cannot train
+        if self._expected is None:  # after the first plan has accepted the operands
+            self._expected = self._reference(plan.spec)
+            if not all(np.isfinite(values).all() for values in self._expected):
+                raise ArgumentError(
+                    "x, hx, cx or weights hold values that are not finite; nothing can be checked with them"
+                )
+        y = self._padded(out.y.numpy(), plan.spec.output_size)[:, self._sequences]
+        got = [y, *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None)]
+        return relative_errors(got, self._expected)
+
+    def why_wrong(self, error: float, math_type: MathType) -> str:
+        """Return why a candidate with that error cannot be used; empty if it can."""
+        why = why_wrong(error, self._data.dtype, math_type)
+        return f"{why} over the first {self._steps} steps" if why else ""
+
+    def _padded(self, values: Array, size: int) -> Array:
+        """Bring data of any layout to (T, N, vector), float64, with zeros beyond the ends."""
+        active = self._active()
+        padded = np.zeros((*active.shape, size))
+        if self._data.is_packed:
+            padded[active] = values
+        else:
+            wide = values.swapaxes(0, 1) if self._data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else values
+            padded[active] = wide[active]
+        return padded
+
+    def _active(self) -> Array:
+        active: Array = np.arange(self._steps)[:, None] < np.array(self._data.lengths)
+        return active
+
+    def _reference(self, spec: RNNSpec) -> list[Array]:
+        chosen = self._sequences
+        x = self._padded(self._x.numpy(), spec.input_size)[:, chosen]
+        hx, cx = (None if s is None else s.numpy()[:, chosen].astype(np.float64) for s in (self._hx, self._cx))
+        y, hy, cy = rnn_equations.forward(network_of(spec, self._weights.numpy()), x, self._active()[:, chosen], hx, cx)
+        return [y, hy] if cy is None else [y, hy, cy]
+
+
+def network_of(spec: RNNSpec, values: dict[str, Array]) -> rnn_equations.Network:
+    """Return the equations of a network, in float64, with its weights by name."""
+    layers = []
+    for layer in range(spec.num_layers):
+        directions = []
+        for direction in ("forward", "backward")[: spec.directions]:
+            where = f"layer{layer}.{direction}"
+
+            def stacked(part: str, where: str = where) -> Array | None:
+                names = [f"{where}.{part.format(gate)}" for gate in spec.gates]
+                return (
+                    np.concatenate([values[name] for name in names]).astype(np.float64) if names[0] in values else None
+                )
+
+            recurrent = stacked("recurrent.{}")
+            assert recurrent is not None
+            projection = values.get(f"{where}.projection")
+            directions.append(
+                rnn_equations.CellWeights(
+                    stacked("input.{}"),
+                    recurrent,
+                    stacked("input.{}.bias"),
+                    stacked("recurrent.{}.bias"),
+                    None if projection is None else projection.astype(np.float64),
+                )
+            )
+        layers.append(directions)
+    return rnn_equations.Network(rnn_equations.network_shape(spec), layers, clip=spec.clip_in_effect)
+
+
+def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int) -> DeviceArray:
+    """Return the first steps of all sequences: a view, but for batch-major data, where they do not lie together."""
+    if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
+        return arrays.from_host(x.device, x.stream, np.ascontiguousarray(x.numpy()[:, :steps]), dtype=data.dtype)
+    shape = (sum(lengths), data.vector_size) if data.is_packed else (steps, data.batch, data.vector_size)
+    return arrays.part_of(x, TensorSpec(shape, data.dtype))

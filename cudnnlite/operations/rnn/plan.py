@@ -1,0 +1,375 @@
+"""`RNNPlan`: a recurrent network made once and called many times, forward and backward."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+from cudnnlite._raw.calls import PreparedCall
+from cudnnlite._raw.enums import WgradMode
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import bytes_spec
+from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
+from cudnnlite.operations import recording
+from cudnnlite.operations.operands import check_workspace, check_writable, on_device, wait_for_streams
+from cudnnlite.operations.plan import Plan
+from cudnnlite.operations.problem import RNNForwardProblem
+from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
+from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import RNNSpec, TensorSpec
+
+
+class RNNPlan(Plan):
+    """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `plan_rnn`.
+
+    The sequences' lengths, and how many steps there is room for, may change from call to call; what depends on them is
+    asked again only where they do.
+
+    Attributes
+    ----------
+    spec : RNNSpec
+        What it was made for.
+    choice : AlgorithmResult
+        Algorithm and math type that each call uses.
+    workspace, reserve : int
+        Bytes that the last call needed, of scratch memory and of reserve space.
+
+    Notes
+    -----
+    C functions of a call: `cudnnRNNForward`; where sequences have other lengths than before, `cudnnSetRNNDataDescriptor` and
+    `cudnnGetRNNTempSpaceSizes`.
+    """
+
+    def __init__(self, handle: Handle, request: RNNRequest) -> None:
+        super().__init__(handle, f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}")
+        self.spec: RNNSpec = request.spec
+        self.choice = request.choice
+        self._request = request
+        self._weights_kind = request.spec.weights_of()
+        self._forward: PreparedCall | None = None
+        # what the last call was given: the same objects need not be looked at again
+        self._x_seen: TensorSpec | None = None
+        self._lengths_seen: Any = None
+        self._weights_seen: Callable[[], RNNWeights | None] = lambda: None  # weakly: a plan keeps no weights alive
+        self._pointers: dict[str, int] = {}
+        try:
+            self._problem = RNNProblem(handle, request, self._resources)
+        except BaseException as error:
+            if isinstance(error, CudnnError):
+                explain(error, request, None)
+            self.close()
+            raise
+
+    @property
+    def workspace(self) -> int:
+        """The bytes of scratch memory that the last call needed."""
+        return self._problem.workspace
+
+    @property
+    def reserve(self) -> int:
+        """The bytes of reserve space that the last call needed; 0 in inference."""
+        return self._problem.reserve
+
+    def __call__(
+        self,
+        weights: RNNWeights,
+        x: Any,
+        hx: Any = None,
+        cx: Any = None,
+        *,
+        lengths: Sequence[int] | None = None,
+        out: Sequence[Any] | None = None,
+        reserve: RNNReserve | None = None,
+        workspace: Any = None,
+    ) -> RNNOutput | RNNTrainingOutput:
+        """Enqueue the forward pass on the handle's stream.
+
+        Parameters
+        ----------
+        weights, x, hx, cx, lengths, out, reserve, workspace
+            As in `rnn_forward`.
+
+        Returns
+        -------
+        RNNOutput or RNNTrainingOutput
+
+        Raises
+        ------
+        ArgumentError, ArrayTypeError, ClosedError, ThreadError
+            Before anything is written.
+        CudnnError
+            The C function failed.
+        """
+        if self._closed or get_ident() != self._thread:
+            self.use()
+        problem = self._problem
+        x = on_device(self._handle, x, "x")
+        if weights is None or weights is not self._weights_seen():
+            self._check_weights(weights)
+        if x.spec is not self._x_seen or lengths is not self._lengths_seen:
+            self.describe(x.spec, lengths)
+        hx, cx = self._states(hx, cx, "hx", "cx")
+        y, hy, cy = self._outputs(out, ("y", "hy", "cy"), (problem.y, problem.hidden, problem.cell))
+        space = self._reserve_space(reserve)
+        own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
+        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": self._dropout_states()}
+        outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
+        pointers = {
+            "x": x.ptr, "y": y.ptr, "hx": _address(hx), "hy": hy.ptr, "cx": _address(cx), "cy": _address(cy),
+            "weightSpace": weights.array.ptr, "workSpace": self._scratch() if own is None else own.ptr,
+            "reserveSpace": 0 if space is None else space.array.ptr,
+        }  # fmt: skip
+        assert self._forward is not None
+        if pointers != self._pointers or y.readonly or hy.readonly or (cy is not None and cy.readonly):
+            self._check_outputs(inputs, outputs, space)
+            self._forward.replace(**pointers)
+            self._pointers = pointers
+        if space is not None:
+            space._call, space._data_gradients_done = None, False  # a call that fails leaves nothing to go on from
+        self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()], space)
+        assert problem.data is not None
+        if recording.active:
+            recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
+        if space is None:
+            return RNNOutput(y, hy, cy)
+        space._call = ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y)
+        return RNNTrainingOutput(y, hy, cy, space)
+
+    def backward_data(
+        self, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+    ) -> RNNGradients:
+        """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
+        self.use()
+        call, problem = self._recall(reserve), self._problem
+        dy = self._operand(dy, "dy", problem.y)
+        if reserve._data_gradients_done:
+            raise ArgumentError("reserve was overwritten by a backward pass over the data; run the forward pass again")
+        dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
+        dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), (call.data.tensor(), problem.hidden, problem.cell))
+        inputs = {
+            "x": call.x, "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy,
+            "dcy": dcy, "dropout_state": self._dropout_states(),
+        }  # fmt: skip
+        outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
+        self._check_outputs(inputs, outputs, reserve)
+        arguments = (
+            self._handle.ptr, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
+            problem.x_desc.ptr, dx.ptr, problem.h_desc, _address(call.hx), _address(dhy), dhx.ptr,
+            problem.c_desc, _address(call.cx), _address(dcy), _address(dcx), problem.weight_bytes, call.weights.array.ptr,
+            problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
+        )  # fmt: skip
+        function = self._handle.api.cudnnRNNBackwardData_v8
+        reserve._call = None  # a call that fails leaves nothing to go on from
+        try:
+            self._call(function, arguments, [*inputs.values(), *outputs.values()], reserve)
+        except (NotSupportedError, BadParamError):  # but where it was refused
+            reserve._call = call
+            raise
+        reserve._call, reserve._data_gradients_done = call, True
+        return RNNGradients(dx, dhx, dcx)
+
+    def backward_weights(
+        self, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
+    ) -> RNNWeights:
+        """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
+        self.use()
+        call, problem = self._recall(reserve), self._problem
+        if not reserve._data_gradients_done:
+            raise ArgumentError("reserve has no gradients yet: rnn_backward_data comes before rnn_backward_weights")
+        replaced = out is not None and not accumulate
+        if out is None:
+            if accumulate:
+                raise ArgumentError("accumulate=True needs out, which it adds to")
+            out = RNNWeights.zeros_like(call.weights, self._handle)
+        else:
+            self._check_weights(out, "out")
+            inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx}
+            self._check_outputs(inputs, {"out": out.array}, reserve)
+        self._dropout_states()
+        arguments = (
+            self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
+            call.x.ptr, problem.h_desc, _address(call.hx), problem.y_desc.ptr, call.y.ptr, problem.weight_bytes, out.array.ptr,
+            problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
+        )  # fmt: skip
+        function = self._handle.api.cudnnRNNBackwardWeights_v8
+        # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
+        operands = [call.x, call.hx, call.y, out.array]
+        self._call(function, arguments, operands, reserve, clear=out if replaced else None)
+        return out
+
+    def _call(
+        self,
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
+        operands: list[DeviceArray | None],
+        space: RNNReserve | None,
+        clear: RNNWeights | None = None,
+    ) -> None:
+        """Make the C call on the handle's stream, ordered with the streams that the operands belong to."""
+        stream = self._handle._stream
+        arrays_ = [array for array in operands if array is not None]
+        if space is not None:
+            arrays_.append(space.array)
+        crossed = wait_for_streams(stream, *arrays_) if any(array.stream is not stream for array in arrays_) else ()
+        try:
+            if clear is not None:
+                clear.fill_zero(stream)
+            function(*arguments)
+        except CudnnError as error:
+            explain(error, self._request, self._problem.data)
+            raise
+        finally:
+            for other in crossed:
+                other.wait(stream)
+
+    def describe(self, x: TensorSpec, lengths: Sequence[int] | None = None) -> None:
+        """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
+        data = self._problem.check_data(x, lengths)
+        if data != self._problem.data:
+            self._tell_data(data)
+        unchanging = lengths is None or isinstance(lengths, tuple)  # a list may be changed before the next call
+        self._x_seen, self._lengths_seen = (x, lengths) if unchanging else (None, None)
+
+    def check_operands(
+        self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Sequence[int] | None
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
+        """Check what a call would be given, without a call; return hx and cx as device arrays."""
+        self._check_weights(weights)
+        self._problem.check_data(x.spec, lengths)
+        return self._states(hx, cx, "hx", "cx")
+
+    def new_outputs(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
+        """Allocate what a call writes, for its `out`; after `describe`."""
+        problem = self._problem
+        return self._outputs(None, ("y", "hy", "cy"), (problem.y, problem.hidden, problem.cell))
+
+    def new_reserve(self) -> RNNReserve | None:
+        """Allocate a call's reserve space, for its `reserve`; None in inference; after `describe`."""
+        return self._reserve_space(None)
+
+    def _tell_data(self, data: Any) -> None:
+        problem = self._problem
+        self._x_seen = self._lengths_seen = None  # whatever was seen before is not what cuDNN is told of now
+        try:
+            problem.tell_data(data)
+        except CudnnError as error:
+            explain(error, self._request, data)
+            raise
+        self._pointers = {}
+        self._forward = self._handle.api.prepare(
+            "cudnnRNNForward", self._handle.ptr, problem.rnn.ptr, problem.mode, None, problem.x_desc.ptr, 0,
+            problem.y_desc.ptr, 0, problem.h_desc, 0, 0, problem.c_desc, 0, 0, problem.weight_bytes, 0, problem.workspace, 0,
+            problem.reserve, 0,
+        )  # fmt: skip
+
+    def _recall(self, reserve: Any) -> ForwardCall:
+        """Return the forward call of a reserve space, with its sequences described to cuDNN again."""
+        if not isinstance(reserve, RNNReserve):
+            raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
+        on_device(self._handle, reserve.array, "reserve")
+        call = reserve.call
+        if call.plan != self._request:
+            raise ArgumentError(f"reserve is of {call.plan}; the plan is for {self._request}")
+        if call.data != self._problem.data:
+            self._tell_data(call.data)
+        return call
+
+    def _dropout_states(self) -> DeviceArray | None:
+        """Return the random states that cuDNN has the address of; ClosedError if they were closed."""
+        state = self._request.dropout_state
+        if state is None:
+            return None
+        _ = state.array.ptr
+        return state.array
+
+    def _scratch(self) -> int:
+        """Return the address of the handle's workspace."""
+        return self._handle.workspace.reserve(
+            self._problem.workspace, self._handle._stream, limit=self._request.workspace_limit
+        )
+
+    def _check_weights(self, weights: Any, argument: str = "weights") -> None:
+        if not isinstance(weights, RNNWeights):
+            raise ArgumentError(
+                f"{argument} of type {type(weights).__name__} is no RNNWeights; see RNNWeights.from_torch"
+            )
+        if weights.kind != self._weights_kind:
+            raise ArgumentError(f"{argument} are for {weights.spec}; the network is {self.spec}")
+        on_device(self._handle, weights.array, argument)
+        if weights.nbytes != self._problem.weight_bytes:
+            raise ArgumentError(
+                f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._problem.weight_bytes}"
+            )
+        if argument == "weights":
+            self._weights_seen = weakref.ref(weights)
+
+    def _operand(self, array: Any, argument: str, wanted: TensorSpec) -> DeviceArray:
+        """Return an array on the device, which must have that shape and dtype, packed in C order."""
+        found = on_device(self._handle, array, argument)
+        spec = found.spec
+        if spec is wanted or spec == wanted:
+            return found
+        if spec.shape != wanted.shape or spec.dtype != wanted.dtype or not spec.fits(wanted.layout):
+            raise ArgumentError(f"{argument} is {spec}; needed: {wanted}")
+        return found
+
+    def _states(self, h: Any, c: Any, h_name: str, c_name: str) -> tuple[DeviceArray | None, DeviceArray | None]:
+        problem = self._problem
+        if c is not None and not problem.lstm:
+            raise ArgumentError(f"{c_name} is given to a {self.spec.cell.name}; only an LSTM has a cell state")
+        if isinstance(h, tuple):
+            raise ArrayTypeError(f"{h_name} is a tuple; pass {h_name} and {c_name} separately")
+        hidden = None if h is None else self._operand(h, h_name, problem.hidden)
+        return hidden, None if c is None else self._operand(c, c_name, problem.cell)
+
+    def _outputs(
+        self, out: Any, names: tuple[str, str, str], specs: tuple[TensorSpec, TensorSpec, TensorSpec]
+    ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
+        """Return the arrays to write: the caller's, or new ones; the third is None but for an LSTM."""
+        count = 3 if self._problem.lstm else 2
+        if out is None:
+            new = [arrays.empty(self._device, self._handle._stream, spec) for spec in specs[:count]]
+        else:
+            given = list(out) if isinstance(out, (tuple, list)) else []
+            if isinstance(out, RNNTrainingOutput):
+                given.pop()  # its reserve space is an argument of its own
+            if len(given) == 3 and count == 2 and given[2] is None:
+                given.pop()  # an RNNOutput of a network without cell states
+            if len(given) != count:
+                raise ArgumentError(f"out={out!r}; allowed: a tuple of {', '.join(names[:count])}")
+            new = [self._operand(array, f"out[{names[number]!r}]", specs[number]) for number, array in enumerate(given)]
+        return new[0], new[1], new[2] if count == 3 else None
+
+    def _reserve_space(self, reserve: RNNReserve | None) -> RNNReserve | None:
+        if not self._request.training:
+            if reserve is not None:
+                raise ArgumentError("reserve is given without training=True, which alone writes to it")
+            return None
+        needed = self._problem.reserve
+        if reserve is None:
+            return RNNReserve(arrays.empty(self._device, self._handle._stream, bytes_spec(needed)))
+        if not isinstance(reserve, RNNReserve):
+            raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
+        on_device(self._handle, reserve.array, "reserve")
+        if reserve.nbytes < needed:
+            raise ArgumentError(f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(needed)}")
+        return reserve
+
+    def _check_outputs(self, inputs: dict[str, Any], outputs: dict[str, Any], space: RNNReserve | None) -> None:
+        others = {name: array for name, array in inputs.items() if array is not None}
+        if space is not None:
+            others["reserve"] = space.array
+        for name, array in outputs.items():
+            if array is not None:
+                check_writable(array, name, **others)
+                others[name] = array
+
+
+def _address(array: DeviceArray | None) -> int:
+    return 0 if array is None else array.ptr

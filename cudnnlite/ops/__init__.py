@@ -1,1 +1,0 @@
-"""The operations: one module for each family; arrays and specs in, one C call, arrays out."""

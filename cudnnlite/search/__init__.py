@@ -1,0 +1,1 @@
+"""How candidates are measured and compared."""

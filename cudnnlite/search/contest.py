@@ -1,0 +1,153 @@
+"""`Contest`: the candidates of a search against each other, timed under the same conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import Status
+from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
+from cudnnlite.operations import recording
+from cudnnlite.search.results import AlgorithmResult, within_noise
+from cudnnlite.search.timing import GIVE_UP, CallTime, Stopwatch, Timing
+
+_REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
+
+
+class Contest:
+    """Candidates that ran, and what their times are.
+
+    Parameters
+    ----------
+    handle : Handle
+        On a stream that can be recorded; see `own_stream`.
+    latency : bool
+        Whether the time of an eager call decides, instead of the device's time.
+    flush_l2 : bool
+        See `Stopwatch`.
+    """
+
+    def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
+        self._latency = latency
+        self._stopwatch = Stopwatch(handle.device, handle.stream, eager=latency, flush_l2=flush_l2)
+        self._works: dict[Hashable, Callable[[], object]] = {}
+        self._firsts: dict[Hashable, float] = {}
+        self.replayed = False
+
+    def enter(self, key: Hashable, work: Callable[[], object]) -> None:
+        """Run a candidate's work for the first time; it must be harmless to run it again."""
+        self._firsts[key] = self._stopwatch.first(work)
+        self._works[key] = work
+
+    def is_hopeless(self, key: Hashable) -> bool:
+        """Tell whether a candidate cannot become the best any more, after a second look where kernels were loaded."""
+        (self._firsts[key],) = self._stopwatch.look_again([self._works[key]], [self._firsts[key]])
+        return not self._stopwatch.is_worth(self._firsts[key])
+
+    def finish(self, rows: dict[Hashable, AlgorithmResult]) -> list[AlgorithmResult]:
+        """Time all that were entered, and return the rows with their times, the best first, what did not run last.
+
+        Parameters
+        ----------
+        rows : dict
+            Every candidate's row, under the key that it was entered with if it was.
+        """
+        rows = dict(rows)
+        keys = list(self._works)
+        firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])
+        self._firsts.update(zip(keys, firsts, strict=True))
+        given_up = f"not repeated: more than {GIVE_UP:g} times the best"
+        worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
+        repeated: set[Hashable] = set()
+        while worth:
+            for key, timing, call in self._repeat(worth):
+                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **call._asdict())
+                self.replayed |= timing.replayed
+            repeated.update(worth)
+            # a single run may have been lucky: what only it put behind the best is repeated too
+            best = min(_deciding_ms(rows[key], self._latency) or 0.0 for key in repeated)
+            worth = [key for key in keys if key not in repeated and self._firsts[key] <= GIVE_UP * best]
+        for key in keys:
+            if key not in repeated:
+                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=_joined(rows[key].remark, given_up))
+        return ranked(list(rows.values()), latency=self._latency)
+
+    def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime]]:
+        works, firsts = [self._works[key] for key in keys], [self._firsts[key] for key in keys]
+        timings = self._stopwatch.repeat(works, firsts)
+        calls = self._stopwatch.calls(works, firsts, thorough=self._latency)
+        return zip(keys, timings, calls, strict=True)
+
+    def close(self) -> None:
+        """Give back the memory that the timing took."""
+        self._stopwatch.close()
+
+
+def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[AlgorithmResult]:
+    """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
+
+    def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
+        time = _deciding_ms(row, latency)
+        return not row.ok, time is None, 0.0 if time is None else time
+
+    found = sorted(rows, key=order)
+    if found:
+        best = found[0]
+        found[1:] = [
+            replace(row, remark=_joined(row.remark, "within the noise of the first"))
+            if within_noise(best, row, latency=latency)
+            else row
+            for row in found[1:]
+        ]
+    return found
+
+
+def _deciding_ms(row: AlgorithmResult, latency: bool) -> float | None:
+    """Return the milliseconds that rows are ranked by: the device's, or a call's."""
+    if latency:
+        return None if row.call_us is None else row.call_us / 1000
+    return row.time_ms
+
+
+def _joined(*remarks: str) -> str:
+    return "; ".join(dict.fromkeys(remark for remark in remarks if remark))
+
+
+def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemoryError) -> AlgorithmResult:
+    """Return the row of a candidate that could not be run, with the reason, and whether that may be gone another time.
+
+    What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs back, unless the device has
+    not got so much.
+    """
+    fits = row.workspace < handle.device.memory_info()[1]
+    if isinstance(error, CudnnError):
+        why = "; ".join(error.notes) or error.detail
+        refused = int(error.status) // 1000 in _REFUSALS
+        return replace(row, status=Status(error.status), why_not=why, transient=not refused and fits)
+    return replace(row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError))
+
+
+@contextmanager
+def own_stream(handle: Handle) -> Iterator[Any]:
+    """Put the handle on a stream of its own for the time of a search: one that can be captured.
+
+    Whatever else the device has to do is waited for: it would disturb the times.  The handle's workspace limit does not count
+    meanwhile, because a search has one of its own.  Its calls are not what the program is asked for: `record_problems` leaves
+    them out.
+    """
+    before, limit = handle.stream, handle.workspace.limit
+    handle.device.synchronize()
+    own = handle.device.create_stream()
+    handle.stream, handle.workspace.limit = own, None
+    try:
+        with recording.paused():
+            yield own
+    finally:
+        try:
+            own.sync()
+            handle.workspace.release(own)
+        finally:
+            handle.stream, handle.workspace.limit = before, limit

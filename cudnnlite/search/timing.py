@@ -1,0 +1,260 @@
+"""Timing: what a GPU spends on a piece of work, without the host's share; and what a call costs with it.
+
+Work is recorded into a CUDA graph and replayed between two events; where recording is refused it is enqueued as it is.  Pieces
+are taken in shuffled rounds, so that a change of the clock does not favour one of them, and the median counts.  Where several
+lie close to the best, these are taken in more rounds.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from cudnnlite.devices.device import Device
+
+Work = Callable[[], object]
+SampleT = TypeVar("SampleT")
+
+GIVE_UP = 3.0  # work whose first run takes so many times the best one is not run again
+_LOADING_MS = 50.0  # what a first run may spend on the host and on loading kernels (12 ms were seen)
+_ALWAYS_MS = 0.03  # what launching a graph may take: less than this is never given up
+_ROUNDS = 9
+_CLOSE = 1.05  # what lies within so many times the best, or within its own noise of it, is taken in further rounds
+_FURTHER_ROUNDS = 18
+_MOST_FURTHER = 4  # times so many, as long as the best one's quartiles lie further apart than `_CLOSE` says
+_SAMPLE_MS = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
+_MOST_REPEATS = 64
+_LEAST_ROUNDS = 3
+_MOST_SECONDS = 5.0  # after which no round begins, but for the least
+_CALLS_MS = 2.0  # as many calls as take about so long are made one after the other
+_MOST_CALLS = 20  # far fewer than fill the launch queue, where a call would wait for the device
+_L2_BYTES = 256 << 20  # more than the second-level cache of any GPU
+
+
+class Timing(NamedTuple):
+    """How long a piece of work takes.
+
+    Attributes
+    ----------
+    ms : float
+        The median.
+    spread : float
+        The distance between the quartiles, in milliseconds.
+    samples : int
+        How many samples the median is of.
+    replayed : bool
+        Whether a recorded graph was timed, so that no host time is contained.
+    """
+
+    ms: float
+    spread: float
+    samples: int
+    replayed: bool
+
+
+class CallTime(NamedTuple):
+    """What a call costs among many that are made one after the other, in microseconds of wall time; medians.
+
+    Attributes
+    ----------
+    call_us : float
+        From one to the next, with the device's work done: the host's time or the device's, whichever is longer.
+    host_us : float
+        Until it returns.
+    call_spread_us : float
+        The distance between the quartiles of the samples of `call_us`.
+    """
+
+    call_us: float
+    host_us: float
+    call_spread_us: float = 0.0
+
+
+class Stopwatch:
+    """Times pieces of work on one stream.
+
+    Parameters
+    ----------
+    device : Device
+        Where the work runs.
+    stream : stream object
+        What it is enqueued on; not the legacy default stream, which cannot be recorded.
+    seed : int
+        Of the shuffling.
+    eager : bool
+        Whether the work will be called eagerly, so that the host's time counts where hopeless work is given up.
+    flush_l2 : bool
+        Overwrite the second-level cache before each sample of `repeat`, which is then of one piece of work: it finds its
+        operands in memory, not in the cache.
+    """
+
+    def __init__(
+        self, device: Device, stream: Any, *, seed: int = 0, eager: bool = False, flush_l2: bool = False
+    ) -> None:
+        self._device, self._stream = device, stream
+        self._eager = eager
+        self._random = random.Random(seed)
+        self._best_first = float("inf")
+        self._flushed = device.allocate(_L2_BYTES, stream) if flush_l2 else None
+
+    def first(self, work: Work) -> float:
+        """Run a piece of work once, as it is, and return its milliseconds."""
+        ms = self._device.elapsed_ms(work, self._stream)
+        self._best_first = min(self._best_first, ms)
+        return ms
+
+    def look_again(self, works: Sequence[Work], firsts: Sequence[float]) -> list[float]:
+        """Return about how many milliseconds each takes, after a second look where the first run says little.
+
+        A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
+        that took less than `_LOADING_MS` is recorded, and replayed once.  Where eager calls count it is run again instead;
+        also where it cannot be recorded, if it took more than `GIVE_UP` times the best.
+        """
+        looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
+        self._best_first = min([self._best_first, *looked])
+        return looked
+
+    def _second(self, work: Work, first_ms: float) -> float:
+        if first_ms >= _LOADING_MS:
+            return first_ms
+        recorded = None if self._eager else self._device.capture(work, self._stream)
+        if recorded is not None:
+            recorded()  # the first launch uploads the graph
+            return min(first_ms, self._device.elapsed_ms(recorded, self._stream))
+        if self._eager or first_ms > self._limit:
+            return min(first_ms, self._device.elapsed_ms(work, self._stream))
+        return first_ms
+
+    def is_worth(self, first_ms: float) -> bool:
+        """Tell whether work that took so long may still turn out to be the best."""
+        return first_ms <= max(self._limit, _ALWAYS_MS)
+
+    @property
+    def _limit(self) -> float:
+        return GIVE_UP * self._best_first
+
+    def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
+        """Time pieces that ran before, in shuffled rounds.
+
+        Each must have run with the memory that it has now: graphs keep addresses.
+
+        Parameters
+        ----------
+        works : sequence of callable
+            Each enqueues its work on the stream.
+        firsts : sequence of float
+            What `look_again` returned for each, in milliseconds: it decides how often a sample repeats the work.
+        """
+        samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
+
+        def measure(index: int) -> float:
+            launch, repeats, _ = samples[index]
+            if self._flushed is not None:
+                self._device.fill(int(self._flushed.handle), _L2_BYTES, 0, self._stream)
+            return self._device.elapsed_ms(launch, self._stream) / repeats
+
+        taken = self._rounds(measure, len(works), _ROUNDS, _FURTHER_ROUNDS, float)
+        return [_summary(times, replayed) for times, (_, _, replayed) in zip(taken, samples, strict=True)]
+
+    def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
+        """Measure calls as a program makes them, one after the other, in shuffled rounds.
+
+        Parameters
+        ----------
+        works : sequence of callable
+            Each makes its call on the stream; they ran before.
+        times_ms : sequence of float
+            About how long each takes: it decides how many calls are made in a row.
+        thorough : bool
+            Whether the choice will depend on it: more rounds.
+        """
+        counts = [
+            max(1, min(_MOST_CALLS, round(_CALLS_MS / max(ms, 1e-3)))) for _, ms in zip(works, times_ms, strict=True)
+        ]
+
+        def measure(index: int) -> CallTime:
+            work, count = works[index], counts[index]
+            self._stream.sync()
+            start = time.perf_counter()
+            for _ in range(count):
+                work()
+            returned = time.perf_counter()
+            self._stream.sync()
+            end = time.perf_counter()
+            return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
+
+        rounds, further = (_ROUNDS, _FURTHER_ROUNDS) if thorough else (3, 0)
+        taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
+        return [_call_time(samples) for samples in taken]
+
+    def close(self) -> None:
+        """Give back the memory that flushing took; harmless when called again."""
+        if self._flushed is not None:
+            self._flushed.close(self._stream)
+            self._flushed = None
+
+    def _rounds(
+        self,
+        measure: Callable[[int], SampleT],
+        count: int,
+        rounds: int,
+        further: int,
+        value: Callable[[SampleT], float],
+    ) -> list[list[SampleT]]:
+        """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
+        taken: list[list[SampleT]] = [[] for _ in range(count)]
+
+        deadline = time.perf_counter() + _MOST_SECONDS
+
+        def take(order: list[int], rounds: int) -> None:
+            for _ in range(rounds):
+                if len(taken[order[0]]) >= _LEAST_ROUNDS and time.perf_counter() > deadline:
+                    return
+                self._random.shuffle(order)
+                for index in order:
+                    taken[index].append(measure(index))
+
+        if count:
+            take(list(range(count)), rounds)
+        for _ in range(_MOST_FURTHER if further else 0):
+            middles = [_quartiles(list(map(value, samples))) for samples in taken]
+            best = min(middles, key=lambda quartiles: quartiles[1], default=(0.0, 0.0, 0.0))
+            close = [index for index, (low, median, _) in enumerate(middles) if min(low, median / _CLOSE) <= best[1]]
+            if len(close) < 2 or (len(taken[close[0]]) > rounds and best[2] - best[0] <= (_CLOSE - 1) * best[1]):
+                break
+            take(close, further)
+        return taken
+
+    def _sample(self, work: Work, first_ms: float) -> tuple[Work, int, bool]:
+        repeats = max(1, min(_MOST_REPEATS, round(_SAMPLE_MS / max(first_ms, 1e-3))))
+        if self._flushed is not None:
+            repeats = 1
+
+        def several() -> None:
+            for _ in range(repeats):
+                work()
+
+        recorded = self._device.capture(several, self._stream)
+        if recorded is None:
+            return several, repeats, False
+        recorded()  # the first launch uploads the graph
+        return recorded, repeats, True
+
+
+def _summary(times: list[float], replayed: bool) -> Timing:
+    low, median, high = _quartiles(times)
+    return Timing(median, high - low, len(times), replayed)
+
+
+def _call_time(samples: list[CallTime]) -> CallTime:
+    low, median, high = _quartiles([sample.call_us for sample in samples])
+    return CallTime(median, statistics.median(sample.host_us for sample in samples), high - low)
+
+
+def _quartiles(times: list[float]) -> tuple[float, float, float]:
+    """Return the quartiles; of a single value, that one."""
+    low, median, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
+    return low, median, high
