@@ -98,9 +98,7 @@ def test_what_kills_a_worker_again_and_again_is_reported(tmp_path, monkeypatch):
     pretend = Pretence(monkeypatch, tmp_path, "AA")
     pretend.ask("die-5")
     with cluster() as client:
-        tuning = tune_model(
-            [problem(k) for k in (4, 5, 6)], cache=tmp_path / "c", executor=client.get_executor()
-        )
+        tuning = tune_model([problem(k) for k in (4, 5, 6)], cache=tmp_path / "c", executor=client.get_executor())
     # Dask suspects whatever a worker had that died
     failed = {tuned.problem: tuned.why_none for tuned in tuning.failed}
     assert problem(5) in failed
