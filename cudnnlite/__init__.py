@@ -76,13 +76,15 @@ from cudnnlite.errors import (
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
+    find_convolution_forward,
+    get_convolution_forward,
     plan_convolution_forward,
 )
-from cudnnlite.operations.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan

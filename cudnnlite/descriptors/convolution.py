@@ -18,7 +18,7 @@ from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 
-class ConvolutionDescriptor(NativeObject):
+class ConvolutionDescriptor(NativeObject, describes=ConvolutionSpec):
     """A `cudnnConvolutionDescriptor_t`.
 
     Parameters
@@ -78,6 +78,11 @@ class ConvolutionDescriptor(NativeObject):
         spec.steps(self._spatial_rank)
         super().__init__(spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT))
 
+    @classmethod
+    def describing(cls, spec: ConvolutionSpec, spatial_rank: int) -> ConvolutionDescriptor:
+        """Return a descriptor of a spec, for images with so many axes."""
+        return cls(spec, spatial_rank=spatial_rank)
+
     def _set(self, spec: ConvolutionSpec) -> None:
         padding, stride, dilation = spec.steps(self._spatial_rank)
         if self._spatial_rank == 1:  # one pixel high
@@ -96,9 +101,26 @@ class ConvolutionDescriptor(NativeObject):
         self.api.cudnnSetConvolutionMathType(self.ptr, kind)
         self._spec = self._spec.replace(math_type=kind)
 
-    def read_back(self) -> ConvolutionSpec:
-        """Return what cuDNN holds (`cudnnGetConvolutionNdDescriptor` and its companions)."""
-        return read_convolution_spec(self.api, self.ptr)
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> ConvolutionSpec:
+        """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
+        rank, mode, compute = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        groups, math, reorder = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        padding, stride, dilation = (c_ints([0] * MAX_SPATIAL_RANK) for _ in range(3))
+        api.cudnnGetConvolutionNdDescriptor(native, MAX_SPATIAL_RANK, rank, padding, stride, dilation, mode, compute)
+        api.cudnnGetConvolutionGroupCount(native, groups)
+        api.cudnnGetConvolutionMathType(native, math)
+        api.cudnnGetConvolutionReorderType(native, reorder)
+        return ConvolutionSpec(
+            padding[: rank.value],
+            stride[: rank.value],
+            dilation[: rank.value],
+            groups.value,
+            mode=ConvolutionMode(mode.value),
+            compute_type=DataType(compute.value),
+            math_type=MathType(math.value),
+            reorder_type=ReorderType(reorder.value),
+        )
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the output's shape as cuDNN computes it (`cudnnGetConvolutionNdForwardOutputDim`).
@@ -115,24 +137,3 @@ class ConvolutionDescriptor(NativeObject):
         self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)
         shape = tuple(dims)
         return (*shape[:2], shape[3]) if x.spec.rank == 3 else shape
-
-
-def read_convolution_spec(api: CudnnApi, native: Any) -> ConvolutionSpec:
-    """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
-    rank, mode, compute = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    groups, math, reorder = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    padding, stride, dilation = (c_ints([0] * MAX_SPATIAL_RANK) for _ in range(3))
-    api.cudnnGetConvolutionNdDescriptor(native, MAX_SPATIAL_RANK, rank, padding, stride, dilation, mode, compute)
-    api.cudnnGetConvolutionGroupCount(native, groups)
-    api.cudnnGetConvolutionMathType(native, math)
-    api.cudnnGetConvolutionReorderType(native, reorder)
-    return ConvolutionSpec(
-        padding[: rank.value],
-        stride[: rank.value],
-        dilation[: rank.value],
-        groups.value,
-        mode=ConvolutionMode(mode.value),
-        compute_type=DataType(compute.value),
-        math_type=MathType(math.value),
-        reorder_type=ReorderType(reorder.value),
-    )

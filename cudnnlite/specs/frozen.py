@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+SPECS: dict[str, type[FrozenSpec]] = {}  # by name, as files have it
+
 
 class FrozenSpec:
     """A frozen dataclass that sets its fields once and computes its hash once.
@@ -16,6 +18,9 @@ class FrozenSpec:
 
     _hash: int
     _key: tuple[Any, ...]
+
+    def __init_subclass__(cls) -> None:
+        SPECS[cls.__name__] = cls
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""

@@ -20,7 +20,8 @@ from cudnnlite.autotune.claims import Claim
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .problems import Problem as Case
 from .test_plan import count_calls
@@ -132,7 +133,7 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.operations.problem import ConvolutionForwardProblem
+        from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
         problem = ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
             try:
@@ -148,7 +149,7 @@ def test_two_programs_at_once_double_nothing_and_lose_nothing(device: Any, path:
         import sys
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.operations.problem import ConvolutionForwardProblem
+        from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
         problems = [ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((k, 4, 3, 3)))
                     for k in (2, 3, 5, 6)]
         tuning = tune_model(problems, device=sys.argv[2], cache=sys.argv[1], workers=1)

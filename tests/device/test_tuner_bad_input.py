@@ -15,7 +15,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.choice import get_device
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .problems import PATTERN, Problem, fill, memory_of
 from .test_plan import count_calls

@@ -25,8 +25,9 @@ from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.tunings import lines_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem_list import summary
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 

@@ -23,7 +23,7 @@ LAYERS = (
     ("operations.__init__", "operations.rnn.__init__", "operations.operation", "operations.problem",
      "operations.problem_list", "operations.recording", "operations.rnn.cells", "operations.rnn.equations",
      "operations.rnn.formats", "search.results", "search.accuracy"),
-    ("devices.device", "devices.foreign", "devices.storage"),
+    ("devices.device", "devices.foreign", "devices.storage", "search.timing_policy"),
     ("devices.cuda", "emulated"),
     ("devices.choice",),
     ("devices",),

@@ -23,6 +23,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.errors import TuningWarning
+from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 
@@ -392,17 +393,16 @@ def test_a_model_file_is_read(one, path, tmp_path):
         tune_model(tmp_path / "absent.onnx", cache=path)
 
 
-class Other(Problem):
-    flops = 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ({"problems": problem()}, "problems="),
         ({"problems": None}, "problems=None"),
         ({"problems": [problem(), 7]}, "problem=7"),
-        ({"problems": [Other()]}, "cannot be tuned; allowed: ConvolutionForwardProblem, RNNForwardProblem"),
+        (
+            {"problems": [Problem(TRANSFORM, x=dnn.TensorSpec((1, 2, 3, 4)))]},
+            "cannot be tuned; allowed: ConvolutionForwardProblem, RNNForwardProblem",
+        ),
         ({"policy": "latency"}, "policy='latency'"),
         ({"executor": 7}, "executor=7"),
         ({"workers": 0}, "workers=0"),
