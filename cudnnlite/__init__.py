@@ -22,6 +22,7 @@ from cudnnlite.descriptors import (
     ConvolutionDescriptor,
     DropoutDescriptor,
     FilterDescriptor,
+    PoolingDescriptor,
     RNNDataDescriptor,
     RNNDescriptor,
     TensorDescriptor,
@@ -37,12 +38,16 @@ from cudnnlite.enums import (
     DataType,
     Determinism,
     MathType,
+    NanPropagation,
+    PoolingMode,
     ReorderType,
     RNNAlgo,
     RNNBiasMode,
     RNNDataLayout,
     RNNInputMode,
     RNNMode,
+    SoftmaxAlgorithm,
+    SoftmaxMode,
     Status,
     TensorFormat,
 )
@@ -82,6 +87,7 @@ from cudnnlite.operations.convolution import (
 )
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
@@ -90,8 +96,9 @@ from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, PoolingSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.version import __version__ as __version__
 
 __all__ = [
@@ -130,10 +137,14 @@ __all__ = [
     "MissingPackageError",
     "MixedLibrariesError",
     "ModelTuning",
+    "NanPropagation",
     "NoAlgorithmError",
     "NoDeviceError",
     "NotInitializedError",
     "NotSupportedError",
+    "PoolingDescriptor",
+    "PoolingMode",
+    "PoolingSpec",
     "ProblemList",
     "RNNAlgo",
     "RNNBiasMode",
@@ -153,6 +164,8 @@ __all__ = [
     "RNNWeights",
     "ReorderType",
     "SkippedNode",
+    "SoftmaxAlgorithm",
+    "SoftmaxMode",
     "Status",
     "SymbolNotFoundError",
     "TensorDescriptor",
@@ -179,11 +192,15 @@ __all__ = [
     "get_convolution_forward",
     "plan_convolution_forward",
     "plan_rnn",
+    "pooling_backward",
+    "pooling_forward",
     "problems_from_onnx",
     "raw",
     "record_problems",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
+    "softmax_backward",
+    "softmax_forward",
     "tune_model",
 ]

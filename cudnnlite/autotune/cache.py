@@ -158,10 +158,9 @@ class TuningCache:
         """
         if not isinstance(entry, TuningEntry):
             raise ArgumentError(f"entry={entry!r} is not a TuningEntry")
-        if entry.key.device.is_emulated:
-            raise ArgumentError(
-                f"entry of {entry.key.device.gpu}: times of the emulated device are not kept in a cache"
-            )
+        device = entry.key.device
+        if device.is_emulated:
+            raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
         record = record_of(entry)  # refuses what could not be read again
         with self._lock:
             self._require_open()
@@ -319,12 +318,8 @@ class TuningCache:
             self._recent.clear()
             if self._file is not None:
                 delete = f"DELETE FROM entries WHERE {condition}"
-                return (
-                    self._write(
-                        lambda connection: int(connection.execute(delete, parameters).rowcount), create=bool(self._kept)
-                    )
-                    or 0
-                )
+                count = self._write(lambda c: int(c.execute(delete, parameters).rowcount), create=bool(self._kept))
+                return count or 0
             gone = [text for text, entry in self._kept.items() if wanted.accepts(entry)]
             for text in gone:
                 del self._kept[text]

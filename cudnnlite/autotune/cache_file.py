@@ -165,7 +165,7 @@ class CacheFile:
                 return self._bar(str(unfit), create)
             if not unfit.is_blank:
                 try:
-                    aside = _set_aside(self.path, unfit.what)
+                    aside = set_aside(self.path, unfit.what)
                 except OSError as error:
                     return self._bar(f"{unfit}, and it cannot be set aside ({_told(error)})", create)
                 moved = f"{self.path} {unfit}; it is now {aside}, and a new cache is begun"
@@ -274,7 +274,7 @@ def _make_table(connection: sqlite3.Connection, records: Iterable[Record]) -> No
     insert(connection, records)
 
 
-def _set_aside(path: Path, what: str) -> Path:
+def set_aside(path: Path, what: str) -> Path:
     """Rename a file, with what SQLite keeps beside it, to a name that nothing has; return that."""
     for number in count(1):
         aside = path.with_name(f"{path.name}.{what}-{number}")

@@ -7,10 +7,11 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.locks import exclusive
 from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device, DeviceFacts
@@ -89,12 +90,17 @@ def is_like(gpu: DeviceFacts, like: tuple[str, str] | None) -> bool:
     return like is None or (gpu.name, gpu.compute_capability) == like
 
 
-def measuring_alone(device: Device) -> AbstractContextManager[None]:
-    """Return a context in which this thread alone, of all workers of this user on this host, measures on a GPU."""
-    if device.kind != "cuda":
-        return nullcontext()
+@contextmanager
+def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterator[None]:
+    """Let this thread alone, of all workers of this user on this host, and of all that use a cache, measure on a GPU."""
+    if device.times_mean_nothing:
+        yield
+        return
     uuid = device.facts().uuid
-    return exclusive(f"measuring on {uuid}", _path(uuid, "lock"))
+    # the first lock where processes share a temporary folder, the second where they share the cache
+    shared = nullcontext() if cache is None else cache.exclusive(uuid)
+    with exclusive(f"measuring on {uuid}", _path(uuid, "lock")), shared:
+        yield
 
 
 _this_thread = threading.local()  # its claim goes with it

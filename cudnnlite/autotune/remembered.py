@@ -24,7 +24,7 @@ class Remembered:
     policy : TuningPolicy
         Its workspace limit in bytes, as `TuningPolicy.within` returns it.
     device : DeviceIdentity
-        What was measured on.  Of the emulated device nothing is remembered.
+        What was measured on.  Of the emulated device nothing is remembered: no cache takes its times.
     memory : int
         Bytes of that device.
     """
@@ -40,7 +40,7 @@ class Remembered:
 
     def entry(self, problem: Problem) -> TuningEntry | None:
         """Return what is remembered of a problem, if anything."""
-        return None if self.device.is_emulated else self.cache.get(self.key(problem))
+        return self.cache.get(self.key(problem))
 
     def table(self, problem: Problem) -> AlgorithmTable | None:
         """Return the candidates that are remembered of a problem, the best first, if any are."""
@@ -48,7 +48,7 @@ class Remembered:
 
     def find(self, key: TuningKey) -> AlgorithmTable | None:
         """Return what is remembered under a key, the best first, if anything is."""
-        entry = None if self.device.is_emulated else self.cache.get(key)
+        entry = self.cache.get(key)
         if entry is None:
             return None
         timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"

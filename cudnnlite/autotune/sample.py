@@ -11,11 +11,8 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALIGNMENT, bytes_spec
 from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.search.timing_policy import DEFAULT_TIMING
 from cudnnlite.specs import TensorSpec
-
-# An odd number of values, so that no axis of a tensor repeats it.  It is copied over and over: what a GPU takes depends a
-# little on whether bits change, and not on whether they come again after a million values.
-_BLOCK = (1 << 20) + 7
 
 
 def random_array(
@@ -26,7 +23,7 @@ def random_array(
     Parameters
     ----------
     handle : Handle
-        Its device and stream.
+        Its device, stream, and the `random_values` of its `timing`.
     spec : TensorSpec
         Shape, dtype, strides; gaps are filled too.
     seed : int
@@ -39,14 +36,16 @@ def random_array(
     offset = alignment if alignment < ALIGNMENT else 0
     memory = arrays.empty(handle.device, handle.stream, bytes_spec(spec.nbytes + offset))
     array = arrays.part_of(memory, spec, offset)
-    fill_random(array, seed, scale=scale)
+    fill_random(array, seed, scale=scale, values=handle.timing.random_values)
     return array
 
 
-def fill_random(array: DeviceArray, seed: int, *, scale: float = 1.0) -> None:
-    """Overwrite an array, gaps included, with random values as in `random_array`."""
+def fill_random(
+    array: DeviceArray, seed: int, *, scale: float = 1.0, values: int = DEFAULT_TIMING.random_values
+) -> None:
+    """Overwrite an array, gaps included, with so many random values, as in `random_array`, over and over."""
     device, stream, nbytes = array.device, array.stream, array.nbytes
-    block = _random_bytes(array.spec, seed, scale)[:nbytes]
+    block = _random_bytes(array.spec, seed, scale, values)[:nbytes]
     if not nbytes:
         return
     device.copy_in(array.ptr, block, stream)
@@ -57,18 +56,18 @@ def fill_random(array: DeviceArray, seed: int, *, scale: float = 1.0) -> None:
         filled += step
 
 
-def _random_bytes(spec: TensorSpec, seed: int, scale: float) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _random_bytes(spec: TensorSpec, seed: int, scale: float, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     kind = numpy_dtype(spec.dtype)
     if kind.kind in "iu":
         low = -3 if kind.kind == "i" else 0
-        values = np.random.default_rng(seed).integers(low, 4, _BLOCK).astype(kind)
+        values = np.random.default_rng(seed).integers(low, 4, count).astype(kind)
     else:
-        values = (_normal(seed) * np.float32(scale)).astype(kind)
+        values = (_normal(seed, count) * np.float32(scale)).astype(kind)
     return values.view(np.uint8)
 
 
 @lru_cache(maxsize=3)  # a convolution's operands: of 23 layers these numbers took a third of the tuning
-def _normal(seed: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    values = np.random.default_rng(seed).standard_normal(_BLOCK, dtype=np.float32)
+def _normal(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    values = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
     values.flags.writeable = False
     return values

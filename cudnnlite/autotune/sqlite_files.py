@@ -108,7 +108,7 @@ def identity(path: Path, *, immutable: bool = False) -> tuple[object, ...] | Non
 @contextmanager
 def begun(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a file to make a cache in it; close it in the end."""
-    with closing(_connect(path, "rwc")) as connection:
+    with closing(connect(path, "rwc")) as connection:
         _prepare(connection)
         yield connection
 
@@ -125,7 +125,7 @@ def write_alone(path: Path, work: Callable[[sqlite3.Connection], object]) -> Non
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with closing(_connect(draft, "rwc")) as connection:
+        with closing(connect(draft, "rwc")) as connection:
             connection.execute("PRAGMA journal_mode = MEMORY")  # it is of no use unfinished
             connection.execute("PRAGMA synchronous = FULL")
             work(connection)
@@ -148,7 +148,7 @@ def _stop_wal(path: Path) -> None:
 
 
 def _checked(path: Path, mode: str, thorough: bool) -> sqlite3.Connection:
-    connection = _connect(path, mode)
+    connection = connect(path, mode)
     try:
         _check(connection, thorough)
         if mode == "rw":  # not before it is known to be ours
@@ -159,7 +159,8 @@ def _checked(path: Path, mode: str, thorough: bool) -> sqlite3.Connection:
         raise
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a file as it is: 'ro', 'rw', 'rwc' or 'immutable'."""
     how = "immutable=1" if mode == "immutable" else f"mode={mode}"
     connection = sqlite3.connect(
         f"file://{quote(os.fsencode(path))}?{how}",

@@ -125,11 +125,11 @@ class Tuner:
         self.policy = policy or TuningPolicy()
         self.measured = 0
         self._memory = handle.device.memory_info()[1]  # asked here: while a graph is recorded CUDA may not be asked
-        # what goes nowhere else: times of the emulated device, tables from which something is missing that may be there later
+        self._uses_cache = not handle.device.times_mean_nothing
+        # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later
         self._own: dict[TuningKey, AlgorithmTable] = {}
-        self._hopeless: dict[
-            TuningKey, AlgorithmTable
-        ] = {}  # nothing in them can be chosen: operations need not measure again
+        # nothing in them can be chosen: operations need not measure again
+        self._hopeless: dict[TuningKey, AlgorithmTable] = {}
         self._choices: OrderedDict[Hashable, AlgorithmResult] = OrderedDict()
         self._told: set[Problem] = set()
 
@@ -185,7 +185,7 @@ class Tuner:
             raise ArgumentError(f"operands={operands!r} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
-        with self._device_alone():
+        with measuring_alone(self.handle.device, self.cache):
             table = self._search(problem, policy, checked)
             self._remember(self._known(policy).key(problem, aligned), table)
         return table
@@ -272,10 +272,10 @@ class Tuner:
     def _look_up(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable | None:
         known = self._known(policy)
         key = known.key(problem, alignments)
-        return self._own.get(key) or known.find(key)
+        return self._own.get(key) or (known.find(key) if self._uses_cache else None)
 
     def _measure(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable:
-        with self._device_alone():
+        with measuring_alone(self.handle.device, self.cache):
             found = self._look_up(problem, alignments, policy)  # by somebody else, while this one waited
             if found is not None:
                 return found
@@ -307,23 +307,13 @@ class Tuner:
         if not any(row.ok for row in table):
             self._hopeless[key] = table
             return
-        if self.device.is_emulated or untried:
+        if untried or not self._uses_cache:
             self._own[key] = table
             return
         self._own.pop(key, None)
         now = datetime.now(timezone.utc).isoformat()
         entry = TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__)
         self.cache.put(entry)
-
-    @contextmanager
-    def _device_alone(self) -> Iterator[None]:
-        """Let no other tuner of this user measure on this device, or one with this cache measure the same."""
-        if self.device.is_emulated:
-            yield
-        else:
-            # the first lock where processes share a temporary folder, the second where they share the cache
-            with measuring_alone(self.handle.device), self.cache.exclusive(self.handle.device.facts().uuid):
-                yield
 
     def _why_not_now(self) -> str:
         """Return why nothing may be measured now; empty if it may."""

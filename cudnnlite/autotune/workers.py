@@ -25,7 +25,7 @@ from cudnnlite.search.results import AlgorithmTable
 
 # what says that a problem cannot be tuned, and nothing of the worker
 _ANSWERS = (CudnnError, DeviceMemoryError, NoAlgorithmError, ArgumentError)
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each machine, and after each start
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each machine, and after each start
 
 
 class CachePlace(NamedTuple):
@@ -48,18 +48,18 @@ class CachePlace(NamedTuple):
     @classmethod
     def of(cls, cache: TuningCache) -> CachePlace | None:
         """Return the place of a cache that others may write too; None if there is no such file."""
-        if not isinstance(cache.path, Path) or cache.read_only or not _machine()[1]:
+        if not isinstance(cache.path, Path) or cache.read_only or not this_machine()[1]:
             return None
         with suppress(OSError):
             cache.path.parent.mkdir(parents=True, exist_ok=True)
-            return cls(str(cache.path), _machine(), _identity(cache.path.parent))
+            return cls(str(cache.path), this_machine(), _identity(cache.path.parent))
         return None
 
     @property
     def is_here(self) -> bool:
         """Whether this process reaches the file by the path."""
         with suppress(OSError):
-            return self.machine == _machine() and self.folder == _identity(Path(self.path).parent)
+            return self.machine == this_machine() and self.folder == _identity(Path(self.path).parent)
         return False
 
 
@@ -189,9 +189,10 @@ def identify(device: str, token: str) -> tuple[DeviceIdentity, int]:
 
 
 @lru_cache(maxsize=1)
-def _machine() -> tuple[str, str]:
+def this_machine(boot_id: Path = BOOT) -> tuple[str, str]:
+    """Return host name and boot; the latter is empty where no file tells it."""
     try:
-        boot = _BOOT.read_text(encoding="ascii").strip()
+        boot = boot_id.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):
         boot = ""
     return os.uname().nodename, boot

@@ -7,6 +7,7 @@ from cudnnlite.descriptors.convolution import ConvolutionDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.filter import FilterDescriptor
 from cudnnlite.descriptors.native import DESCRIPTORS
+from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.descriptors.rnn import RNNDescriptor, read_rnn
 from cudnnlite.descriptors.rnn_data import RNNDataDescriptor, read_rnn_data_spec
 from cudnnlite.descriptors.tensor import TensorDescriptor, check_describable
@@ -16,6 +17,7 @@ __all__ = [
     "ConvolutionDescriptor",
     "DropoutDescriptor",
     "FilterDescriptor",
+    "PoolingDescriptor",
     "RNNDataDescriptor",
     "RNNDescriptor",
     "TensorDescriptor",

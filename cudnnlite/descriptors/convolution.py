@@ -10,7 +10,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.filter import FilterDescriptor
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.spatial import SpatialDescriptor
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -18,7 +18,7 @@ from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 
-class ConvolutionDescriptor(NativeObject, describes=ConvolutionSpec):
+class ConvolutionDescriptor(SpatialDescriptor, describes=ConvolutionSpec):
     """A `cudnnConvolutionDescriptor_t`.
 
     Parameters
@@ -55,6 +55,7 @@ class ConvolutionDescriptor(NativeObject, describes=ConvolutionSpec):
     _type = cudnnConvolutionDescriptor_t
     _create = "cudnnCreateConvolutionDescriptor"
     _destroy = "cudnnDestroyConvolutionDescriptor"
+    _missing = (0, 1, 1)
 
     def __init__(
         self,
@@ -72,25 +73,14 @@ class ConvolutionDescriptor(NativeObject, describes=ConvolutionSpec):
             spec = padding
         else:
             raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
-        self._spatial_rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
-        if self._spatial_rank not in range(1, MAX_SPATIAL_RANK + 1):
-            raise ArgumentError(f"spatial_rank={spatial_rank!r}; allowed: 1 to {MAX_SPATIAL_RANK}")
-        spec.steps(self._spatial_rank)
-        super().__init__(spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT))
-
-    @classmethod
-    def describing(cls, spec: ConvolutionSpec, spatial_rank: int) -> ConvolutionDescriptor:
-        """Return a descriptor of a spec, for images with so many axes."""
-        return cls(spec, spatial_rank=spatial_rank)
+        super().__init__(
+            spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT), spatial_rank
+        )
 
     def _set(self, spec: ConvolutionSpec) -> None:
-        padding, stride, dilation = spec.steps(self._spatial_rank)
-        if self._spatial_rank == 1:  # one pixel high
-            padding, stride, dilation = (0, *padding), (1, *stride), (1, *dilation)
-        assert spec.compute_type is not None
-        self.api.cudnnSetConvolutionNdDescriptor(
-            self.ptr, len(padding), c_ints(padding), c_ints(stride), c_ints(dilation), spec.mode, spec.compute_type
-        )
+        padding, stride, dilation = map(c_ints, self._steps)
+        kind = spec.compute_type or DataType.FLOAT
+        self.api.cudnnSetConvolutionNdDescriptor(self.ptr, len(padding), padding, stride, dilation, spec.mode, kind)
         self.api.cudnnSetConvolutionGroupCount(self.ptr, spec.groups)
         self.api.cudnnSetConvolutionMathType(self.ptr, spec.math_type)
         self.api.cudnnSetConvolutionReorderType(self.ptr, spec.reorder_type)

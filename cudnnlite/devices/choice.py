@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from cudnnlite.devices.device import Device, DeviceFacts
@@ -15,11 +16,6 @@ _HOW_TO_EMULATE = (
     f"To run on the emulated device (NumPy: right numbers, slow), set {DEVICE_VARIABLE}=emulated, or =auto to fall back to it, "
     'or use Handle(device="emulated")'
 )
-
-_devices: dict[tuple[str, int], Device] = {}
-_lock = threading.Lock()
-_told_fallback = False
-_forked_from_cuda = False
 
 
 def get_device(device: Any = None) -> Device:
@@ -47,25 +43,50 @@ def get_device(device: Any = None) -> Device:
         return found
     kind, index = parse_device(device, argument)
     try:
-        return _device("cuda" if kind == "auto" else kind, index)
+        return devices.get("cuda" if kind == "auto" else kind, index)
     except NoDeviceError as error:
         if kind != "auto":
             raise NoDeviceError(f"{error}. {_HOW_TO_EMULATE}") from error.__cause__
-        _tell_fallback(error)
-        return _device("emulated", 0)
+        devices.tell_fallback(error)
+        return devices.get("emulated", 0)
 
 
-def _device(kind: str, index: int) -> Device:
-    """Return the one object for that device, made when it is first asked for."""
-    if kind == "cuda" and _forked_from_cuda:
-        raise NoDeviceError(
-            "no CUDA device: this process was forked from one that used CUDA, which does not survive that; start processes "
-            'with multiprocessing.get_context("spawn")'
-        )
-    with _lock:
-        if (kind, index) not in _devices:
-            _devices[kind, index] = _make(kind, index)
-        return _devices[kind, index]
+class Devices:
+    """The devices of a process, one object for each, and what is said of them once a process.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the device of a kind, 'cuda' or 'emulated', and an index.
+    """
+
+    def __init__(self, make: Callable[[str, int], Device]) -> None:
+        self._make = make
+        self._made: dict[tuple[str, int], Device] = {}
+        self._lock = threading.Lock()
+        self._told_fallback = self._forked_from_cuda = False
+
+    def get(self, kind: str, index: int) -> Device:
+        """Return the one object for that device, made when it is first asked for."""
+        if kind == "cuda" and self._forked_from_cuda:
+            raise NoDeviceError(
+                "no CUDA device: this process was forked from one that used CUDA, which does not survive that; start "
+                'processes with multiprocessing.get_context("spawn")'
+            )
+        with self._lock:
+            if (kind, index) not in self._made:
+                self._made[kind, index] = self._make(kind, index)
+            return self._made[kind, index]
+
+    def tell_fallback(self, reason: NoDeviceError) -> None:
+        """Warn that the emulated device is taken, once."""
+        if not self._told_fallback:
+            self._told_fallback = True
+            warn_user(f"running on the emulated device: {reason}", RuntimeWarning)
+
+    def note_fork(self) -> None:
+        """Remember in a forked process that CUDA, which does not survive that, was in use."""
+        self._forked_from_cuda = any(kind == "cuda" for kind, _ in self._made)
 
 
 def visible_gpus() -> tuple[DeviceFacts, ...]:
@@ -93,7 +114,8 @@ def parse_device(device: Any, argument: str) -> tuple[str, int]:
     raise ArgumentError(f"{argument}={device!r} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
 
 
-def _make(kind: str, index: int) -> Device:
+def make_device(kind: str, index: int) -> Device:
+    """Return a device of its own: 'cuda' or 'emulated'."""
     if kind == "emulated":
         from cudnnlite.emulated.device import EmulatedDevice
 
@@ -103,17 +125,5 @@ def _make(kind: str, index: int) -> Device:
     return CudaDevice(index)
 
 
-def _note_fork() -> None:
-    """Remember in a forked process that CUDA, which does not survive that, was in use."""
-    global _forked_from_cuda  # noqa: PLW0603  (a fact of the process)
-    _forked_from_cuda = any(kind == "cuda" for kind, _ in _devices)
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
-def _tell_fallback(reason: NoDeviceError) -> None:
-    global _told_fallback  # noqa: PLW0603  ("says so once" is once a process)
-    if not _told_fallback:
-        _told_fallback = True
-        warn_user(f"running on the emulated device: {reason}", RuntimeWarning)
+devices = Devices(make_device)  # of this process
+os.register_at_fork(after_in_child=lambda: devices.note_fork())  # noqa: PLW0108  (whatever `devices` is by then)

@@ -33,6 +33,7 @@ class CudaDevice:
     """A CUDA device; see `cudnnlite.devices.device.Device`."""
 
     kind = "cuda"
+    times_mean_nothing = False
 
     def __init__(self, index: int) -> None:
         try:

@@ -63,6 +63,10 @@ class Device(Protocol):
     def needs_activation(self) -> bool:
         """Whether `activate` must run before each use, because other devices of its kind may be current."""
 
+    @property
+    def times_mean_nothing(self) -> bool:
+        """Whether its times say nothing of a GPU: no cache keeps them, and nobody need measure alone."""
+
     def facts(self) -> DeviceFacts:
         """Return what tells it from other devices."""
 

@@ -17,6 +17,7 @@ from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.errors import ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
+from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 from cudnnlite.specs.tensor import tensor_spec_of
 
 
@@ -70,6 +71,7 @@ class Handle(NativeObject):
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
     api: CudnnApi
+    timing: TimingPolicy = DEFAULT_TIMING  # how thoroughly searches on this handle measure; settable
 
     def __init__(
         self,

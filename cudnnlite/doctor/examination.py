@@ -114,7 +114,7 @@ class _Doctor:
         self._loaded, self._unasked = self._probe.step("library"), self._probe.step("cuda").get("message", "")
         self._state = CudaState("")
         if not self._unasked:
-            self._state = guarded("CUDA", lambda: _state(self._probe.step("cuda")), self._state)
+            self._state = guarded("CUDA", lambda: state_of(self._probe.step("cuda")), self._state)
         known: dict[str, tuple[str, ...]] = {}
         places: list[Place] = []
         copies: list[CudnnCopy] = []
@@ -158,7 +158,7 @@ class _Doctor:
             self._loaded.get("cudart", 0) // 1000,
             bool(self._state.devices) and kind != "emulated",
             self._mapped,
-            _search_path(self._loaded.get("path", "")),
+            search_path(self._loaded.get("path", "")),
             self._environment,
             self._cache_of_loader,
             tuple(self._places),
@@ -212,13 +212,13 @@ class _Doctor:
         return judge_cache(gather_cache(here, number))
 
 
-def _state(step: Mapping[str, Any]) -> CudaState:
+def state_of(step: Mapping[str, Any]) -> CudaState:
     """Return what the probe learnt of CUDA."""
     devices = tuple(DeviceFacts(*device) for device in step["devices"])
     return CudaState(**{name: step[name] for name in CudaState._fields if name != "devices"}, devices=devices)
 
 
-def _search_path(path: str) -> tuple[str, ...]:
+def search_path(path: str) -> tuple[str, ...]:
     """Return where the loader looks for what the parts of a libcudnn open."""
     from cudnnlite.doctor.elf import NotElfError, read_shared_library
 

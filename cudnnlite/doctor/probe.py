@@ -36,13 +36,13 @@ def main(descriptor: int, device: str, packages: list[str]) -> None:
     with open(descriptor, "w", encoding="utf-8", closefd=False) as out:
         for package in packages:
             _step(out, f"import {package}", partial(_import, package))
-        library = _step(out, "library", _load)
-        devices = _step(out, "cuda", _ask_cuda).get("devices")
+        library = _step(out, "library", load)
+        devices = _step(out, "cuda", ask_cuda).get("devices")
         if device.lower() == "auto":
             device = "cuda" if devices else "emulated"
         hopeless = "message" in library or (device.lower().startswith("cuda") and not devices)
         if device != "none" and not hopeless:
-            _step(out, "trial", partial(_convolve, device))
+            _step(out, "trial", partial(convolve, device))
 
 
 def _step(out: Any, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -79,7 +79,8 @@ def _import(package: str) -> dict[str, Any]:
     return {}
 
 
-def _load() -> dict[str, Any]:
+def load() -> dict[str, Any]:
+    """Load libcudnn, and return what it says of itself."""
     from cudnnlite._raw.api import CudnnApi
     from cudnnlite._raw.library import load_library
 
@@ -95,13 +96,14 @@ def _load() -> dict[str, Any]:
     }
 
 
-def _ask_cuda() -> dict[str, Any]:
+def ask_cuda() -> dict[str, Any]:
+    """Return what CUDA says, without using a device."""
     from cudnnlite.devices.cuda import cuda_state
 
     return cuda_state()._asdict()
 
 
-def _convolve(name: str) -> dict[str, Any]:
+def convolve(name: str) -> dict[str, Any]:
     """Convolve ones with ones: 18 at each place; nearly so, where the algorithm is Winograd's or FFT."""
     import numpy as np
 

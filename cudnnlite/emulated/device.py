@@ -66,6 +66,11 @@ class EmulatedDevice:
     def __repr__(self) -> str:
         return f"<emulated:{self.index}>"
 
+    @property
+    def times_mean_nothing(self) -> bool:
+        """True; but not where a subclass passes for a GPU."""
+        return self.kind == "emulated"
+
     def facts(self) -> DeviceFacts:
         """Return what it is."""
         return DeviceFacts(self.name, "", "", f"emulated:{self.index}")

@@ -13,9 +13,8 @@ from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times
 from cudnnlite.search.results import AlgorithmResult, within_noise
 from cudnnlite.sizes import format_size
 
-MOST_CHARTED = (
-    40  # the problems that take the most time have charts; with them for hundreds the page would be tens of MB
-)
+# the problems that take the most time have charts; with them for hundreds the page would be tens of MB
+MOST_CHARTED = 40
 _NONE = "–"
 
 
@@ -74,7 +73,7 @@ def render(
         overview = _overview(tunings, policy) if len(tunings) > 1 else []
     page: str = environment.get_template("report.html").render(
         heading=_heading(tunings, facts),
-        emulated=_is_emulated(tunings, facts),
+        emulated="emulated" in " ".join([str(facts.get("device")), *(t.table.timing for t in tunings)]).lower(),
         tiles=_tiles(tunings, policy),
         facts=_named(facts, leave_out="policy"),
         policy=_named(policy),
@@ -89,10 +88,6 @@ def render(
 def _heading(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> str:
     what = printable(tunings[0].title) if len(tunings) == 1 else f"{len(tunings)} problems"
     return f"{what} on {facts['device']}" if facts.get("device") else what
-
-
-def _is_emulated(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> bool:
-    return any("emulated" in str(text).lower() for text in (facts.get("device"), *(t.table.timing for t in tunings)))
 
 
 def _named(values: Mapping[str, Any], leave_out: str = "") -> list[tuple[str, str]]:
@@ -128,9 +123,8 @@ def _tiles(tunings: Sequence[TunedProblem], policy: Policy) -> list[tuple[str, s
         tiles.append(("workspace", format_size(max(row.workspace for row in chosen))))
     if len(tunings) > 1:
         remembered = sum(tuned.from_cache for tuned in tunings)
-        tiles.append(
-            ("problems, " + (f"{remembered} from the cache" if remembered else "all measured"), str(len(tunings)))
-        )
+        origin = f"{remembered} from the cache" if remembered else "all measured"
+        tiles.append((f"problems, {origin}", str(len(tunings))))
     if len(chosen) < len(tunings):
         tiles.append(("without an algorithm", str(len(tunings) - len(chosen))))
     return tiles
@@ -156,18 +150,10 @@ def _summary(tunings: Sequence[TunedProblem], policy: Policy) -> Table:
             cells += [Cell("none", "name failed"), *[Cell(_NONE, head.kind) for head in heads[3:]]]
         else:
             times = [row.time_ms, *([cost(row, policy)] if calls else [])]
-            cells += [
-                Cell(str(row.algorithm), "name"),
-                Cell(str(row.math_type), "name"),
-                Cell(row.layout or "as given", "name"),
-            ]
+            cells += [Cell(name, "name") for name in (str(row.algorithm), str(row.math_type), row.layout or "as given")]
             cells += [Cell(_NONE if ms is None else each.text(ms), "number") for ms in times]
-            cells += [
-                Cell(format_size(row.workspace), "number"),
-                Cell(_small(row.error), "number"),
-                _runner_up(tuned, policy),
-            ]
-            cells.append(Cell(_NONE if total is None else whole.text(total), "number"))
+            cells += [Cell(format_size(row.workspace), "number"), Cell(_small(row.error), "number")]
+            cells += [_runner_up(tuned, policy), Cell(_NONE if total is None else whole.text(total), "number")]
         rows.append(cells)
     foot = None
     if len(tunings) > 1:
@@ -187,20 +173,17 @@ def _runner_up(tuned: TunedProblem, policy: Policy) -> Cell:
     least, each = cost(tuned.chosen, policy), cost(row, policy)
     apart = f"+{(each / least - 1) * 100:.1f} %" if least and each is not None else ""
     close = within_noise(row, tuned.chosen, latency=policy.get("objective") == "latency")
-    how = ", ".join(
-        part for part in (str(row.math_type), row.layout, apart, "within the noise" if close else "") if part
-    )
-    return Cell(str(row.algorithm), "name", "", how)
+    how = (str(row.math_type), row.layout, apart, "within the noise" if close else "")
+    return Cell(str(row.algorithm), "name", "", ", ".join(part for part in how if part))
 
 
 def _section(number: int, tuned: TunedProblem, policy: Policy, charted: bool) -> Section:
     title = printable(tuned.title)
-    charts = []
-    if charted:
-        charts = [
-            _chart(plot_times, tuned, f"t{number}", "Times", f"Bar chart of the candidates' times for {title}"),
-            _chart(plot_pareto, tuned, f"w{number}", "Time against workspace", f"Time against workspace for {title}"),
-        ]
+    plots = (
+        (plot_times, f"t{number}", "Times", f"Bar chart of the candidates' times for {title}"),
+        (plot_pareto, f"w{number}", "Time against workspace", f"Time against workspace for {title}"),
+    )
+    charts = [_svg(plot(tuned.table, chosen=tuned.chosen), *told) for plot, *told in plots if charted]
     left_out = f"Charts: only of the {MOST_CHARTED} problems that take the most time."
     calls = f"{tuned.count} calls in the model; " if tuned.count > 1 else ""
     return Section(
@@ -261,10 +244,6 @@ def _charted(tunings: Sequence[TunedProblem], policy: Policy) -> set[int]:
     timed = [number for number, tuned in enumerate(tunings) if timed_rows(tuned.table)]
     timed.sort(key=lambda number: -(tunings[number].total_ms(policy) or 0.0))
     return set(timed[:MOST_CHARTED])
-
-
-def _chart(plot: Callable[..., Any], tuned: TunedProblem, name: str, caption: str, label: str) -> tuple[str, Any]:
-    return _svg(plot(tuned.table, chosen=tuned.chosen), name, caption, label)
 
 
 def _overview(tunings: Sequence[TunedProblem], policy: Policy) -> list[tuple[str, Any]]:

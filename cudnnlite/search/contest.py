@@ -12,7 +12,7 @@ from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
 from cudnnlite.operations import recording
 from cudnnlite.search.results import AlgorithmResult, within_noise
-from cudnnlite.search.timing import GIVE_UP, CallTime, Stopwatch, Timing
+from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
 
@@ -23,7 +23,7 @@ class Contest:
     Parameters
     ----------
     handle : Handle
-        On a stream that can be recorded; see `own_stream`.
+        On a stream that can be recorded; see `own_stream`.  Its `timing` says how thoroughly they are timed.
     latency : bool
         Whether the time of an eager call decides, instead of the device's time.
     flush_l2 : bool
@@ -32,7 +32,8 @@ class Contest:
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
         self._latency = latency
-        self._stopwatch = Stopwatch(handle.device, handle.stream, eager=latency, flush_l2=flush_l2)
+        self._give_up = handle.timing.give_up
+        self._stopwatch = Stopwatch(handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2)
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._firsts: dict[Hashable, float] = {}
         self.replayed = False
@@ -59,7 +60,7 @@ class Contest:
         keys = list(self._works)
         firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])
         self._firsts.update(zip(keys, firsts, strict=True))
-        given_up = f"not repeated: more than {GIVE_UP:g} times the best"
+        given_up = f"not repeated: more than {self._give_up:g} times the best"
         worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
         repeated: set[Hashable] = set()
         while worth:
@@ -69,7 +70,7 @@ class Contest:
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
             best = min(_deciding_ms(rows[key], self._latency) or 0.0 for key in repeated)
-            worth = [key for key in keys if key not in repeated and self._firsts[key] <= GIVE_UP * best]
+            worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
             if key not in repeated:
                 rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=_joined(rows[key].remark, given_up))

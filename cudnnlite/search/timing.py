@@ -14,24 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from cudnnlite.devices.device import Device
+from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
 Work = Callable[[], object]
 SampleT = TypeVar("SampleT")
-
-GIVE_UP = 3.0  # work whose first run takes so many times the best one is not run again
-_LOADING_MS = 50.0  # what a first run may spend on the host and on loading kernels (12 ms were seen)
-_ALWAYS_MS = 0.03  # what launching a graph may take: less than this is never given up
-_ROUNDS = 9
-_CLOSE = 1.05  # what lies within so many times the best, or within its own noise of it, is taken in further rounds
-_FURTHER_ROUNDS = 18
-_MOST_FURTHER = 4  # times so many, as long as the best one's quartiles lie further apart than `_CLOSE` says
-_SAMPLE_MS = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
-_MOST_REPEATS = 64
-_LEAST_ROUNDS = 3
-_MOST_SECONDS = 5.0  # after which no round begins, but for the least
-_CALLS_MS = 2.0  # as many calls as take about so long are made one after the other
-_MOST_CALLS = 20  # far fewer than fill the launch queue, where a call would wait for the device
-_L2_BYTES = 256 << 20  # more than the second-level cache of any GPU
 
 
 class Timing(NamedTuple):
@@ -82,6 +68,8 @@ class Stopwatch:
         Where the work runs.
     stream : stream object
         What it is enqueued on; not the legacy default stream, which cannot be recorded.
+    policy : TimingPolicy
+        How thoroughly.
     seed : int
         Of the shuffling.
     eager : bool
@@ -92,13 +80,20 @@ class Stopwatch:
     """
 
     def __init__(
-        self, device: Device, stream: Any, *, seed: int = 0, eager: bool = False, flush_l2: bool = False
+        self,
+        device: Device,
+        stream: Any,
+        policy: TimingPolicy = DEFAULT_TIMING,
+        *,
+        seed: int = 0,
+        eager: bool = False,
+        flush_l2: bool = False,
     ) -> None:
-        self._device, self._stream = device, stream
+        self._device, self._stream, self._policy = device, stream, policy
         self._eager = eager
         self._random = random.Random(seed)
         self._best_first = float("inf")
-        self._flushed = device.allocate(_L2_BYTES, stream) if flush_l2 else None
+        self._flushed = device.allocate(policy.l2_bytes, stream) if flush_l2 else None
 
     def first(self, work: Work) -> float:
         """Run a piece of work once, as it is, and return its milliseconds."""
@@ -110,15 +105,15 @@ class Stopwatch:
         """Return about how many milliseconds each takes, after a second look where the first run says little.
 
         A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
-        that took less than `_LOADING_MS` is recorded, and replayed once.  Where eager calls count it is run again instead;
-        also where it cannot be recorded, if it took more than `GIVE_UP` times the best.
+        that took less than `loading_ms` is recorded, and replayed once.  Where eager calls count it is run again instead;
+        also where it cannot be recorded, if it took more than `give_up` times the best.
         """
         looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
         self._best_first = min([self._best_first, *looked])
         return looked
 
     def _second(self, work: Work, first_ms: float) -> float:
-        if first_ms >= _LOADING_MS:
+        if first_ms >= self._policy.loading_ms:
             return first_ms
         recorded = None if self._eager else self._device.capture(work, self._stream)
         if recorded is not None:
@@ -130,11 +125,11 @@ class Stopwatch:
 
     def is_worth(self, first_ms: float) -> bool:
         """Tell whether work that took so long may still turn out to be the best."""
-        return first_ms <= max(self._limit, _ALWAYS_MS)
+        return first_ms <= max(self._limit, self._policy.always_ms)
 
     @property
     def _limit(self) -> float:
-        return GIVE_UP * self._best_first
+        return self._policy.give_up * self._best_first
 
     def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds.
@@ -153,10 +148,11 @@ class Stopwatch:
         def measure(index: int) -> float:
             launch, repeats, _ = samples[index]
             if self._flushed is not None:
-                self._device.fill(int(self._flushed.handle), _L2_BYTES, 0, self._stream)
+                self._device.fill(int(self._flushed.handle), self._policy.l2_bytes, 0, self._stream)
             return self._device.elapsed_ms(launch, self._stream) / repeats
 
-        taken = self._rounds(measure, len(works), _ROUNDS, _FURTHER_ROUNDS, float)
+        policy = self._policy
+        taken = self._rounds(measure, len(works), policy.rounds, policy.further_rounds, float)
         return [_summary(times, replayed) for times, (_, _, replayed) in zip(taken, samples, strict=True)]
 
     def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
@@ -171,8 +167,10 @@ class Stopwatch:
         thorough : bool
             Whether the choice will depend on it: more rounds.
         """
+        policy = self._policy
         counts = [
-            max(1, min(_MOST_CALLS, round(_CALLS_MS / max(ms, 1e-3)))) for _, ms in zip(works, times_ms, strict=True)
+            max(1, min(policy.most_calls, round(policy.calls_ms / max(ms, 1e-3))))
+            for _, ms in zip(works, times_ms, strict=True)
         ]
 
         def measure(index: int) -> CallTime:
@@ -186,7 +184,7 @@ class Stopwatch:
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
-        rounds, further = (_ROUNDS, _FURTHER_ROUNDS) if thorough else (3, 0)
+        rounds, further = (policy.rounds, policy.further_rounds) if thorough else (3, 0)
         taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
         return [_call_time(samples) for samples in taken]
 
@@ -207,11 +205,11 @@ class Stopwatch:
         """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
         taken: list[list[SampleT]] = [[] for _ in range(count)]
 
-        deadline = time.perf_counter() + _MOST_SECONDS
+        deadline = time.perf_counter() + self._policy.most_seconds
 
         def take(order: list[int], rounds: int) -> None:
             for _ in range(rounds):
-                if len(taken[order[0]]) >= _LEAST_ROUNDS and time.perf_counter() > deadline:
+                if len(taken[order[0]]) >= self._policy.least_rounds and time.perf_counter() > deadline:
                     return
                 self._random.shuffle(order)
                 for index in order:
@@ -219,17 +217,18 @@ class Stopwatch:
 
         if count:
             take(list(range(count)), rounds)
-        for _ in range(_MOST_FURTHER if further else 0):
+        near = self._policy.close
+        for _ in range(self._policy.most_further if further else 0):
             middles = [_quartiles(list(map(value, samples))) for samples in taken]
             best = min(middles, key=lambda quartiles: quartiles[1], default=(0.0, 0.0, 0.0))
-            close = [index for index, (low, median, _) in enumerate(middles) if min(low, median / _CLOSE) <= best[1]]
-            if len(close) < 2 or (len(taken[close[0]]) > rounds and best[2] - best[0] <= (_CLOSE - 1) * best[1]):
+            close = [index for index, (low, median, _) in enumerate(middles) if min(low, median / near) <= best[1]]
+            if len(close) < 2 or (len(taken[close[0]]) > rounds and best[2] - best[0] <= (near - 1) * best[1]):
                 break
             take(close, further)
         return taken
 
     def _sample(self, work: Work, first_ms: float) -> tuple[Work, int, bool]:
-        repeats = max(1, min(_MOST_REPEATS, round(_SAMPLE_MS / max(first_ms, 1e-3))))
+        repeats = max(1, min(self._policy.most_repeats, round(self._policy.sample_ms / max(first_ms, 1e-3))))
         if self._flushed is not None:
             repeats = 1
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar, TypeVar
+
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType
+
+SpecT = TypeVar("SpecT", bound="FrozenSpec")
+_NOTHING = object()
 
 SPECS: dict[str, type[FrozenSpec]] = {}  # by name, as files have it
 
@@ -18,6 +24,7 @@ class FrozenSpec:
 
     _hash: int
     _key: tuple[Any, ...]
+    _defaults: ClassVar[dict[str, Any]] = {}  # what need not be shown
 
     def __init_subclass__(cls) -> None:
         SPECS[cls.__name__] = cls
@@ -38,6 +45,15 @@ class FrozenSpec:
     def from_values(cls, values: dict[str, Any]) -> Any:
         """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names."""
         return cls(**values)
+
+    def replace(self: SpecT, **changes: Any) -> SpecT:
+        """Return a copy with some fields changed."""
+        return type(self).from_values(self.values() | changes)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in self.values().items() if value != self._defaults.get(name, _NOTHING)}
+        names = {name: dtype_name(v) if isinstance(v, DataType) else getattr(v, "name", v) for name, v in shown.items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in names.items())})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

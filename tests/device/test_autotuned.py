@@ -24,7 +24,7 @@ from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case
 from .test_plan import count_calls
 from .test_rnn_plan import LENGTHS, Network
-from .test_tuner import FIND, FORWARD, HEURISTIC, RNN_FORWARD, W, X, forward_calls, hurry, misaligned, problem_of
+from .test_tuner import FIND, FORWARD, HEURISTIC, QUICK, RNN_FORWARD, W, X, forward_calls, hurry, misaligned, problem_of
 
 A, M, R = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.RNNAlgo
 FIRST = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA)
@@ -564,10 +564,8 @@ def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> No
     assert tuner.measured == 3
 
 
-def test_sequences_of_many_lengths_are_measured_a_few_times(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", 0)  # nothing is compiled
+def test_sequences_of_many_lengths_are_measured_a_few_times(handle: dnn.Handle) -> None:
+    handle.timing = QUICK._replace(on_chip=0)  # nothing is compiled
     most = 24
     network = Network(handle, "tanh", steps=most, batch=2)
     with dnn.autotuned(handle, cache=":memory:") as tuner:

@@ -18,6 +18,8 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
+from cudnnlite.operations.rnn.search import why_too_large
+from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import memory_of
 from .test_memory import used
@@ -254,7 +256,7 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     (cell, options), nbytes = MATRICES[name]
     network = Network(handle, cell, **options)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
-    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", nbytes)
+    handle.timing = TimingPolicy(on_chip=nbytes)
     found = network.find()
     (row,) = (row for row in found if row.algorithm.name == "PERSIST_DYNAMIC")
     assert row.why_not.startswith("not compiled: a layer's recurrent matrices take ")
@@ -262,7 +264,7 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     assert builds == []
     assert len(found) == 4
     assert_best_is_right(network, found)
-    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", nbytes + 1)
+    handle.timing = TimingPolicy(on_chip=nbytes + 1)
     found = network.find()
     assert not any(row.why_not.startswith("not compiled: a layer's") for row in found)
     assert len(builds) == 1
@@ -270,7 +272,7 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
 
 def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(handle)
-    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", 0)
+    handle.timing = TimingPolicy(on_chip=0)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
     found = network.find(algorithms=["persist_dynamic"])
     assert found[0].ok
@@ -280,10 +282,9 @@ def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: p
 
 def test_what_fits_on_the_chip_of_an_h200() -> None:
     """132 multiprocessors have 484 KiB each; 15 problems with 64 MiB and more took 4.6 to 51 times the time of the best."""
-    from cudnnlite.operations.rnn.search import _why_too_large
 
     def told(hidden_size: int, dtype: str = "float32", cell: str = "lstm") -> str:
-        return _why_too_large(dnn.RNNSpec(cell, 16, hidden_size, dtype=dtype))
+        return why_too_large(dnn.RNNSpec(cell, 16, hidden_size, dtype=dtype), TimingPolicy().on_chip)
 
     assert told(2047) == ""
     assert "take 64 MiB, and what can be kept on the chip is below 64 MiB" in told(2048)

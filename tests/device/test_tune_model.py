@@ -25,6 +25,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .problems import Problem as Case
 from .test_plan import count_calls
+from .test_tuner import hurry
 
 FMA = dnn.ConvolutionSpec(1, math_type="fma")
 W = {channels: (channels, 4, 3, 3) for channels in (2, 3, 5, 6)}
@@ -56,9 +57,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few samples do, in this process: how well times are taken is tested elsewhere."""
-    for name, value in (("_ROUNDS", 2), ("_FURTHER_ROUNDS", 0), ("_SAMPLE_MS", 0.0), ("_MOST_CALLS", 1)):
-        monkeypatch.setattr(f"cudnnlite.search.timing.{name}", value)
-    monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 4099)
+    hurry(monkeypatch)
 
 
 def check(tuning: ModelTuning, device: Any) -> None:

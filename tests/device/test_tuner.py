@@ -19,6 +19,7 @@ from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
 from .problems import Problem as Case
@@ -43,12 +44,12 @@ ALLOWED = {
     "TENSOR_OP_ALLOW_CONVERSION": {"TENSOR_OP_ALLOW_CONVERSION", "DEFAULT", "TENSOR_OP", "FMA"},
 }
 
+QUICK = TimingPolicy(rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20, random_values=4099)
+
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let few samples do: how well times are taken is tested elsewhere."""
-    for name, value in (("_ROUNDS", 2), ("_FURTHER_ROUNDS", 0), ("_SAMPLE_MS", 0.0), ("_MOST_CALLS", 1)):
-        monkeypatch.setattr(f"cudnnlite.search.timing.{name}", value)
-    monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 4099)
+    """Let few samples do, on every handle: how well times are taken is tested elsewhere."""
+    monkeypatch.setattr(dnn.Handle, "timing", QUICK)
 
 
 @pytest.fixture(autouse=True)
@@ -272,8 +273,7 @@ def test_the_objective_orders_them(handle: dnn.Handle, objective: str) -> None:
             assert 0 < row.host_us <= row.call_us
 
 
-def test_flushing_the_cache(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudnnlite.search.timing._L2_BYTES", 1 << 20)
+def test_flushing_the_cache(handle: dnn.Handle) -> None:
     before = used(handle.device)
     table = tuner_of(handle, flush_l2=True).tune(SMALL)
     assert "operands not in the cache" in table.timing
@@ -833,7 +833,7 @@ def test_everything_is_put_back(handle: dnn.Handle, monkeypatch: pytest.MonkeyPa
             patch.setattr(handle.device, "fill", fail)
             patch.setattr("cudnnlite.operations.rnn.search.RNNPlan.new_outputs", fail)
         elif where == "operands":
-            patch.setattr("cudnnlite.autotune.sample._random_bytes", fail)
+            patch.setattr("cudnnlite.autotune.sample.fill_random", fail)
         if where == "nowhere":
             assert other.tune(problem)[0].ok
         else:
@@ -861,12 +861,11 @@ def test_after_each_failure_the_handle_is_as_before(monkeypatch: pytest.MonkeyPa
     """Each C call of a search fails once: it is a row, or an error; then the handle works on, and nothing is left."""
     network = RNNForwardProblem(dnn.RNNSpec("tanh", 3, 4, math_type="fma"), dnn.RNNDataSpec((2, 2, 3)))
     problem = SMALL if kind == "convolution" else network
-    monkeypatch.setattr("cudnnlite.search.timing._ROUNDS", 1)
-    monkeypatch.setattr("cudnnlite.operations.rnn.search._ON_CHIP", 0)
     status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0
     while True:
         world, table, told = World(monkeypatch), None, None
         with dnn.Handle(world.device) as handle:
+            handle.timing = QUICK._replace(rounds=1, on_chip=0)
             tuner = tuner_of(handle)
             stream, chooser = handle.stream, object()
             handle.chooser = chooser
@@ -947,11 +946,11 @@ def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
     del work, recorded
 
 
-def test_random_operands_repeat_no_axis(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_operands_repeat_no_axis(handle: dnn.Handle) -> None:
     """Values are drawn once and copied over and over: no two channels, images or filters may be alike."""
     from cudnnlite.autotune.convolution import operands_of
 
-    monkeypatch.setattr("cudnnlite.autotune.sample._BLOCK", 1009)
+    handle.timing = TimingPolicy(random_values=1009)
     operands = operands_of(handle, SMALL)
     assert {name: array.spec.shape for name, array in operands.items()} == {"x": X, "w": W, "out": Y}
     for array in operands.values():

@@ -18,7 +18,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import HEADER_VERSION
 from cudnnlite.devices import plan_cache
 from cudnnlite.emulated.registry import IMPLEMENTATIONS
-from cudnnlite.search import timing
+from cudnnlite.search.timing_policy import TimingPolicy
 
 ROOT = Path(__file__).parents[2]
 EXPLANATION, CONTRIBUTING = ROOT / "docs" / "explanation", ROOT / "docs" / "contributing"
@@ -127,19 +127,19 @@ def test_the_deprecated_functions_that_we_call_are_listed():
 
 
 def test_the_numbers_of_the_method():
-    text = page("timing.md")
+    text, timing = page("timing.md"), TimingPolicy()
     for told in (
-        f"more than {timing.GIVE_UP:g} times the best",
-        f"less than {timing._ALWAYS_MS:g} ms",
-        f"({timing._MOST_REPEATS} at most)",
-        f"within {timing._CLOSE - 1:.0%} of the best",
-        f"{timing._FURTHER_ROUNDS} more, up to four times",
-        f"overwrites {timing._L2_BYTES >> 20} MiB",
+        f"more than {timing.give_up:g} times the best",
+        f"less than {timing.always_ms:g} ms",
+        f"({timing.most_repeats} at most)",
+        f"within {timing.close - 1:.0%} of the best",
+        f"{timing.further_rounds} more, up to four times",
+        f"overwrites {timing.l2_bytes >> 20} MiB",
         "about half a millisecond",
         "nine rounds",
     ):
         assert told in text, told
-    assert (timing._ROUNDS, timing._MOST_FURTHER, timing._SAMPLE_MS) == (9, 4, 0.5)
+    assert (timing.rounds, timing.most_further, timing.sample_ms) == (9, 4, 0.5)
 
 
 def benchmarks():

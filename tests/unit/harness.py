@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from pathlib import Path
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.check import status_error
@@ -97,6 +98,14 @@ def drop(holder):
     """Empty a list that holds the last reference, and collect what that leaves."""
     holder.clear()
     gc.collect()
+
+
+def pretend_file(monkeypatch, path, text):
+    """Let a file of the system say `text`, here too, where it says something else or is not there."""
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda self, *args, **kwargs: text if str(self) == path else read(self, *args, **kwargs)
+    )
 
 
 def run_python(code, *arguments, check=True, **environment):

@@ -1,9 +1,15 @@
-"""The checks before a commit are those of the CI script."""
+"""The checks before a commit are those of the CI script; and the tests replace nothing that is private."""
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = re.compile(r"\.venv/bin/(?!pip\b)\S.*")
@@ -30,3 +36,63 @@ def test_pre_commit_checks_what_ci_checks():
 
 def test_the_issue_template_asks_for_the_doctor():
     assert "cudnnlite doctor" in (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text()
+
+
+# ---------------------------------------------------------------- private names
+
+REPLACING = {"setattr", "delattr", "setitem", "delitem", "set_attribute", "set_item"}
+
+
+def is_private(name: str) -> bool:
+    """Tell whether a name, or a part of a dotted one, begins with one underscore."""
+    return any(re.match("_(?!_)", part) for part in name.split("."))
+
+
+def private_patches(source: str) -> Iterator[str]:
+    """Yield what replaces a private name: by `monkeypatch`, by an assignment, or in the code that another process runs."""
+    for node in ast.walk(ast.parse(source)):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in REPLACING:
+            targets = [*node.args[:2]]
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Name):
+            # (module, "name"), for one of these calls
+            targets = [each for each in node.elts[1:] if isinstance(each, ast.Constant)]
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            targets = [] if ast.unparse(node).startswith(("self.", "cls.")) else [node]
+        for part in (part for target in targets for part in ast.walk(target)):
+            name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "value", "")
+            # of a name that is put together nobody can tell
+            if isinstance(part, ast.JoinedStr) or (isinstance(name, str) and is_private(name)):
+                yield ast.unparse(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value:
+            with suppress(SyntaxError, ValueError):  # it is no code
+                yield from private_patches(textwrap.dedent(node.value))
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("monkeypatch.setattr(module, '_name', 1)", 1),
+        ("patch.setattr('cudnnlite.devices.choice._name', 1)", 1),
+        ("monkeypatch.setattr(f'cudnnlite.devices.{name}', 1)", 1),
+        ("monkeypatch.setattr(cache._file, 'read', None)", 1),
+        ("monkeypatch.setitem(module._names, 'a', 1)", 1),
+        ("broken = [(module, '_name'), (module, 'name')]", 1),
+        ("module._name = 1\nself._name = 2\nmodule.name = module._name", 1),
+        ('code = """\n    module._name = 1\n"""', 1),
+        ("monkeypatch.setattr(builtins, '__import__', refuse)", 0),
+        ("monkeypatch.setattr(module, 'name', lambda: other._name)", 0),
+    ],
+)
+def test_a_private_patch_is_seen(source: str, number: int) -> None:
+    assert len(list(private_patches(source))) == number
+
+
+def test_no_test_replaces_what_is_private() -> None:
+    """What a test needs to be another way is passed in, or has a public name."""
+    found = {
+        str(path.relative_to(ROOT)): patches
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != Path(__file__) and (patches := list(private_patches(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {}

@@ -31,6 +31,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
+from .pretend import Pretence
 from .tuning_entries import convolution, rows
 
 CONVOLUTION = ["--input", "2x2x4x4", "--filter", "2x2x1x1"]
@@ -356,13 +357,12 @@ def test_a_package_that_is_missing_is_told_before_anything_is_tuned(tuner, monke
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_anything_is_tuned(tuner, monkeypatch):
-    monkeypatch.setattr(cli_autotune, "_is_emulated", lambda _: False)
     monkeypatch.setattr(cli_autotune.os, "access", lambda *_: False)  # which root always may
-    result = autotune(*CONVOLUTION)
+    result = autotune(*CONVOLUTION, "--device", "cuda")
     assert result.exit_code == 1
     assert "default.sqlite cannot be written: give another --cache, --read-only-cache or --no-cache" in result.stderr
     assert tuner.listed is None
-    autotune(*CONVOLUTION, "--no-cache")
+    autotune(*CONVOLUTION, "--device", "cuda", "--no-cache")
     assert tuner.listed is not None
 
 
@@ -386,13 +386,12 @@ def test_a_damaged_default_cache_is_told_in_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_after_an_interrupt(tuner, monkeypatch, tmp_path, saves):
+def test_after_an_interrupt(tuner, tmp_path, saves):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli_autotune, "_is_emulated", lambda _: not saves)
     tuner.then = interrupt
-    result = autotune(*CONVOLUTION, *RNN)
+    result = autotune(*CONVOLUTION, *RNN, "--device", "cuda" if saves else "emulated")
     assert (result.exit_code, result.stdout) == (cli_common.INTERRUPTED, "")
     where = f"2 of 2 problems are saved in {tmp_path / 'default.sqlite'}; the same command goes on there"
     assert result.stderr.splitlines()[-1] == f"cudnnlite: interrupted: {where if saves else 'nothing is saved'}"
@@ -415,8 +414,8 @@ def test_a_layout_that_is_converted_is_named():
 def test_what_could_not_be_saved_is_not_called_saved(monkeypatch, tmp_path):
     """A full disk: the figures are printed, and the exit code says that something is missing."""
     monkeypatch.setattr(TuningCache, "unsaved", 1)
-    monkeypatch.setattr(cli_autotune, "_is_emulated", lambda device: False)
-    result = autotune(*CONVOLUTION, "--cache", str(tmp_path / "full.sqlite"))
+    Pretence(monkeypatch, tmp_path, "A")
+    result = autotune(*CONVOLUTION, "--device", "cuda", "--cache", str(tmp_path / "full.sqlite"))
     assert result.exit_code == 1
     assert f"1 problem could not be saved in {tmp_path / 'full.sqlite'}" in result.stderr
     assert "chosen" in result.stdout

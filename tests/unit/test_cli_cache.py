@@ -12,12 +12,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from cudnnlite._raw import library
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.keys import make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli import app
-from cudnnlite.cli import cache as cli_cache
+from cudnnlite.errors import LibraryNotFoundError
 from cudnnlite.operations.problem_list import summary
 
 from .tuning_entries import H100, H200, LATE, convolution, entry, rnn
@@ -57,7 +58,7 @@ def entries(path):
 
 
 def test_show(path, monkeypatch):
-    monkeypatch.setattr(cli_cache, "_cudnn_here", lambda: 92800)
+    monkeypatch.setattr(library, "load_library", lambda: library.Library("", "a test", 92800, None))
     before = path.read_bytes()
     result = run("show")
     assert result.exit_code == 0
@@ -118,7 +119,10 @@ def test_json(path):
 
 
 def test_without_a_libcudnn_nothing_is_marked(path, monkeypatch):
-    monkeypatch.setattr(cli_cache, "_cudnn_here", lambda: None)
+    def find():
+        raise LibraryNotFoundError("there is none")
+
+    monkeypatch.setattr(library, "load_library", find)
     result = run("show")
     assert ("*" in result.stdout, result.stderr) == (False, "")
 

@@ -10,6 +10,7 @@ from cudnnlite.operations import recording
 from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.operations.recording import record_problems
 from cudnnlite.search.contest import Contest, own_stream, ranked
+from cudnnlite.search.timing_policy import TimingPolicy
 
 from .test_problems import CONVOLUTION
 from .test_timing import Clock, Work
@@ -27,7 +28,7 @@ def clock(monkeypatch):
 
 def handle_of(clock):
     """What a contest needs of a handle."""
-    return SimpleNamespace(device=clock, stream=clock.stream)
+    return SimpleNamespace(device=clock, stream=clock.stream, timing=TimingPolicy())
 
 
 def row(name, **values):

@@ -26,6 +26,7 @@ from cudnnlite.doctor.child import Probe, read_probe, run_probe
 
 from . import tuning_files
 from .elf_files import write_copy
+from .harness import pretend_file
 from .tuning_entries import H200
 
 HERE = Path(load_library().path).resolve()
@@ -180,12 +181,12 @@ def test_lines_that_are_cut_off_are_left_out():
 )  # fmt: skip
 def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, tried):
     seen = []
-    monkeypatch.setattr(probe, "_ask_cuda", lambda: {"devices": devices})
-    monkeypatch.setattr(probe, "_convolve", lambda name: seen.append(name) or {})
+    monkeypatch.setattr(probe, "ask_cuda", lambda: {"devices": devices})
+    monkeypatch.setattr(probe, "convolve", lambda name: seen.append(name) or {})
     with open(tmp_path / "out", "w") as out:
         probe.main(out.fileno(), device, [])
         assert seen == ([] if tried is None else [tried])
-        monkeypatch.setattr(probe, "_load", lambda: dnn.DoesNotExist)
+        monkeypatch.setattr(probe, "load", lambda: dnn.DoesNotExist)
         probe.main(out.fileno(), device, [])
     assert len(seen) == (tried is not None), "nothing is tried without a library"
 
@@ -199,7 +200,7 @@ def test_what_the_trial_takes_for_right(monkeypatch, error, right):
             return np.full((1, 3, 3, 3), 18 + error, np.float32)
 
     monkeypatch.setattr(dnn, "convolution_forward", lambda *_: Output())
-    assert probe._convolve("emulated")["right"] is right
+    assert probe.convolve("emulated")["right"] is right
 
 
 # ---------------------------------------------------------------- what CUDA says
@@ -232,7 +233,7 @@ def fake_cuda(monkeypatch, driver, devices=()):
     package.bindings, package.core = bindings, core
     for name, module in {"cuda": package, "cuda.bindings": bindings, "cuda.bindings.driver": driver}.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(cuda_device, "_kernel_module", lambda: "580.65.06")
+    pretend_file(monkeypatch, "/sys/module/nvidia/version", "580.65.06\n")
 
 
 def test_the_state_of_cuda(monkeypatch):
@@ -453,8 +454,8 @@ def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
 
 @pytest.mark.parametrize(
     "broken",
-    [(child, "run_probe"), (places, "loader_cache"), (places, "all_places"), (copies, "find_copies"), (examination, "_state"),
-     (examination, "installed_version"), (examination, "_search_path")],
+    [(child, "run_probe"), (places, "loader_cache"), (places, "all_places"), (copies, "find_copies"), (examination, "state_of"),
+     (examination, "installed_version"), (examination, "search_path")],
     ids=lambda pair: pair[1],
 )  # fmt: skip
 def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):

@@ -11,7 +11,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ClosedError, Handle, NoDeviceError, ThreadError
-from cudnnlite.devices import choice as device_module
+from cudnnlite.devices import choice
 from cudnnlite.devices.choice import get_device
 from cudnnlite.emulated.device import EmulatedDevice
 
@@ -32,8 +32,7 @@ def no_gpu(monkeypatch):
             raise NoDeviceError(f"no CUDA device {index}: no driver")
 
     monkeypatch.setattr("cudnnlite.devices.cuda.CudaDevice", NoCuda)
-    monkeypatch.setattr(device_module, "_devices", {})
-    monkeypatch.setattr(device_module, "_told_fallback", False)
+    monkeypatch.setattr(choice, "devices", choice.Devices(choice.make_device))
     return made
 
 

@@ -1,6 +1,7 @@
 """Finding and loading libcudnn: the override, what is not there, what was there before, and mixtures of copies."""
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -69,44 +70,48 @@ def test_the_override_as_a_file_through_a_link(here, tmp_path):
 
 
 @pytest.fixture
-def nothing_loaded(monkeypatch):
-    monkeypatch.setattr(library, "_loaded", None)
+def fresh():
+    """The module as a process has it that has loaded nothing."""
+    spec = importlib.util.find_spec(library.__name__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_an_override_that_is_not_there(nothing_loaded, monkeypatch, tmp_path, kind):
+def test_an_override_that_is_not_there(fresh, monkeypatch, tmp_path, kind):
     wrong = tmp_path / "libcudnn.so.9" if kind == "file" else tmp_path
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(wrong))
     with pytest.raises(LibraryNotFoundError) as caught:
-        load_library()
+        fresh.load_library()
     assert str(caught.value) == f"CUDNNLITE_LIBCUDNN={wrong}: there is no file {tmp_path / 'libcudnn.so.9'}"
     assert isinstance(caught.value, ImportError)
-    assert library._loaded is None
+    assert fresh._loaded is None
 
 
-def test_an_override_that_is_no_library(nothing_loaded, monkeypatch, tmp_path):
+def test_an_override_that_is_no_library(fresh, monkeypatch, tmp_path):
     text = tmp_path / "libcudnn.so.9"
     text.write_text("not a library")
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(text))
     with pytest.raises(
         LibraryNotFoundError, match=r"libcudnn.so.9 \(found through CUDNNLITE_LIBCUDNN\) cannot be loaded"
     ):
-        load_library()
+        fresh.load_library()
 
 
-def test_an_override_that_is_another_library(nothing_loaded, monkeypatch):
+def test_an_override_that_is_another_library(fresh, monkeypatch):
     import _ctypes
 
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", _ctypes.__file__)
     with pytest.raises(LibraryNotFoundError, match=r"cannot be loaded as libcudnn: .*cudnnGetVersion"):
-        load_library()
+        fresh.load_library()
 
 
-def test_a_library_of_another_major_version(nothing_loaded, monkeypatch, here):
+def test_a_library_of_another_major_version(fresh, monkeypatch, here):
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(here))
     monkeypatch.setattr(ctypes, "CDLL", lambda path: type("Fake", (), {"cudnnGetVersion": FakeFunction(8907)}))
     with pytest.raises(LibraryError, match=r"cudnnlite needs cuDNN 9.x; .* is 8.9.7"):
-        load_library()
+        fresh.load_library()
 
 
 class FakeFunction:
@@ -123,7 +128,7 @@ class FakeFunction:
 
 
 @pytest.mark.parametrize("kind", ["DynamicLibNotFoundError", "RuntimeError"])
-def test_none_found(nothing_loaded, monkeypatch, kind):
+def test_none_found(fresh, monkeypatch, kind):
     from cuda import pathfinder
 
     def find(name):
@@ -133,20 +138,20 @@ def test_none_found(nothing_loaded, monkeypatch, kind):
     monkeypatch.delenv("CUDNNLITE_LIBCUDNN", raising=False)
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", find)
     with pytest.raises(LibraryNotFoundError) as caught:
-        load_library()
+        fresh.load_library()
     text = str(caught.value)
     for hint in ("nvidia-cudnn-cu12", "pip install", "CUDNN_PATH", "CUDNNLITE_LIBCUDNN", "conda"):
         assert hint in text
     assert caught.value.__cause__ is not None
 
 
-def test_a_failed_search_is_tried_again(nothing_loaded, monkeypatch):
+def test_a_failed_search_is_tried_again(fresh, monkeypatch):
     """What was not there may have been installed since."""
     with monkeypatch.context() as patch:
         patch.setenv("CUDNNLITE_LIBCUDNN", "/nowhere")
         with pytest.raises(LibraryNotFoundError):
-            load_library()
-    assert load_library().version // 10000 == 9
+            fresh.load_library()
+    assert fresh.load_library().version // 10000 == 9
 
 
 def test_it_is_loaded_once():
@@ -244,15 +249,15 @@ def fake(monkeypatch, tmp_path):
                 if self.broken and self.broken in path:
                     raise OSError(f"{path}: undefined symbol: x")
 
-            def version_check(cdll, name):
-                return 1002 if name in self.refused else 0
+            class Front:
+                def __getattr__(_, name):
+                    return FakeFunction(1002 if name in self.refused else 0)
 
             monkeypatch.setattr(
                 library, "mapped_cudnn_files", lambda: sorted([*self.strays, str(tmp_path / "libcudnn.so.9")])
             )
             monkeypatch.setattr(ctypes, "CDLL", open_library)
-            monkeypatch.setattr(library, "_version_check", version_check)
-            library._load_parts(Library(str(tmp_path / "libcudnn.so.9"), "a test", 92800, None))
+            library._load_parts(Library(str(tmp_path / "libcudnn.so.9"), "a test", 92800, Front()))
             return loaded
 
     return Fake()

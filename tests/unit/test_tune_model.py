@@ -459,7 +459,7 @@ def test_a_host_without_a_gpu_asks_a_worker_what_it_has(tmp_path, monkeypatch, p
         def call(*arguments):
             with monkeypatch.context() as patch:
                 patch.setenv("PRETEND_GPUS", "A")
-                patch.setattr(workers, "_machine", lambda: ("far", "boot"))
+                patch.setattr(workers, "this_machine", lambda: ("far", "boot"))
                 return function(*arguments)
 
         return call

@@ -14,6 +14,7 @@ import pytest
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
 from cudnnlite.autotune import cache as cache_module
+from cudnnlite.autotune import sqlite_files
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.cache_path import default_path
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
@@ -115,15 +116,21 @@ def test_what_another_cache_has_put_is_found(path):
 
 
 def test_what_is_at_hand_is_bounded_and_the_rest_is_in_the_file(path, monkeypatch):
+    reads, connect = [], sqlite_files.connect
+
+    def connect_and_listen(*arguments):
+        connection = connect(*arguments)
+        connection.set_trace_callback(reads.append)
+        return connection
+
     monkeypatch.setattr(cache_module, "RECENT", 3)
+    monkeypatch.setattr(sqlite_files, "connect", connect_and_listen)
     with TuningCache(path) as cache:
         for number in range(5):
             cache.put(entry(number))
         assert cache.get(entry(2).key) is cache.get(entry(2).key)
         cache.get(entry(0).key)  # now 3 is the oldest at hand, then 4, 2, 0 are left
-        reads = []
-        read = cache._file.read
-        monkeypatch.setattr(cache._file, "read", lambda *query: reads.append(query) or read(*query))
+        reads.clear()
         for number in (4, 2, 0):
             assert cache.get(entry(number).key) == entry(number)
         assert reads == []

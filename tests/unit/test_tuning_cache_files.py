@@ -118,8 +118,8 @@ def test_only_one_thread_sets_a_file_aside(path, monkeypatch):
         with TuningCache(path) as cache:
             cache.put(entry(number))
 
-    set_aside = cache_file._set_aside
-    monkeypatch.setattr(cache_file, "_set_aside", slowly)
+    set_aside = cache_file.set_aside
+    monkeypatch.setattr(cache_file, "set_aside", slowly)
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     with pytest.warns(TuningCacheWarning, match="damaged-1"):
         run(threads)
@@ -509,7 +509,7 @@ def test_a_file_that_cannot_grow(path, again):
 @pytest.fixture
 def full(monkeypatch):
     """Let files grow no more than to so many pages: a full disk, as SQLite reports it."""
-    connect = sqlite_files._connect
+    connect = sqlite_files.connect
 
     def limit(pages):
         def connect_to_little(path, mode):
@@ -518,7 +518,7 @@ def full(monkeypatch):
                 connection.execute(f"PRAGMA max_page_count = {pages}")
             return connection
 
-        monkeypatch.setattr(sqlite_files, "_connect", connect_to_little)
+        monkeypatch.setattr(sqlite_files, "connect", connect_to_little)
 
     return limit
 

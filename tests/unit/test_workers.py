@@ -25,11 +25,12 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
 from cudnnlite.autotune.workers import CachePlace, Task, identify, tune_task
+from cudnnlite.devices import choice
 from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import DeviceFacts
 
 from . import tunings
-from .harness import run_python
+from .harness import pretend_file, run_python
 from .pretend import Pretence, problem, rows_of
 
 TWO, ALIKE, MIXED = "AA", "AAA", "ABA"
@@ -163,15 +164,13 @@ def test_only_cuda_leaves_open_which_gpu(pretend):
 
 def test_auto_without_a_gpu_falls_back(monkeypatch):
     monkeypatch.setattr("cudnnlite.devices.cuda.all_facts", lambda: ())
-    monkeypatch.setattr("cudnnlite.devices.choice._devices", {})
-    monkeypatch.setattr("cudnnlite.devices.choice._told_fallback", False)
 
     def refuse(kind, index):
         if kind == "cuda":
             raise dnn.NoDeviceError("there is none")
         return "the emulated one"
 
-    monkeypatch.setattr("cudnnlite.devices.choice._make", refuse)
+    monkeypatch.setattr(choice, "devices", choice.Devices(refuse))
     with pytest.warns(RuntimeWarning, match="there is none"):
         assert in_new_thread(lambda: pinned_device("auto")) == "the emulated one"
     with pytest.raises(dnn.NoDeviceError):
@@ -193,9 +192,8 @@ def test_a_gpu_like_the_one_that_is_wanted_is_taken_if_there_is_one(pretend):
     assert fifth == fourth
 
 
-def test_the_devices_that_are_visible_are_told_without_using_one(monkeypatch, tmp_path):
-    (tmp_path / "version").write_text("580.1\n")
-    monkeypatch.setattr("cudnnlite.devices.cuda._DRIVER_VERSION", tmp_path / "version")
+def test_the_devices_that_are_visible_are_told_without_using_one(monkeypatch):
+    pretend_file(monkeypatch, "/sys/module/nvidia/version", "580.1\n")
 
     class Device:
         compute_capability, name, uuid = (9, 0), "H", "GPU-1"
@@ -263,7 +261,7 @@ def test_a_cache_is_found_again_on_the_same_machine_only(tmp_path, monkeypatch):
     assert not place._replace(path="/nonexistent/cache.sqlite").is_here
     for other in (("other", place.machine[1]), (place.machine[0], "another start")):
         assert not place._replace(machine=other).is_here
-    monkeypatch.setattr(workers, "_machine", lambda: ("host", ""))
+    monkeypatch.setattr(workers, "this_machine", lambda: ("host", ""))
     with TuningCache(tmp_path / "cache.sqlite") as cache:
         assert CachePlace.of(cache) is None  # nothing tells this machine from another of its name
 
@@ -280,13 +278,9 @@ def test_a_cache_that_others_cannot_write_has_no_place(tmp_path):
         assert CachePlace.of(cache) is None
 
 
-def test_a_machine_without_a_boot_number_is_like_no_other(tmp_path, monkeypatch):
-    workers._machine.cache_clear()
-    monkeypatch.setattr(workers, "_BOOT", tmp_path / "absent")
-    assert workers._machine()[1] == ""
-    workers._machine.cache_clear()
-    monkeypatch.undo()
-    assert len(workers._machine()[1]) == 36
+def test_a_machine_without_a_boot_number_is_like_no_other(tmp_path):
+    assert workers.this_machine(tmp_path / "absent")[1] == ""
+    assert len(workers.this_machine()[1]) == 36
 
 
 # ---------------------------------------------------------------- what travels
@@ -316,7 +310,7 @@ def test_what_travels_is_what_arrives(pretend, tmp_path):
 
 
 def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, world, monkeypatch):
-    monkeypatch.setattr("cudnnlite.devices.choice._devices", {("emulated", 7): world.device})
+    monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
     path = tmp_path / "cache.sqlite"
     with TuningCache(path) as cache:
         place = CachePlace.of(cache)
@@ -392,7 +386,7 @@ def test_a_worker_that_cannot_work_says_so(pretend, failure):
 
 
 def test_no_memory_for_a_handle_is_an_answer(world, monkeypatch):
-    monkeypatch.setattr("cudnnlite.devices.choice._devices", {("emulated", 7): world.device})
+    monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
     world.ledger.fail_next("cudnnCreate", dnn.Status.NOT_INITIALIZED)
     answer = tune_task(Task(problem(4), TuningPolicy(), "emulated:7"))
     assert "cudnnCreate returned NOT_INITIALIZED" in answer.why_none
@@ -499,10 +493,11 @@ def test_a_program_needs_no_guard_and_its_output_is_its_own(tmp_path):
 
 def test_a_forked_process_is_told_that_cuda_did_not_survive():
     code = """
-        import os, sys
+        import os, sys, types
         from cudnnlite import errors
         from cudnnlite.devices import choice as device
-        device._devices["cuda", 0] = object()
+        device.devices = device.Devices(lambda kind, index: types.SimpleNamespace(kind=kind))
+        device.get_device("cuda")
         child = os.fork()
         if child:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -519,11 +514,11 @@ def test_a_forked_process_may_use_cuda_if_its_parent_did_not():
     code = """
         import os, sys
         from cudnnlite.devices import choice as device
+        device.devices = device.Devices(lambda kind, index: kind)
         device.get_device("emulated")
         child = os.fork()
         if child:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        device._make = lambda kind, index: kind
         os._exit(0 if device.get_device("cuda") == "cuda" else 1)
     """
     run_python(code)

@@ -25,14 +25,11 @@ from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.search.timing import GIVE_UP
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_weights import weight_parts
-
-_ON_CHIP = 64 << 20  # registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB
 
 
 def find_rnn_forward(
@@ -163,7 +160,7 @@ def search_rnn_forward(
         )
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
         stack.callback(contest.close)
-        hopeless = "" if compile_all else _why_too_large(spec)
+        hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
         rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
@@ -184,17 +181,17 @@ def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
     return found
 
 
-def _why_too_large(spec: RNNSpec) -> str:
-    """Return why PERSIST_DYNAMIC is not compiled for a network; empty if it is.
+def why_too_large(spec: RNNSpec, on_chip: int) -> str:
+    """Return why PERSIST_DYNAMIC is not compiled for a network where the chip keeps so many bytes; empty if it is.
 
     On an H200, with 64 MiB of registers and shared memory, it took 4.6 to 51 times the time of the best where a layer's
     recurrent matrices were as large or larger (15 problems in float32), and up to 55 s to compile.
     """
     one = [part.shape for part in weight_parts(spec) if part.recurrent and not part.bias and part.pseudo_layer == 0]
     nbytes = sum(prod(shape) for shape in one) * itemsize(spec.dtype)
-    if nbytes < _ON_CHIP:
+    if nbytes < on_chip:
         return ""
-    size, most = format_size(nbytes), format_size(_ON_CHIP)
+    size, most = format_size(nbytes), format_size(on_chip)
     return f"not compiled: a layer's recurrent matrices take {size}, and what can be kept on the chip is below {most}"
 
 
@@ -271,7 +268,8 @@ def _try_out(
             if not wrong:
                 contest.enter(request, candidate)
                 if compiles and contest.is_hopeless(request):
-                    hopeless = f"not compiled: with {row.math_type} math it took more than {GIVE_UP:g} times the best"
+                    most = f"{handle.timing.give_up:g} times the best"
+                    hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
         except (CudnnError, DeviceMemoryError) as refusal:
             row = failed(handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
         rows[request] = row
