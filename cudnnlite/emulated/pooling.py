@@ -48,6 +48,7 @@ def backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
     first = _windows(x, pooling, -np.inf)[1].reshape(*y.shape, -1).argmax(-1) if pooling.mode in _MAXIMA else None
     share = dy if first is not None else dy / _counts(x, pooling)
     for number, tap in enumerate(np.ndindex(*window)):
-        target[(Ellipsis, *tap)] += share if first is None else share * (first == number)
+        chosen: Any = (..., *tap)
+        target[chosen] += share if first is None else share * (first == number)
     inside: Any = (..., *(slice(pad, pad + size) for pad, size in zip(padding, x.shape[2:], strict=True)))
     return np.asarray(padded[inside])

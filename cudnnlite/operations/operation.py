@@ -14,6 +14,7 @@ from typing import Any
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.record import Function
 from cudnnlite.enums import MathType
+from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
 
 
@@ -109,6 +110,21 @@ class Operation:
 
 
 OPERATIONS: dict[str, Operation] = {}  # by name; each enters itself
+
+
+def gradient_of(forward: Operation, function: str, reads: tuple[str, ...]) -> Operation:
+    """Return the operation that computes dx from dy and whatever else its C function reads of y and x."""
+
+    def infer(**given: Any) -> TensorSpec:
+        specs = {name: given.pop(name) for name in reads}
+        y = forward.infer(specs["x"], **given) if "x" in specs else specs["y"]
+        for name in {"y", "dy"} & specs.keys():
+            if specs[name].shape != y.shape:
+                raise ArgumentError(f"{name} has shape {specs[name].shape}; needed: {y.shape}")
+        return specs.get("x", y)  # type: ignore[no-any-return]
+
+    name = forward.name.replace("_forward", "_backward")
+    return Operation(name, function, reads, ("dx",), infer, forward.options, forward.names)
 
 
 def find_operation(name: str) -> Operation:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.call import call
-from cudnnlite.operations.documented import documented
-from cudnnlite.operations.operation import Operation
-from cudnnlite.specs import PoolingSpec, TensorSpec
-from cudnnlite.specs.checks import check_same_shapes
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
+from cudnnlite.specs import PoolingSpec
 
-
-def _input(y: TensorSpec, dy: TensorSpec, x: TensorSpec, pooling: PoolingSpec) -> TensorSpec:
-    check_same_shapes(pooling.output_spec(x), y=y, dy=dy)
-    return x
-
-
-_OPTIONS = {"pooling": PoolingSpec}
 FORWARD = Operation(
-    "pooling_forward", "cudnnPoolingForward", ("x",), ("y",), lambda x, pooling: pooling.output_spec(x), _OPTIONS
+    "pooling_forward",
+    "cudnnPoolingForward",
+    ("x",),
+    ("y",),
+    lambda x, pooling: pooling.output_spec(x),
+    {"pooling": PoolingSpec},
 )
-BACKWARD = Operation("pooling_backward", "cudnnPoolingBackward", ("y", "dy", "x"), ("dx",), _input, _OPTIONS)
+BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
 
 
 @documented(FORWARD, "``(N, C, *pooled)``, of the dtype and layout of `x`")

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import SoftmaxAlgorithm, SoftmaxMode
-from cudnnlite.operations.call import call
-from cudnnlite.operations.documented import documented
-from cudnnlite.operations.operation import Operation
-from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.checks import check_same_shapes
-
-
-def _gradient(y: TensorSpec, dy: TensorSpec, **_: Any) -> TensorSpec:
-    check_same_shapes(y, dy=dy)
-    return y
-
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
 
 _OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}
 FORWARD = Operation("softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES)
-BACKWARD = Operation("softmax_backward", "cudnnSoftmaxBackward", ("y", "dy"), ("dx",), _gradient, _OPTIONS, _NAMES)
+BACKWARD = gradient_of(FORWARD, "cudnnSoftmaxBackward", ("y", "dy"))
 
 
 @documented(FORWARD, "shaped as `x`")

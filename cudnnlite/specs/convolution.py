@@ -10,7 +10,7 @@ from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C
+from cudnnlite.specs.layout import CHANNELS_FIRST
 from cudnnlite.specs.steps import SpatialSpec, parse_step, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
@@ -116,7 +116,7 @@ class ConvolutionSpec(SpatialSpec):
                 f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}; "
                 f"w's axis 1 must be {c // self.groups}"
             )
-        return (n, k, *slid(tuple(image), "filter", tuple(taps), *self.steps(rank - 2)))
+        return (n, k, *slid(image, "filter", taps, *self.steps(rank - 2)))
 
     def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: Any = None) -> TensorSpec:
         """Return the output's spec: the input's dtype (or `dtype`) and the input's layout, packed.
@@ -134,9 +134,7 @@ class ConvolutionSpec(SpatialSpec):
         kind = x.dtype if dtype is None else parse_dtype(dtype)
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])
-        return TensorSpec(
-            shape, kind, VECT_C if x.vector > 1 else (CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST)[x.rank]
-        )
+        return x.packed(shape, kind)
 
 
 ConvolutionSpec._defaults = ConvolutionSpec().values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 from typing import Any, ClassVar
 
@@ -39,8 +40,8 @@ def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
     return tuple(parse_step(number, argument, smallest) for number in numbers)
 
 
-def slid(image: tuple[int, ...], what: str, *steps: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how often a window fits an image, for each axis: `steps` are taps, padding, stride and dilation."""
+def slid(image: Sequence[int], what: str, *steps: Sequence[int]) -> tuple[int, ...]:
+    """Return how often a window fits an image, for each axis; `steps` are taps, padding, stride and dilation."""
     out = []
     for axis, (size, taps, padding, stride, dilation) in enumerate(zip(image, *steps, strict=True), start=2):
         reach, padded = dilation * (taps - 1) + 1, size + 2 * padding
