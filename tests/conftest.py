@@ -1,8 +1,8 @@
-"""What all tests share: the two devices, a handle that must leave nothing behind, and skips that cannot hide.
+"""What all tests share: the two devices, a handle that must leave nothing behind, skips and processes that cannot hide.
 
 A test that takes `device` or `handle` runs on the emulated device and on CUDA.  Where there is no CUDA device the second run
 is skipped, with the reason.  Under CUDNNLITE_REQUIRE_GPU=1 there has to be one, and anything skipped, for whatever reason,
-is a failure.
+is a failure.  A test that starts a process and is not marked `processes` fails.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import importlib
 import importlib.util
 import itertools
 import os
+import sys
 import warnings
 from collections import Counter
 from functools import lru_cache
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu)
 OPTIONAL_LIBRARIES = ("torch", "jax", "cupy", "numba.cuda")
 REQUIRE_GPU = os.environ.get("CUDNNLITE_REQUIRE_GPU") == "1"
 _FAILED = pytest.StashKey[bool]()
+_started: list[str] = []  # processes, by the test that runs
 
 
 @lru_cache(maxsize=1)
@@ -47,8 +50,14 @@ def pytest_sessionstart() -> None:
         raise pytest.UsageError(f"CUDNNLITE_REQUIRE_GPU=1, but there is {why_no_cuda()}")
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Run the tests in one process where they need a GPU: several would share it, and its times and its memory count."""
+    return 0 if REQUIRE_GPU else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Begin with what takes long, for the sake of the last worker, and skip what needs a GPU where there is none."""
+    items.sort(key=lambda item: item.get_closest_marker("processes") is None and "docs" not in item.path.parts)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if needing and why_no_cuda():
         for item in needing:
@@ -80,10 +89,38 @@ def pytest_runtest_logfinish() -> None:
         gc.freeze()
 
 
+def _note_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    # `uname` is what Python's platform module asks, once a process
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn") and arguments[:1] != ("uname",):
+        _started.append(f"{event} {arguments[:2]}")
+
+
+sys.addaudithook(_note_processes)
+_start = BaseProcess.start
+
+
+def _noted_start(process: BaseProcess) -> None:  # of which no audit hook is told
+    _started.append(str(process))
+    _start(process)
+
+
+BaseProcess.start = _noted_start  # type: ignore[method-assign]
+
+
+def pytest_runtest_logstart() -> None:
+    """Forget what was started before this test: collecting it imports libraries that ask the system for their parts."""
+    _started.clear()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Note which device a test ran on and whether it failed; turn skips into failures where nothing may be skipped."""
+    """Note which device a test ran on and whether it failed; turn into failures what must not be hidden."""
     report = yield
+    started = ", ".join(_started)
+    _started.clear()
+    # on a GPU other libraries start some
+    if started and report.passed and not REQUIRE_GPU and item.get_closest_marker("processes") is None:
+        report.outcome, report.longrepr = "failed", f"not marked `processes`, but it starts {started}"
     call = getattr(item, "callspec", None)
     report.device = call.params.get("device", "") if call is not None else ""
     if REQUIRE_GPU and report.skipped and not hasattr(report, "wasxfail"):

@@ -73,6 +73,7 @@ def check(tuning: ModelTuning, device: Any) -> None:
             case.assert_right(case.run(algorithm=tuned.chosen), tuned.chosen.algorithm)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: str) -> None:
     with working(way) as options:
@@ -111,6 +112,7 @@ def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.gpu
+@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
     seen = dnn.device.visible_gpus()
@@ -126,6 +128,7 @@ def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.processes
 def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
     code = """
         import multiprocessing, sys
@@ -143,6 +146,7 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
     assert 'get_context("spawn")' in run_python(code, path).stdout
 
 
+@pytest.mark.processes
 def test_two_programs_at_once_double_nothing_and_lose_nothing(device: Any, path: Path) -> None:
     code = """
         import sys

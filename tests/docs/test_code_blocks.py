@@ -215,6 +215,7 @@ def test_every_block_has_a_language_and_is_well_formed(page):
             json.loads(block.text)
 
 
+@pytest.mark.processes
 def test_the_tests_that_a_page_proposes_do_what_it_says(tmp_path):
     """The Python of 'Test without a GPU', as a file of tests: each on both devices, or skipped with the reason."""
     page = next(page for page in PAGES if page.name == "docs/howto/test_without_a_gpu.md")

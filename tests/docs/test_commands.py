@@ -27,6 +27,7 @@ def pages_with_ours() -> list[Any]:
     return found
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("page", "device"), pages_with_ours())
 def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
     provide_files(tmp_path, page)

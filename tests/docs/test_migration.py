@@ -66,6 +66,7 @@ def expected_lstm():
 EXPECTED = {"convolution_with_search": expected_convolution, "lstm_forward": expected_lstm}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", NAMES)
 def test_the_program_is_right_and_prints_what_the_page_shows(name):
     printed = run_python(name, "emulated")

@@ -115,6 +115,7 @@ def test_shows_its_pictures(name: str) -> None:
             assert "plt.show()" in source
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", DEVICES)
 @each
 def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,7 @@ def test_the_exceptions_of_statuses_are_as_the_table_says():
             assert type(check.status_error("cudnnCreate", status, "", None)) is expected
 
 
+@pytest.mark.processes
 def test_every_command_is_on_the_page_of_the_command_line():
     commands = load("command_help")
     found = list(commands.commands())
@@ -138,6 +139,7 @@ def test_every_command_is_on_the_page_of_the_command_line():
     assert max(map(len, text.split("\n"))) <= int(commands.COLUMNS)
 
 
+@pytest.mark.processes
 def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
     page = (PAGES / "command_line.md").read_text(encoding="utf-8")
     stated = {int(cells[0]) for cells in rows(page) if cells[0].isdigit()}

@@ -11,6 +11,8 @@ from cudnnlite._raw.library import load_library
 
 from .c_toolchain import CToolchain, ToolchainError
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def toolchain() -> CToolchain:

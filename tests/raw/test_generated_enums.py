@@ -23,6 +23,7 @@ def is_sentinel(c_member):
     return c_member.endswith(("_COUNT", "_COUNTS"))
 
 
+@pytest.mark.processes
 def test_every_value_is_the_compilers(tmp_path):
     names = [name for members in header_text.enums().values() for name in members]
     assert len(names) == len(set(names))

@@ -99,6 +99,7 @@ def test_result_types_follow_the_text():
         assert function.returns_status == (prototype.result == "cudnnStatus_t")
 
 
+@pytest.mark.processes
 def test_gcc_agrees_on_every_arguments_size_and_class(tmp_path):
     pairs = [pair for pair in in_both() if pair[1].parameters]
     statements = []

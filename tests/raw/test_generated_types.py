@@ -20,6 +20,7 @@ def test_every_handle_is_a_class_of_its_own():
     assert len(set(classes)) == len(classes)
 
 
+@pytest.mark.processes
 def test_structures_lie_as_the_compiler_lays_them(tmp_path):
     ours = {name: kind for name, kind in vars(types).items() if isinstance(kind, type)}
     ours = {name: kind for name, kind in ours.items() if hasattr(kind, "_fields_")}
@@ -48,6 +49,7 @@ def test_structures_lie_as_the_compiler_lays_them(tmp_path):
         assert header_text.c_class(dict(kind._fields_)[field]) == c_class, (name, field)
 
 
+@pytest.mark.processes
 def test_constants_have_the_compilers_values(tmp_path):
     ours = {name: value for name, value in vars(types).items() if name.startswith("CUDNN_")}
     statements = [f'printf("{name} %.17g\\n", (double)({name}));' for name in header_text.macros() if name in ours]

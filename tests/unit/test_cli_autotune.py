@@ -129,6 +129,7 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     assert "one workspace" not in again.stdout
 
 
+@pytest.mark.processes
 def test_json_is_all_that_stdout_has():
     done = in_a_process(*CONVOLUTION, "--json")
     assert done.returncode == 0
@@ -150,6 +151,7 @@ def test_what_has_no_algorithm_is_named_on_stderr():
     assert told == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
 
 
+@pytest.mark.processes
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     command = f"{sys.executable} -m cudnnlite autotune --html a.html {' '.join(CONVOLUTION)} | true"
     done = subprocess.run(
@@ -160,6 +162,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     assert (tmp_path / "a.html").exists()
 
 
+@pytest.mark.processes
 def test_names_that_a_terminal_cannot_show_break_no_line():
     listed = dnn.ProblemList([PROBLEM])
     listed.add(PROBLEM, "première\n\x1b[2J")

@@ -101,6 +101,7 @@ def test_filters_are_those_of_the_cache(path, filters, wanted):
     assert {each.key.digest for each in entries(path)} == {each.key.digest for each in ENTRIES} - keys
 
 
+@pytest.mark.processes
 def test_json(path):
     done = subprocess.run(
         [sys.executable, "-m", "cudnnlite", "cache", "show", "--json"], capture_output=True, text=True, check=True
@@ -202,6 +203,7 @@ def test_clear_without_a_terminal_needs_yes(path):
     assert len(entries(path)) == 4
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 1), ("n", 1, 4), ("\x04", 1, 4)])
 def test_clear_asks_on_a_terminal(path, answer, code, left):
     ours, theirs = pty.openpty()

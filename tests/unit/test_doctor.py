@@ -96,6 +96,7 @@ def quick(monkeypatch, tmp_path):
 # ---------------------------------------------------------------- the probe
 
 
+@pytest.mark.processes
 def test_the_probe():
     found = run_probe("emulated")
     assert (found.end, found.during) == ("", "")
@@ -108,6 +109,7 @@ def test_the_probe():
     assert (trial["device"], trial["right"]) == ("emulated:0", True)
 
 
+@pytest.mark.processes
 def test_the_probe_imports_first_and_goes_on():
     found = run_probe("none", ("json", "nonesuch.at_all"))
     assert list(found.steps) == ["import json", "import nonesuch.at_all", "library", "cuda"]
@@ -132,6 +134,7 @@ def packages(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "end"),
     [("crash", "was killed by SIGSEGV"), ("leave", "ended with 1 (gone)"), ("sleep", "had not ended after 3 s")],
@@ -146,14 +149,17 @@ def test_the_probe_may_end_as_it_likes(packages, name, end):
     assert f"{end} before, during 'import bad_{name}'" in library["message"]
 
 
+@pytest.mark.processes
 def test_what_packages_leave_behind_is_not_waited_for(packages):
     assert run_probe("none", ("bad_leftover",), seconds=20).end == ""
 
 
+@pytest.mark.processes
 def test_what_packages_print_is_in_nobodys_way(packages):
     assert "path" in run_probe("none", ("bad_chatter",)).step("library")
 
 
+@pytest.mark.processes
 def test_the_probe_finds_what_this_process_finds(packages, tmp_path, monkeypatch):
     """Its search path is this process's, not the folder where it is started."""
     (tmp_path / "here").mkdir()
@@ -162,6 +168,7 @@ def test_the_probe_finds_what_this_process_finds(packages, tmp_path, monkeypatch
     assert run_probe("none").end == ""
 
 
+@pytest.mark.processes
 def test_the_probe_leaves_the_users_cache_alone(monkeypatch, tmp_path):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c.sqlite"))
     run_probe("emulated")
@@ -354,6 +361,7 @@ def test_a_cache_that_nobody_may_write(cache, monkeypatch):
 # ---------------------------------------------------------------- two copies
 
 
+@pytest.mark.processes
 def test_two_copies_of_different_versions(tmp_path):
     """A machine with two libcudnn: both are named, with their versions, and which one is in use."""
     path = write_copy(tmp_path / "second", (9, 1, 2))
@@ -369,6 +377,7 @@ def test_two_copies_of_different_versions(tmp_path):
     assert (plain["status"], done.returncode, done.stderr) == ("warning", 0, "")
 
 
+@pytest.mark.processes
 def test_an_override_is_the_one_in_use(tmp_path):
     """The installed copy under another path: links, as an administrator makes them."""
     for file in HERE.parent.glob("libcudnn*.so*"):
@@ -379,6 +388,7 @@ def test_an_override_is_the_one_in_use(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.processes
 def test_a_mixture_that_is_preloaded(tmp_path):
     """Parts of another copy in the process, by a second name of the same file: the loader keeps them apart by folder."""
     part = tmp_path / "libcudnn_graph.so.9"
@@ -491,6 +501,7 @@ def test_a_python_without_sqlite(quick, monkeypatch):
     assert "'cache' could not be looked at: ModuleNotFoundError" in failed["text"]
 
 
+@pytest.mark.processes
 def test_looking_loads_nothing_into_this_process():
     code = "from cudnnlite.doctor import examine\nexamine()\nassert 'libcudnn' not in open('/proc/self/maps').read()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, DEVICE_VARIABLE: "emulated"})
@@ -499,6 +510,7 @@ def test_looking_loads_nothing_into_this_process():
 # ---------------------------------------------------------------- output and exit codes
 
 
+@pytest.mark.processes
 def test_the_whole_command():
     done = doctor_process()
     assert (done.returncode, done.stderr) == (0, "")
@@ -537,6 +549,7 @@ def test_without_a_gpu_nothing_is_broken_unless_one_is_asked_for(quick):
         assert run().exit_code == code, wanted
 
 
+@pytest.mark.processes
 def test_a_device_that_is_none():
     done = doctor_process("--json", CUDNNLITE_DEVICE="gpu")
     (trial,) = checks(json.loads(done.stdout))["cuda.trial"]
@@ -544,6 +557,7 @@ def test_a_device_that_is_none():
     assert done.returncode == 1
 
 
+@pytest.mark.processes
 def test_an_override_that_points_at_nothing():
     done = doctor_process(CUDNNLITE_LIBCUDNN="/nowhere/at/all")
     assert done.returncode == 1
@@ -565,6 +579,7 @@ def test_packages_to_import_first(quick, monkeypatch):
     assert asked == [("torch", "a.b")]
 
 
+@pytest.mark.processes
 def test_colours_are_for_terminals(quick):
     assert "\x1b" not in run().stdout
     code = "import sys\nfrom cudnnlite.cli import main\nsys.argv = ['cudnnlite', 'doctor']\nmain()"
@@ -585,6 +600,7 @@ def test_colours_are_for_terminals(quick):
     assert b"\x1b[32mok" in shown
 
 
+@pytest.mark.processes
 def test_a_reader_that_goes_away():
     command = f"{sys.executable} -m cudnnlite doctor | true; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, DEVICE_VARIABLE: "emulated"}
@@ -592,12 +608,14 @@ def test_a_reader_that_goes_away():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.processes
 def test_the_command_line_is_quick_to_import():
     code = "import sys, cudnnlite.cli\nassert not {'cudnnlite.doctor', 'rich.console'} & set(sys.modules) - set(before)"
     subprocess.run([sys.executable, "-c", f"import sys, typer\nbefore = list(sys.modules)\n{code}"], check=True)
 
 
 @pytest.mark.gpu
+@pytest.mark.processes
 def test_on_a_gpu():
     done = doctor_process("--json", CUDNNLITE_DEVICE="cuda")
     found = checks(json.loads(done.stdout))

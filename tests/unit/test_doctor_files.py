@@ -178,11 +178,13 @@ def test_the_wheel_that_lists_a_file(tmp_path):
     assert wheel_of(str(packages / "nvidia/cublas/lib/libcublasLt.so.12"), "cublas") == "nvidia-cublas-cu12 12.9.1.4"
 
 
+@pytest.mark.processes
 def test_the_installed_copy_is_among_the_places_of_this_machine():
     paths = [copy.path for copy in find_copies(all_places(os.environ, loader_cache()))]
     assert os.path.realpath(load_library().path) in paths
 
 
+@pytest.mark.processes
 def test_looking_at_copies_loads_nothing(tmp_path):
     write_copy(tmp_path)
     code = (

@@ -159,6 +159,7 @@ def test_only_auto_falls_back(no_gpu):
             Handle()
 
 
+@pytest.mark.processes
 def test_a_process_that_sees_no_gpu():
     """The real thing: no CUDA device is visible, with or without a driver."""
     done = run_python(
@@ -459,6 +460,7 @@ EVERYTHING_OPEN = """
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("flags", ["default", "error"])
 def test_a_process_may_end_with_everything_open(flags):
     done = run_python(EVERYTHING_OPEN + "\n    print(exported.sum())", PYTHONWARNINGS=flags)
@@ -467,6 +469,7 @@ def test_a_process_may_end_with_everything_open(flags):
     assert done.stderr == ""
 
 
+@pytest.mark.processes
 def test_a_process_may_end_in_an_exception_with_everything_open():
     done = run_python(EVERYTHING_OPEN + "\n    raise SystemExit(3)", check=False)
     assert done.returncode == 3

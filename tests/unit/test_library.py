@@ -50,6 +50,7 @@ def report(code="", *arguments, **environment):
 # ---------------------------------------------------------------- CUDNNLITE_LIBCUDNN
 
 
+@pytest.mark.processes
 def test_the_override_as_a_folder(here):
     found = report(CUDNNLITE_LIBCUDNN=here.parent)
     assert (found["path"], found["how"]) == (str(here), "CUDNNLITE_LIBCUDNN")
@@ -58,6 +59,7 @@ def test_the_override_as_a_folder(here):
     assert "TensorSpec((1, 2, 3, 4)" in found["read"]
 
 
+@pytest.mark.processes
 def test_the_override_as_a_file_through_a_link(here, tmp_path):
     link = tmp_path / "any-name.so"
     link.symlink_to(here)
@@ -161,6 +163,7 @@ def test_it_is_loaded_once():
 # ---------------------------------------------------------------- there before
 
 
+@pytest.mark.processes
 def test_a_library_that_was_already_loaded(here):
     found = report("import ctypes, sys\nctypes.CDLL(sys.argv[1])\n", here, CUDNNLITE_LIBCUDNN=None)
     assert (found["path"], found["how"]) == (str(here), "already loaded")
@@ -179,6 +182,7 @@ LOAD_FIRST = "import ctypes, sys\nfor path in sys.argv[1:]: ctypes.CDLL(path)\n"
 PARTS = ("libcudnn_graph.so.9", "libcudnn_ops.so.9")
 
 
+@pytest.mark.processes
 def test_hard_links_in_another_folder_are_told(here, tmp_path):
     """The loader takes the linked file for the one in our folder, so the process runs on the other copy's path."""
     paths = [tmp_path / name for name in PARTS]
@@ -191,6 +195,7 @@ def test_hard_links_in_another_folder_are_told(here, tmp_path):
     check_mixture(found, [*paths, here])
 
 
+@pytest.mark.processes
 def test_a_second_copy_of_the_same_version_is_told(here, tmp_path):
     paths = second_copy(here, tmp_path, *PARTS)
     found = report(LOAD_FIRST, *paths, CUDNNLITE_LIBCUDNN=here)
@@ -211,6 +216,7 @@ def check_mixture(found, paths):
         assert f"  {path}" in text.splitlines()
 
 
+@pytest.mark.processes
 def test_an_incompatible_copy_is_refused_with_all_paths(here, tmp_path):
     """A graph library without a function that its siblings need, as one of another version is."""
     (path,) = second_copy(here, tmp_path, "libcudnn_graph.so.9")
@@ -335,6 +341,7 @@ print(seconds, lines, sorted(name for name in new if any(name == h or name.start
 """
 
 
+@pytest.mark.processes
 def test_importing_loads_nothing(tmp_path, capsys):
     """What makes it quick.  The time is told, not asserted: it is the machine's as much as ours (the aim is under 200 ms)."""
     seconds = []
@@ -349,6 +356,7 @@ def test_importing_loads_nothing(tmp_path, capsys):
         print(f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 5 (aim: 200 ms)")
 
 
+@pytest.mark.processes
 def test_the_probe_sees_what_is_loaded():
     code = PROBE.replace(
         "import cudnnlite\n", "import cudnnlite, ml_dtypes\ncudnnlite.TensorDescriptor((1,)).close()\n"
@@ -359,6 +367,7 @@ def test_the_probe_sees_what_is_loaded():
     assert "'cuda.pathfinder'" in rest
 
 
+@pytest.mark.processes
 def test_the_package_runs_without_cuda_core(tmp_path):
     """A laptop without cuda-core: the emulated device must not need it."""
     blocker = tmp_path / "sitecustomize.py"
@@ -385,6 +394,7 @@ def test_the_package_runs_without_cuda_core(tmp_path):
     assert "extra cu12 or cu13" in lines[1]
 
 
+@pytest.mark.processes
 def test_python_optimised_away_its_asserts():
     """`python -O` must not change what is checked."""
     code = """

@@ -369,6 +369,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
             call()
 
 
+@pytest.mark.processes
 def test_pyplot_is_left_alone():
     """And importing the charts imports no matplotlib at all."""
     program = """

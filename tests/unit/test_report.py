@@ -371,6 +371,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
+@pytest.mark.processes
 def test_another_process_gives_the_same_bytes(tmp_path):
     """Where strings have other hashes, sets have another order."""
     (tmp_path / "given").write_bytes(pickle.dumps((ALL, FACTS)))

@@ -104,6 +104,7 @@ def test_examples_differ_from_each_other():
     assert len({repr(spec) for spec in SPECS}) == len(SPECS)
 
 
+@pytest.mark.processes
 def test_pickled_specs_are_found_in_a_dictionary_of_another_process():
     """Hashes of text differ between processes; the kept hash must not travel."""
     data = pickle.dumps({"specs": [*SPECS, *DATA]})

@@ -169,6 +169,7 @@ def entries(path):
 # ---------------------------------------------------------------- what is tuned
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_everything_is_measured_once_and_then_remembered(there, path, way):
     seen = []
@@ -197,6 +198,7 @@ def test_everything_is_measured_once_and_then_remembered(there, path, way):
     assert there.searched == dict.fromkeys(KS, 1)
 
 
+@pytest.mark.processes
 def test_by_default_each_gpu_has_a_process(there, path):
     there.ask("wait-4")  # so that nobody does everything
     timer = threading.Timer(0, lambda: (there.wait_until_begun(4), there.wait_until_begun(8), there.stop("wait-4")))
@@ -221,6 +223,7 @@ def test_a_device_that_is_named_works_alone_and_here(there, path, device, gpus):
     assert tuning.measured == 5
 
 
+@pytest.mark.processes
 def test_only_gpus_that_are_alike_work_together(tmp_path, monkeypatch, path):
     there = Pretence(monkeypatch, tmp_path, "ABA")
     there.ask("wait-4")
@@ -232,6 +235,7 @@ def test_only_gpus_that_are_alike_work_together(tmp_path, monkeypatch, path):
     assert len({process for _, process, _, _ in there.log}) == 2
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["threads", "processes"])
 def test_workers_of_an_executor_take_a_gpu_each(there, path, way):
     there.ask("wait-4", "wait-5")
@@ -246,6 +250,7 @@ def test_workers_of_an_executor_take_a_gpu_each(there, path, way):
     assert len({process for _, process, _, _ in there.log}) == (1 if way == "threads" else 2)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("cache", ["file", "memory"])
 @pytest.mark.parametrize("way", ["pool", "threads", "processes", "others"])
 def test_on_one_gpu_one_measures_at_a_time(one, path, way, cache):
@@ -258,6 +263,7 @@ def test_on_one_gpu_one_measures_at_a_time(one, path, way, cache):
         assert len({process for _, process, _, _ in one.log}) > 1
 
 
+@pytest.mark.processes
 def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
     tune_model(PROBLEMS[:3], cache=path)
 
@@ -285,6 +291,7 @@ def test_what_another_program_measured_meanwhile_is_remembered(one, path):
     assert one.searched == dict.fromkeys(KS, 1)
 
 
+@pytest.mark.processes
 def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
     with TuningCache(":memory:") as cache:
         for options in ({"workers": 2}, {"executor": ThreadPoolExecutor(2)}):
@@ -295,6 +302,7 @@ def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
             cache.clear()
 
 
+@pytest.mark.processes
 def test_a_read_only_cache_is_not_written(there, path):
     tune_model(PROBLEMS[:2], cache=path)
     with TuningCache(path, read_only=True) as cache:
@@ -304,6 +312,7 @@ def test_a_read_only_cache_is_not_written(there, path):
     assert entries(path).keys() == {4, 5}
 
 
+@pytest.mark.processes
 def test_the_policy_and_the_handles_limit_hold_for_every_worker(there, path):
     policy = TuningPolicy(workspace_limit="50%", objective="latency")
     with dnn.Handle("cuda", workspace_limit="1 MiB") as handle, ThreadPoolExecutor(2) as executor:
@@ -320,6 +329,7 @@ def test_the_policy_and_the_handles_limit_hold_for_every_worker(there, path):
         tuner.cache.close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "pool", "threads", "processes"])
 def test_times_of_the_emulated_device_are_not_remembered(path, way, monkeypatch):
     with ways(way) as options:
@@ -518,6 +528,7 @@ def test_equal_tasks_are_asked_anew(one, path):
 # ---------------------------------------------------------------- failures
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_what_fails_stops_no_other(there, path, way):
     there.ask("fail-5", text="DeviceMemoryError full")
@@ -549,6 +560,7 @@ def test_limits_that_nothing_satisfies_are_named(one, path):
     assert [tuned.problem.w.shape[0] for tuned in tuning.failed] == [4]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["threads", "processes", "others"])
 def test_what_a_worker_did_not_foresee_is_reported(there, path, way):
     there.ask("fail-5", text="ZeroDivisionError unforeseen")
@@ -566,6 +578,7 @@ def test_what_is_not_foreseen_here_is_raised_and_nothing_is_lost(there, path):
     assert entries(path).keys() == {4, 5}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_a_worker_that_cannot_work_ends_the_run(there, path, way):
     there.ask(*(f"fail-{k}" for k in KS), text="LibraryError broken")
@@ -573,6 +586,7 @@ def test_a_worker_that_cannot_work_ends_the_run(there, path, way):
         tune_model(PROBLEMS, cache=path, **options)
 
 
+@pytest.mark.processes
 def test_a_process_that_dies_is_replaced_and_tried_once_more(there, path):
     there.ask("die-once-4")
     with pytest.warns(TuningWarning, match=r"died: killed by SIGKILL; .* tried once more") as told:
@@ -584,6 +598,7 @@ def test_a_process_that_dies_is_replaced_and_tried_once_more(there, path):
     assert os.getpid() not in {process for k, process, _, _ in there.log if k == 4}
 
 
+@pytest.mark.processes
 def test_a_process_that_dies_twice_fails_its_problem_only(there, path):
     there.ask("die-4")
     with pytest.warns(TuningWarning, match="died: killed by SIGKILL"):
@@ -596,6 +611,7 @@ def test_a_process_that_dies_twice_fails_its_problem_only(there, path):
     assert sum(k == 4 for k, _, _, _ in there.log) == 2
 
 
+@pytest.mark.processes
 def test_a_pool_that_breaks_keeps_what_was_finished(one, path):
     one.ask("die-6")
     with ProcessPoolExecutor(1, mp_context=SPAWN) as executor:
@@ -641,6 +657,7 @@ class Interrupter:
             raise KeyboardInterrupt
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("way", "after"),
     [
@@ -660,6 +677,7 @@ def test_an_interrupted_run_is_resumed(there, path, way, after):
     assert there.searched == dict.fromkeys(KS, 1)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "threads", "processes", "others", "pool"])
 def test_ctrl_c_is_heard_while_everybody_measures(there, path, way):
     there.ask(*(f"wait-{k}" for k in KS))
@@ -699,6 +717,7 @@ def test_what_is_done_when_it_is_interrupted_is_not_lost(one, path):
         assert len(cache) == 5
 
 
+@pytest.mark.processes
 def test_a_killed_program_loses_nothing_that_was_measured(there, path):
     from .harness import run_python
 
@@ -719,6 +738,7 @@ def test_a_killed_program_loses_nothing_that_was_measured(there, path):
     assert max(there.searched.values()) == 1
 
 
+@pytest.mark.processes
 def test_two_programs_at_once_measure_everything_once(there, path):
     from .harness import run_python
 
@@ -760,6 +780,7 @@ def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch
     assert "short" in error
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("progress", [None, False])
 def test_without_progress_nothing_is_printed(there, path, capfd, progress):
     tune_model(PROBLEMS, cache=path, progress=progress, workers=2)
@@ -853,6 +874,7 @@ def test_it_prints_as_a_table(one, path):
     assert repr(tuning) == f"<ModelTuning: {lines[0]}>"
 
 
+@pytest.mark.processes
 def test_reports_take_it_as_it_is(there, path):
     there.ask("fail-5", text="DeviceMemoryError full")
     tuning = tune_model(PROBLEMS, cache=path, workers=2)
@@ -867,6 +889,7 @@ def test_reports_take_it_as_it_is(there, path):
     assert all(isinstance(tuned, TunedProblem) for tuned in again.tunings)
 
 
+@pytest.mark.processes
 def test_the_pool_is_ended_when_all_is_done(there, path, monkeypatch):
     made = []
 
@@ -882,6 +905,7 @@ def test_the_pool_is_ended_when_all_is_done(there, path, monkeypatch):
         pool.submit(os.getpid)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["here", "pool", "threads"])
 def test_what_the_progress_raises_is_raised(there, path, way):
     calls = []

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
 
 # Dask's sockets and loops are closed by its threads, and some later than it says
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:(distributed|dask|tornado)"),
 ]

@@ -18,6 +18,7 @@ from .pretend import Pretence
 
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="mpi4py is not installed"),
     pytest.mark.skipif(not MPIEXEC, reason="there is no mpiexec: no MPI is installed"),
 ]

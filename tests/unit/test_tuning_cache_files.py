@@ -77,6 +77,7 @@ def test_what_was_set_aside_is_never_overwritten(path):
         assert path.with_name(f"tuning.sqlite.damaged-{number}").read_text() == f"text {number}" * 100
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("owner", ["crashed", "is at work"])
 def test_what_lies_beside_the_file_goes_with_it(path, owner):
     """A foreign database whose latest changes are not yet in the file itself: nothing of it is lost."""
@@ -402,6 +403,7 @@ print(json.dumps(result))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("kind", ["exported", "left in WAL mode"])
 def test_a_folder_that_cannot_be_written(shared_folder, read_only, kind):
@@ -427,6 +429,7 @@ def test_a_folder_that_cannot_be_written(shared_folder, read_only, kind):
     assert exported.startswith(f"TuningCacheError: {shared_folder}/copy: ")
 
 
+@pytest.mark.processes
 def test_a_file_that_may_not_be_read(shared_folder):
     path = shared_folder / "tuning.sqlite"
     fill(path)
@@ -441,6 +444,7 @@ def test_a_file_that_may_not_be_read(shared_folder):
     assert found_in(restarted(path)) == list(range(MANY))
 
 
+@pytest.mark.processes
 def test_an_unfit_file_in_a_folder_that_cannot_be_written(shared_folder):
     path = shared_folder / "tuning.sqlite"
     path.write_text("shopping list\n" * 100)
@@ -493,6 +497,7 @@ print(json.dumps([full, length, failed, told, left]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("again", ["by the next put", "when it is closed"])
 def test_a_file_that_cannot_grow(path, again):
     """The kernel refuses; later it does not, and what was kept in memory is written too."""

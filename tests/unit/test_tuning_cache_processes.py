@@ -12,6 +12,8 @@ from cudnnlite.autotune.cache import TuningCache
 
 from .tuning_entries import entry, finish_child, run_child, start_child
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def path(tmp_path):

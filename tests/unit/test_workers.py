@@ -66,6 +66,7 @@ def test_each_claim_takes_the_gpu_that_has_the_fewest(pretend):
     assert there.left_over == []
 
 
+@pytest.mark.processes
 def test_claims_hold_among_processes_and_end_with_them(pretend):
     there = pretend(TWO)
     code = """
@@ -111,6 +112,7 @@ def test_threads_claim_apart_and_let_go_when_they_end(pretend):
     assert there.left_over == []
 
 
+@pytest.mark.processes
 def test_a_forked_process_leaves_its_parents_claim(pretend):
     there = pretend("A")
     code = """
@@ -211,6 +213,7 @@ def test_the_devices_that_are_visible_are_told_without_using_one(monkeypatch):
 # ---------------------------------------------------------------- one at a time
 
 
+@pytest.mark.processes
 def test_one_measures_at_a_time_on_a_gpu(pretend):
     pretend(TWO)
     inside, entered, leave = [], threading.Event(), threading.Event()
@@ -417,6 +420,7 @@ def wait_until_gone(*processes):
         time.sleep(0.01)
 
 
+@pytest.mark.processes
 def test_a_pool_calls_functions_in_processes_of_their_own():
     with WorkerPool(2) as pool:
         futures = [pool.submit(os.getpid) for _ in range(6)]
@@ -435,6 +439,7 @@ def test_a_pool_calls_functions_in_processes_of_their_own():
     assert not any(map(is_alive, processes))
 
 
+@pytest.mark.processes
 def test_a_process_that_dies_fails_its_call_only():
     with WorkerPool(1) as pool:
         first = pool.submit(os.getpid).result()
@@ -447,6 +452,7 @@ def test_a_process_that_dies_fails_its_call_only():
             pool.submit(os._exit, 3).result()
 
 
+@pytest.mark.processes
 def test_a_pool_that_is_left_by_an_exception_kills_what_runs():
     processes, futures = [], []
 
@@ -465,6 +471,7 @@ def test_a_pool_that_is_left_by_an_exception_kills_what_runs():
     assert not any(map(is_alive, processes))
 
 
+@pytest.mark.processes
 def test_the_processes_end_when_the_program_is_killed():
     code = """
         import os, signal
@@ -478,6 +485,7 @@ def test_the_processes_end_when_the_program_is_killed():
     wait_until_gone(int(done.stdout))
 
 
+@pytest.mark.processes
 def test_a_program_needs_no_guard_and_its_output_is_its_own(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
@@ -491,6 +499,7 @@ def test_a_program_needs_no_guard_and_its_output_is_its_own(tmp_path):
     assert done.stderr == "from the worker\n"
 
 
+@pytest.mark.processes
 def test_a_forked_process_is_told_that_cuda_did_not_survive():
     code = """
         import os, sys, types
@@ -510,6 +519,7 @@ def test_a_forked_process_is_told_that_cuda_did_not_survive():
     assert 'get_context("spawn")' in run_python(code).stdout
 
 
+@pytest.mark.processes
 def test_a_forked_process_may_use_cuda_if_its_parent_did_not():
     code = """
         import os, sys

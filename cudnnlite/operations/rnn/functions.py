@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
-from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
@@ -15,7 +15,7 @@ from cudnnlite.operations.plan import cached_plan
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
+from cudnnlite.operations.rnn.problem import check_reserve, check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -360,7 +360,5 @@ def _tuned(
 
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
     use(handle)
-    if not isinstance(reserve, RNNReserve):
-        raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
-    request = reserve.call.plan
+    request = check_reserve(handle, reserve).call.plan
     return cached_plan(handle, request, lambda: RNNPlan(handle, request))

@@ -1,4 +1,9 @@
-"""`RNNPlan`: a recurrent network made once and called many times, forward and backward."""
+"""`RNNPlan`: a recurrent network made once and called many times, forward and backward.
+
+By hand, and not an operation as data, because recurrent networks are stateful: cuDNN alone knows how their weights are laid
+out, a reserve space goes from one pass to the next, and sizes depend on each call's lengths.  A description that could say all
+that would be longer than this code, and nothing else would use it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from cudnnlite.operations.operands import check_workspace, check_writable, on_de
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
-from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
+from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reserve, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNSpec, TensorSpec
@@ -115,10 +120,12 @@ class RNNPlan(Plan):
         if x.spec is not self._x_seen or lengths is not self._lengths_seen:
             self.describe(x.spec, lengths)
         hx, cx = self._states(hx, cx, "hx", "cx")
-        y, hy, cy = self._outputs(out, ("y", "hy", "cy"), (problem.y, problem.hidden, problem.cell))
+        y, hy, cy = self._outputs(out, ("y", "hy", "cy"), problem.y)
         space = self._reserve_space(reserve)
         own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
         inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": self._dropout_states()}
+        if space is not None:
+            inputs["reserve"] = space.array
         outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
         pointers = {
             "x": x.ptr, "y": y.ptr, "hx": _address(hx), "hy": hy.ptr, "cx": _address(cx), "cy": _address(cy),
@@ -127,18 +134,18 @@ class RNNPlan(Plan):
         }  # fmt: skip
         assert self._forward is not None
         if pointers != self._pointers or y.readonly or hy.readonly or (cy is not None and cy.readonly):
-            self._check_outputs(inputs, outputs, space)
+            _check_outputs(inputs, outputs)
             self._forward.replace(**pointers)
             self._pointers = pointers
         if space is not None:
-            space._call, space._data_gradients_done = None, False  # a call that fails leaves nothing to go on from
-        self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()], space)
+            space.begin()
+        self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()])
         assert problem.data is not None
         if recording.active:
             recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
         if space is None:
             return RNNOutput(y, hy, cy)
-        space._call = ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y)
+        space.finish(ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y))
         return RNNTrainingOutput(y, hy, cy, space)
 
     def backward_data(
@@ -146,18 +153,16 @@ class RNNPlan(Plan):
     ) -> RNNGradients:
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
-        call, problem = self._recall(reserve), self._problem
+        call, problem = self._recall(reserve, has_gradients=False), self._problem
         dy = self._operand(dy, "dy", problem.y)
-        if reserve._data_gradients_done:
-            raise ArgumentError("reserve was overwritten by a backward pass over the data; run the forward pass again")
         dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
-        dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), (call.data.tensor(), problem.hidden, problem.cell))
+        dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), call.data.tensor())
         inputs = {
             "x": call.x, "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy,
-            "dcy": dcy, "dropout_state": self._dropout_states(),
+            "dcy": dcy, "dropout_state": self._dropout_states(), "reserve": reserve.array,
         }  # fmt: skip
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
-        self._check_outputs(inputs, outputs, reserve)
+        _check_outputs(inputs, outputs)
         arguments = (
             self._handle.ptr, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
             problem.x_desc.ptr, dx.ptr, problem.h_desc, _address(call.hx), _address(dhy), dhx.ptr,
@@ -165,13 +170,13 @@ class RNNPlan(Plan):
             problem.workspace, self._scratch(), problem.reserve, reserve.array.ptr,
         )  # fmt: skip
         function = self._handle.api.cudnnRNNBackwardData_v8
-        reserve._call = None  # a call that fails leaves nothing to go on from
+        reserve.begin()
         try:
-            self._call(function, arguments, [*inputs.values(), *outputs.values()], reserve)
-        except (NotSupportedError, BadParamError):  # but where it was refused
-            reserve._call = call
+            self._call(function, arguments, [*inputs.values(), *outputs.values()])
+        except (NotSupportedError, BadParamError):  # refused: nothing was written
+            reserve.finish(call)
             raise
-        reserve._call, reserve._data_gradients_done = call, True
+        reserve.finish(call, has_gradients=True)
         return RNNGradients(dx, dhx, dcx)
 
     def backward_weights(
@@ -179,9 +184,7 @@ class RNNPlan(Plan):
     ) -> RNNWeights:
         """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
-        call, problem = self._recall(reserve), self._problem
-        if not reserve._data_gradients_done:
-            raise ArgumentError("reserve has no gradients yet: rnn_backward_data comes before rnn_backward_weights")
+        call, problem = self._recall(reserve, has_gradients=True), self._problem
         replaced = out is not None and not accumulate
         if out is None:
             if accumulate:
@@ -189,8 +192,8 @@ class RNNPlan(Plan):
             out = RNNWeights.zeros_like(call.weights, self._handle)
         else:
             self._check_weights(out, "out")
-            inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx}
-            self._check_outputs(inputs, {"out": out.array}, reserve)
+            inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx, "reserve": reserve.array}
+            _check_outputs(inputs, {"out": out.array})
         self._dropout_states()
         arguments = (
             self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
@@ -199,24 +202,17 @@ class RNNPlan(Plan):
         )  # fmt: skip
         function = self._handle.api.cudnnRNNBackwardWeights_v8
         # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
-        operands = [call.x, call.hx, call.y, out.array]
-        self._call(function, arguments, operands, reserve, clear=out if replaced else None)
+        operands = [call.x, call.hx, call.y, out.array, reserve.array]
+        self._call(function, arguments, operands, clear=out if replaced else None)
         return out
 
     def _call(
-        self,
-        function: Callable[..., None],
-        arguments: tuple[Any, ...],
-        operands: list[DeviceArray | None],
-        space: RNNReserve | None,
-        clear: RNNWeights | None = None,
+        self, function: Callable[..., None], arguments: Any, operands: list[Any], clear: RNNWeights | None = None
     ) -> None:
         """Make the C call on the handle's stream, ordered with the streams that the operands belong to."""
-        stream = self._handle._stream
-        arrays_ = [array for array in operands if array is not None]
-        if space is not None:
-            arrays_.append(space.array)
-        crossed = wait_for_streams(stream, *arrays_) if any(array.stream is not stream for array in arrays_) else ()
+        stream = self._handle.stream
+        there = [array for array in operands if array is not None]
+        crossed = wait_for_streams(stream, *there) if any(array.stream is not stream for array in there) else ()
         try:
             if clear is not None:
                 clear.fill_zero(stream)
@@ -246,8 +242,7 @@ class RNNPlan(Plan):
 
     def new_outputs(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Allocate what a call writes, for its `out`; after `describe`."""
-        problem = self._problem
-        return self._outputs(None, ("y", "hy", "cy"), (problem.y, problem.hidden, problem.cell))
+        return self._outputs(None, ("y", "hy", "cy"), self._problem.y)
 
     def new_reserve(self) -> RNNReserve | None:
         """Allocate a call's reserve space, for its `reserve`; None in inference; after `describe`."""
@@ -268,12 +263,9 @@ class RNNPlan(Plan):
             problem.reserve, 0,
         )  # fmt: skip
 
-    def _recall(self, reserve: Any) -> ForwardCall:
+    def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
         """Return the forward call of a reserve space, with its sequences described to cuDNN again."""
-        if not isinstance(reserve, RNNReserve):
-            raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
-        on_device(self._handle, reserve.array, "reserve")
-        call = reserve.call
+        call = check_reserve(self._handle, reserve).recall(has_gradients=has_gradients)
         if call.plan != self._request:
             raise ArgumentError(f"reserve is of {call.plan}; the plan is for {self._request}")
         if call.data != self._problem.data:
@@ -290,9 +282,8 @@ class RNNPlan(Plan):
 
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""
-        return self._handle.workspace.reserve(
-            self._problem.workspace, self._handle._stream, limit=self._request.workspace_limit
-        )
+        limit = self._request.workspace_limit
+        return self._handle.workspace.reserve(self._problem.workspace, self._handle.stream, limit=limit)
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
         if not isinstance(weights, RNNWeights):
@@ -329,12 +320,13 @@ class RNNPlan(Plan):
         return hidden, None if c is None else self._operand(c, c_name, problem.cell)
 
     def _outputs(
-        self, out: Any, names: tuple[str, str, str], specs: tuple[TensorSpec, TensorSpec, TensorSpec]
+        self, out: Any, names: tuple[str, str, str], first: TensorSpec
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
-        """Return the arrays to write: the caller's, or new ones; the third is None but for an LSTM."""
+        """Return the arrays to write, sequences and states: the caller's, or new ones; the third is None but for an LSTM."""
+        specs = (first, self._problem.hidden, self._problem.cell)
         count = 3 if self._problem.lstm else 2
         if out is None:
-            new = [arrays.empty(self._device, self._handle._stream, spec) for spec in specs[:count]]
+            new = [arrays.empty(self._device, self._handle.stream, spec) for spec in specs[:count]]
         else:
             given = list(out) if isinstance(out, (tuple, list)) else []
             if isinstance(out, RNNTrainingOutput):
@@ -353,22 +345,19 @@ class RNNPlan(Plan):
             return None
         needed = self._problem.reserve
         if reserve is None:
-            return RNNReserve(arrays.empty(self._device, self._handle._stream, bytes_spec(needed)))
-        if not isinstance(reserve, RNNReserve):
-            raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
-        on_device(self._handle, reserve.array, "reserve")
+            return RNNReserve(arrays.empty(self._device, self._handle.stream, bytes_spec(needed)))
+        check_reserve(self._handle, reserve)
         if reserve.nbytes < needed:
             raise ArgumentError(f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(needed)}")
         return reserve
 
-    def _check_outputs(self, inputs: dict[str, Any], outputs: dict[str, Any], space: RNNReserve | None) -> None:
-        others = {name: array for name, array in inputs.items() if array is not None}
-        if space is not None:
-            others["reserve"] = space.array
-        for name, array in outputs.items():
-            if array is not None:
-                check_writable(array, name, **others)
-                others[name] = array
+
+def _check_outputs(inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
+    others = {name: array for name, array in inputs.items() if array is not None}
+    for name, array in outputs.items():
+        if array is not None:
+            check_writable(array, name, **others)
+            others[name] = array
 
 
 def _address(array: DeviceArray | None) -> int:
