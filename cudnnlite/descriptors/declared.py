@@ -30,7 +30,10 @@ class DeclaredDescriptor(NativeObject):
 
     _setter: ClassVar[str]
     _getter: ClassVar[str]
-    _arguments: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
+    _arguments: ClassVar[
+        tuple[str, ...]
+    ]  # the header's names, each with the spec's field where that is another: "nanOpt:nan"
+    _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
     _spec_type: ClassVar[type[FrozenSpec]]
 
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
@@ -38,6 +41,8 @@ class DeclaredDescriptor(NativeObject):
             return
         DESCRIPTORS[describes] = cls
         cls._spec_type = describes
+        pairs = (argument.partition(":") for argument in cls._arguments)
+        cls._fields = {name: field or name for name, _, field in pairs}
         since = FUNCTIONS[cls._setter].deprecated
         notes = _DOC.format(**vars(cls), deprecated=f"; deprecated since cuDNN {since}" if since else "")
         own, heading, examples = inspect.cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
@@ -47,10 +52,10 @@ class DeclaredDescriptor(NativeObject):
         return getattr(self.spec, field)
 
     def _set(self, spec: Any) -> None:
-        values = [self._value(field) for field in self._arguments.values()]
+        values = [self._value(field) for field in self._fields.values()]
         given = {
             name: (ctypes.c_int * len(value))(*value) if isinstance(value, tuple) else value
-            for name, value in zip(self._arguments, values, strict=True)
+            for name, value in zip(self._fields, values, strict=True)
         }
         given |= {"nbDims": max((len(value) for value in values if isinstance(value, tuple)), default=0)}
         getattr(self.api, self._setter)(self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:]))
@@ -63,14 +68,12 @@ class DeclaredDescriptor(NativeObject):
         room: dict[str, Any] = {"nbDimsRequested": MAX_SPATIAL_RANK}
         for name, kind in zip(record.argnames[1:], record.argtypes[1:], strict=True):
             if name not in room:
-                room[name] = (
-                    (kind._type_ * MAX_SPATIAL_RANK)() if cls._arguments.get(name) in stepped else kind._type_()
-                )
+                room[name] = (kind._type_ * MAX_SPATIAL_RANK)() if cls._fields.get(name) in stepped else kind._type_()
         getattr(api, cls._getter)(native, *(room[name] for name in record.argnames[1:]))
         rank = room["nbDims"].value if stepped else 0
         values = {
             field: tuple(room[name][:rank]) if field in stepped else room[name].value
-            for name, field in cls._arguments.items()
+            for name, field in cls._fields.items()
         }
         return cls._spec_type.from_values(values)
 

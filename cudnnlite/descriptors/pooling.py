@@ -25,10 +25,4 @@ class PoolingDescriptor(SpatialDeclaredDescriptor, describes=PoolingSpec):
     _type, _missing = cudnnPoolingDescriptor_t, (1, 0, 1)
     _create, _destroy = "cudnnCreatePoolingDescriptor", "cudnnDestroyPoolingDescriptor"
     _setter, _getter = "cudnnSetPoolingNdDescriptor", "cudnnGetPoolingNdDescriptor"
-    _arguments = {
-        "mode": "mode",
-        "maxpoolingNanOpt": "nan",
-        "windowDimA": "window",
-        "paddingA": "padding",
-        "strideA": "stride",
-    }
+    _arguments = "mode", "maxpoolingNanOpt:nan", "windowDimA:window", "paddingA:padding", "strideA:stride"

@@ -7,14 +7,8 @@ from typing import Any
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
 from cudnnlite.specs import PoolingSpec
 
-FORWARD = Operation(
-    "pooling_forward",
-    "cudnnPoolingForward",
-    ("x",),
-    ("y",),
-    lambda x, pooling: pooling.output_spec(x),
-    {"pooling": PoolingSpec},
-)
+_OUTPUT, _OPTIONS = (lambda x, pooling: pooling.output_spec(x)), {"pooling": PoolingSpec}
+FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _OUTPUT, _OPTIONS)
 BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
 
 
