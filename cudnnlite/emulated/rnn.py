@@ -30,6 +30,7 @@ from cudnnlite.emulated.rnn_layout import (
     Reserve,
     ReserveLayout,
     active_steps,
+    bad,
     checksum,
     compute_dtype,
     empty_cells,
@@ -53,10 +54,6 @@ Array = NDArray[Any]
 _builds: WeakKeyDictionary[EmulatedApi, dict[int, tuple[int, RNNSpec]]] = WeakKeyDictionary()
 
 
-def _bad(message: str) -> RefusalError:
-    return RefusalError(Status.BAD_PARAM, message)
-
-
 def _workspace_bytes(spec: RNNSpec, x: RNNDataSpec) -> int:
     """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
     return 512 + 16 * x.batch * spec.hidden_size
@@ -74,11 +71,11 @@ def _rounding(spec: RNNSpec) -> Callable[[Array], Array] | None:
 def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vector_size: int) -> RNNDataSpec:
     data = read_rnn_data_spec(api.real, descriptor)
     if not data.batch:
-        raise _bad(f"{name} was never set")
+        raise bad(f"{name} was never set")
     if data.dtype != spec.dtype:
-        raise _bad(f"{name} is of {dtype_name(data.dtype)}, rnnDesc of {dtype_name(spec.dtype)}")
+        raise bad(f"{name} is of {dtype_name(data.dtype)}, rnnDesc of {dtype_name(spec.dtype)}")
     if data.vector_size != vector_size:
-        raise _bad(f"{name} has vectors of {data.vector_size}; needed: {vector_size}")
+        raise bad(f"{name} has vectors of {data.vector_size}; needed: {vector_size}")
     return data
 
 
@@ -94,6 +91,7 @@ class _Call:
         self.x = _read_data(api, self.spec, x, "xDesc", self.spec.input_size)
         self.y = _read_data(api, self.spec, y, "yDesc", self.spec.output_size)
         self.shape, self.compute = network_shape(self.spec), compute_dtype(self.spec)
+        self.has_cell_state = self.spec.cell == RNNMode.LSTM
         self.storage, self.active = numpy_dtype(self.spec.dtype), active_steps(self.x)
         self.h_shape, self.c_shape = self.spec.hidden_shape(self.x.batch), self.spec.cell_shape(self.x.batch)
         self._check_sequences()
@@ -107,44 +105,40 @@ class _Call:
         if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
             self._check_build(rnn.value)
 
-    @property
-    def has_cell_state(self) -> bool:
-        return self.spec.cell == RNNMode.LSTM
-
     def _check_sequences(self) -> None:
         for name in ("layout", "max_length", "batch", "lengths"):
             of_x, of_y = getattr(self.x, name), getattr(self.y, name)
             if of_x != of_y:
-                raise _bad(f"{name} is {of_x} in xDesc, {of_y} in yDesc")
+                raise bad(f"{name} is {of_x} in xDesc, {of_y} in yDesc")
         if self.x.needs_padded_io and not self.padded_io:
-            raise _bad(f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED")
+            raise bad(f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED")
 
     def _check_state(self, descriptor: Any, name: str, shape: tuple[int, ...]) -> None:
         try:
             state = TensorDescriptor.read(self.api.real, descriptor)
         except ArgumentError as error:  # it was never set
-            raise _bad(f"{name}: {error}") from error
+            raise bad(f"{name}: {error}") from error
         if state.shape != shape:
-            raise _bad(f"{name} has shape {state.shape}; needed: {shape}")
+            raise bad(f"{name} has shape {state.shape}; needed: {shape}")
         if state.strides != (shape[1] * shape[2], shape[2], 1):
-            raise _bad(f"{name} has strides {state.strides}; it must have no gaps")
+            raise bad(f"{name} has strides {state.strides}; it must have no gaps")
         if state.dtype != self.spec.dtype:
-            raise _bad(f"{name} is of {dtype_name(state.dtype)}, rnnDesc of {dtype_name(self.spec.dtype)}")
+            raise bad(f"{name} is of {dtype_name(state.dtype)}, rnnDesc of {dtype_name(self.spec.dtype)}")
 
     def _check_lengths(self, pointer: Any) -> None:
         if pointer:
             memory = self.api.memory.view(ctypes.addressof(pointer.contents), 4 * self.x.batch)
             lengths = tuple(memory.view(np.int32).tolist())
             if lengths != self.x.lengths:
-                raise _bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
+                raise bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
 
     def _check_build(self, address: int) -> None:
         built = _builds.get(self.api, {}).get(address)
         if built is None:
-            raise _bad("PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc was set")
+            raise bad("PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc was set")
         if built != (self.x.batch, self.spec):
             given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
-            raise _bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
+            raise bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
     def memory(self, address: int | None, nbytes: int, name: str) -> Bytes:
         if not address:
@@ -177,7 +171,7 @@ class _Call:
 
     def space(self, address: int | None, nbytes: int, needed: int, name: str) -> Bytes:
         if nbytes < needed:
-            raise _bad(f"{name} of {nbytes} bytes; {needed} are needed")
+            raise bad(f"{name} of {nbytes} bytes; {needed} are needed")
         return self.memory(address, needed, name)
 
     def weights(self, address: int | None, nbytes: int, name: str) -> Bytes:
@@ -251,9 +245,9 @@ def build_dynamic(api: EmulatedApi, handle: Any, rnn: Any, batch: int) -> None:
     """Note what was built: there is nothing to compile."""
     spec, algorithm, *_ = read_rnn(api.real, rnn)
     if algorithm != RNNAlgo.PERSIST_DYNAMIC:
-        raise _bad(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
+        raise bad(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
     if batch < 1:
-        raise _bad(f"miniBatch={batch}; allowed: 1 or more")
+        raise bad(f"miniBatch={batch}; allowed: 1 or more")
     why = why_not(spec, algorithm)
     if why:
         raise RefusalError(Status.NOT_SUPPORTED, why)
@@ -277,7 +271,7 @@ def temp_space_sizes(
 
 def _is_training(mode: int) -> bool:
     if mode not in list(ForwardMode):
-        raise _bad(f"fwdMode={mode}; allowed: {', '.join(f'{m.name} ({m.value})' for m in ForwardMode)}")
+        raise bad(f"fwdMode={mode}; allowed: {', '.join(f'{m.name} ({m.value})' for m in ForwardMode)}")
     return mode == ForwardMode.TRAINING
 
 
@@ -297,16 +291,15 @@ def forward(
     targets = call.states(hy, cy, ("hy", "cy"))
     scratch = call.workspace(workspace, workspace_bytes)
     kept = call.reserve(reserve, reserve_bytes) if training else None
-    if kept is not None and kept.masks is not None and call.dropout is not None:
+    masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
+    if masks is not None and call.dropout is not None:
         call.dropout.check(api)
 
     scratch[:] = POISON_FREED
-    masks, tape = None, None
     if kept is not None:
         kept.begin()
-        masks, tape = kept.masks, kept.tape
-        if masks is not None and call.dropout is not None:
-            call.dropout.draw(api, masks)
+    if masks is not None and call.dropout is not None:
+        call.dropout.draw(api, masks)
     wide = steps.astype(call.compute, copy=False)
     network = call.network(cells, matrices)
     result, *final = rnn_equations.forward(network, wide, call.active, hidden, cell, masks=masks, tape=tape)
@@ -361,7 +354,7 @@ def backward_weights(
     if mode == WgradMode.SET:
         raise RefusalError(Status.NOT_SUPPORTED, "addGrad=SET; allowed: ADD")
     if mode != WgradMode.ADD:
-        raise _bad(f"addGrad={mode}; allowed: ADD ({WgradMode.ADD.value})")
+        raise bad(f"addGrad={mode}; allowed: ADD ({WgradMode.ADD.value})")
     call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, backward=True)
     x_steps = read_steps(call.sequences(x, call.x, "x"), call.x)
     y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)

@@ -32,6 +32,11 @@ _MAGIC = 0x52455345_52564544
 _OPERANDS = ("x", "hx", "cx", "weightSpace", "y")  # whose checksums a reserve space holds
 
 
+def bad(message: str) -> RefusalError:
+    """Return what ends a call with BAD_PARAM."""
+    return RefusalError(Status.BAD_PARAM, message)
+
+
 def compute_dtype(spec: RNNSpec) -> np.dtype[Any]:
     """Return the type that is computed in: also where cuDNN would in float16."""
     return np.dtype("float64" if spec.dtype == DataType.DOUBLE else "float32")
@@ -119,14 +124,12 @@ def weight_params(
     spec = read_rnn(api.real, rnn).spec
     layout = weight_layout(spec)
     if not 0 <= pseudo_layer < spec.num_layers * spec.directions:
-        raise RefusalError(
-            Status.BAD_PARAM, f"pseudoLayer={pseudo_layer}; allowed: below {spec.num_layers * spec.directions}"
-        )
+        raise bad(f"pseudoLayer={pseudo_layer}; allowed: below {spec.num_layers * spec.directions}")
     numbers = [*range(2 * len(spec.gates)), *([PROJECTION] if spec.cell == RNNMode.LSTM else [])]
     if linear_layer not in numbers:
-        raise RefusalError(Status.BAD_PARAM, f"linLayerID={linear_layer}; allowed for {spec.cell.name}: {numbers}")
+        raise bad(f"linLayerID={linear_layer}; allowed for {spec.cell.name}: {numbers}")
     if nbytes < layout.nbytes:
-        raise RefusalError(Status.BAD_PARAM, f"weightSpace of {nbytes} bytes; {layout.nbytes} are needed")
+        raise bad(f"weightSpace of {nbytes} bytes; {layout.nbytes} are needed")
     for is_bias, descriptor, address in ((False, matrix, matrix_address), (True, bias, bias_address)):
         part, offset = layout.places.get((pseudo_layer, linear_layer, is_bias), (None, 0))
         if part is None:
@@ -217,14 +220,12 @@ class Reserve:
     def expect(self, stage: int, **operands: int) -> None:
         """Refuse unless it is at that stage of the same problem, with the same operands."""
         if self._header["magic"][0] != _MAGIC or self._header["stage"][0] != stage:
-            raise RefusalError(Status.BAD_PARAM, f"reserveSpace is not as {self._WRITER[stage]} left it")
+            raise bad(f"reserveSpace is not as {self._WRITER[stage]} left it")
         if self._header["problem"][0] != self._problem:
-            raise RefusalError(
-                Status.BAD_PARAM, "reserveSpace is of another network, other sequences or another dropout probability"
-            )
+            raise bad("reserveSpace is of another network, other sequences or another dropout probability")
         for name, value in operands.items():
             if self._header["operands"][0, _OPERANDS.index(name)] != value:
-                raise RefusalError(Status.BAD_PARAM, f"{name} is not what it was when reserveSpace was written")
+                raise bad(f"{name} is not what it was when reserveSpace was written")
 
 
 def checksum(*arrays: Array | None) -> int:

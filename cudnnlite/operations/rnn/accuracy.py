@@ -16,6 +16,7 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.rnn_weights import DIRECTIONS
 
 Array = np.ndarray[Any, Any]
 
@@ -71,16 +72,13 @@ class PrefixCheck:
         """Bring data of any layout to (T, N, vector), float64, with zeros beyond the ends."""
         active = self._active()
         padded = np.zeros((*active.shape, size))
-        if self._data.is_packed:
-            padded[active] = values
-        else:
-            wide = values.swapaxes(0, 1) if self._data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else values
-            padded[active] = wide[active]
+        if self._data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
+            values = values.swapaxes(0, 1)
+        padded[active] = values if self._data.is_packed else values[active]
         return padded
 
     def _active(self) -> Array:
-        active: Array = np.arange(self._steps)[:, None] < np.array(self._data.lengths)
-        return active
+        return np.asarray(np.arange(self._steps)[:, None] < self._data.lengths)
 
     def _reference(self, spec: RNNSpec) -> list[Array]:
         chosen = self._sequences
@@ -92,31 +90,18 @@ class PrefixCheck:
 
 def network_of(spec: RNNSpec, values: dict[str, Array]) -> rnn_equations.Network:
     """Return the equations of a network, in float64, with its weights by name."""
-    layers = []
-    for layer in range(spec.num_layers):
-        directions = []
-        for direction in ("forward", "backward")[: spec.directions]:
-            where = f"layer{layer}.{direction}"
 
-            def stacked(part: str, where: str = where) -> Array | None:
-                names = [f"{where}.{part.format(gate)}" for gate in spec.gates]
-                return (
-                    np.concatenate([values[name] for name in names]).astype(np.float64) if names[0] in values else None
-                )
+    def stacked(names: str) -> Any:
+        there = [values[name] for name in dict.fromkeys(map(names.format, spec.gates)) if name in values]
+        return np.concatenate(there).astype(np.float64) if there else None
 
-            recurrent = stacked("recurrent.{}")
-            assert recurrent is not None
-            projection = values.get(f"{where}.projection")
-            directions.append(
-                rnn_equations.CellWeights(
-                    stacked("input.{}"),
-                    recurrent,
-                    stacked("input.{}.bias"),
-                    stacked("recurrent.{}.bias"),
-                    None if projection is None else projection.astype(np.float64),
-                )
-            )
-        layers.append(directions)
+    def cell(where: str) -> rnn_equations.CellWeights:
+        # in the order of the fields
+        parts = ("input.{}", "recurrent.{}", "input.{}.bias", "recurrent.{}.bias", "projection")
+        return rnn_equations.CellWeights(*(stacked(f"{where}.{part}") for part in parts))
+
+    directions = DIRECTIONS[: spec.directions]
+    layers = [[cell(f"layer{layer}.{direction}") for direction in directions] for layer in range(spec.num_layers)]
     return rnn_equations.Network(rnn_equations.network_shape(spec), layers, clip=spec.clip_in_effect)
 
 

@@ -12,12 +12,7 @@ from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_rules import why_not
 
 # PERSIST_DYNAMIC last: it is compiled for each plan, and by then it is known what it has to beat.
-ALGORITHMS = (
-    RNNAlgo.STANDARD,
-    RNNAlgo.PERSIST_STATIC,
-    RNNAlgo.PERSIST_STATIC_SMALL_H,
-    RNNAlgo.PERSIST_DYNAMIC,
-)
+ALGORITHMS = (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_SMALL_H, RNNAlgo.PERSIST_DYNAMIC)
 
 
 def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:

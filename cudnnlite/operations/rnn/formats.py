@@ -53,7 +53,7 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
         rows[prefix + torch_name(part)] = (stacked * part.shape[0], *part.shape[1:])
     given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
     check_names("state_dict", given, rows)
-    tensors = {name: _tensor(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()}
+    tensors = {name: checked(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()}
     values = {}
     for name, part in parts.items():
         number = spec.gates.index(part.gate) if part.gate else 0
@@ -102,11 +102,9 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
         shapes: dict[str, tuple[int, ...]] = {
             "W": (spec.directions, stacked, spec.layer_input_size(layer)),
             "R": (spec.directions, stacked, hidden),
+            "B": (spec.directions, 2 * stacked),
         }
-        shapes["B"] = (spec.directions, 2 * stacked)
-        tensors = {
-            name: checked(f"{name} of layer {layer}", list_[layer], shapes[name]) for name, list_ in given.items()
-        }
+        tensors = {name: checked(f"{name} of layer {layer}", of[layer], shapes[name]) for name, of in given.items()}
         bias = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
         for direction in range(spec.directions):
             for number, gate in enumerate(gates):
@@ -175,20 +173,17 @@ def check_names(argument: str, given: Mapping[str, Any], wanted: Mapping[str, An
     """Raise ArgumentError unless all names that are wanted are given, and no others."""
     missing = sorted(set(wanted) - set(given))
     extra = sorted(set(given) - set(wanted))
-    if missing or extra:
-        raise ArgumentError(
-            f"{argument}: "
-            + "; ".join(
-                f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names
-            )
-        )
+    told = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names]
+    if told:
+        raise ArgumentError(f"{argument}: {'; '.join(told)}")
 
 
-def checked(what: str, value: Array, shape: tuple[int, ...]) -> Array:
-    """Return the array; ArgumentError if it has another shape."""
-    if value.shape != shape:
-        raise ArgumentError(f"{what} has shape {value.shape}; needed: {shape}")
-    return value
+def checked(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """Return it as `host_array` does; ArgumentError if it has another shape."""
+    array = host_array(value, what)
+    if array.shape != shape:
+        raise ArgumentError(f"{what} has shape {array.shape}; needed: {shape}")
+    return array
 
 
 def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
@@ -196,10 +191,6 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
     if len(given) != layers:
         raise ArgumentError(f"{argument} has {len(given)} arrays; the spec has {layers} layers, one ONNX node for each")
     return [host_array(item, f"{argument} of layer {layer}") for layer, item in enumerate(given)]
-
-
-def _tensor(what: str, value: Any, shape: tuple[int, ...]) -> Array:
-    return checked(what, host_array(value, what), shape)
 
 
 def _flatten(weights: Any) -> Iterable[Any]:

@@ -85,7 +85,7 @@ def plan_rnn(
     x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
     data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
     limit = handle.workspace.limit_for(workspace_limit)
-    algorithm = _tuned(handle, spec, data, training, algorithm, limit, padded=lengths is not None)
+    algorithm = _tuned(handle, spec, data, training, algorithm, limit, lengths is not None)
     plan = RNNPlan(
         handle,
         make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
@@ -208,16 +208,12 @@ def rnn_forward(
     limit = handle.workspace.limit_for(workspace_limit) if workspace is None or workspace_limit is not None else None
     if algorithm is None and handle.chooser is not None and workspace is not None and limit is None:
         limit = on_device(handle, workspace, "workspace").nbytes  # what is chosen must make do with it
-    choice = _tuned(handle, spec, data, training, algorithm, limit)
+    choice = _tuned(handle, spec, data, training, algorithm, limit, False)
     request = make_request(handle, spec, data, training, choice, padding_fill, dropout_state, limit)
     if choice is not algorithm:  # what was tuned is a guess too: it was measured with similar lengths, maybe
         request = request._replace(guessed=True)
-    arguments = {
-        "lengths": None if lengths is None else data.lengths,
-        "out": out,
-        "reserve": reserve,
-        "workspace": workspace,
-    }
+    lengths = None if lengths is None else data.lengths
+    arguments = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
     try:
         plan = cached_plan(handle, request, lambda: RNNPlan(handle, request))
         return plan(weights, x, hx, cx, **arguments)
@@ -232,13 +228,7 @@ def rnn_forward(
 
 
 def rnn_backward_data(
-    handle: Handle,
-    reserve: RNNReserve,
-    dy: Any,
-    dhy: Any = None,
-    dcy: Any = None,
-    *,
-    out: Sequence[Any] | None = None,
+    handle: Handle, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
 ) -> RNNGradients:
     """Compute the gradients of input and first states from those of output and last states, asynchronously.
 
@@ -335,14 +325,7 @@ def rnn_backward_weights(
 
 
 def _tuned(
-    handle: Handle,
-    spec: RNNSpec,
-    data: RNNDataSpec,
-    training: Any,
-    algorithm: Any,
-    limit: int | None,
-    *,
-    padded: bool = False,
+    handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, limit: int | None, padded: bool
 ) -> Any:
     """Return the algorithm that was given; where none was, what the handle's chooser says, if there is one.
 

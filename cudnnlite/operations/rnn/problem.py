@@ -55,11 +55,8 @@ class RNNProblem:
         self._has_descriptors = False
         self.y: TensorSpec
         self.workspace = self.reserve = 0
-        dropout = None
-        if request.dropout_state is not None:
-            dropout = own(
-                DropoutDescriptor(handle, spec.dropout, request.dropout_state.array, request.dropout_state.seed)
-            )
+        state = request.dropout_state
+        dropout = None if state is None else own(DropoutDescriptor(handle, spec.dropout, state.array, state.seed))
         chosen = spec.replace(math_type=request.choice.math_type)
         algorithm = RNNAlgo(request.choice.algorithm)
         self.rnn = own(RNNDescriptor(chosen, algorithm, padded_io=request.padded, dropout=dropout, api=handle.api))
@@ -134,11 +131,8 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     """
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
-        axes = {
-            RNNDataLayout.SEQ_MAJOR_PACKED: "(sum of lengths, {})",
-            RNNDataLayout.BATCH_MAJOR_UNPACKED: "(N, T, {})",
-        }
-        wanted = axes.get(layout, "(T, N, {})").format(spec.input_size)
+        padded = "(N, T, {})" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "(T, N, {})"
+        wanted = (padded if rank == 3 else "(sum of lengths, {})").format(spec.input_size)
         raise ArgumentError(f"x has shape {x.shape}; allowed in this layout: {wanted}, none of them 0")
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
         raise ArgumentError(f"x is {x}; {spec} wants vectors of {spec.input_size}, {dtype_name(spec.dtype)}")

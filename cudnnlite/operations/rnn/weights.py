@@ -158,9 +158,8 @@ class RNNWeights(Mapping[str, DeviceArray]):
 
     def __setitem__(self, name: str, values: Any) -> None:
         view = self[name]
-        host = rnn_formats.host_array(
-            values.numpy() if isinstance(values, DeviceArray) else values, f"weights[{name!r}]"
-        )
+        given = values.numpy() if isinstance(values, DeviceArray) else values
+        host = rnn_formats.host_array(given, f"weights[{name!r}]")
         if host.shape != view.shape:
             raise ArgumentError(f"weights[{name!r}] has shape {view.shape}; given: {host.shape}")
         packed = np.ascontiguousarray(host.astype(numpy_dtype(self.spec.dtype), copy=False))
@@ -203,8 +202,7 @@ class RNNWeights(Mapping[str, DeviceArray]):
         memory = np.zeros(self.array.nbytes, np.uint8)
         dtype = numpy_dtype(self.spec.dtype)
         for name, offset, shape in self._places.values():
-            what = f"values[{name!r}]"
-            host = rnn_formats.checked(what, rnn_formats.host_array(values[name], what), shape)
+            host = rnn_formats.checked(f"values[{name!r}]", values[name], shape)
             np.ndarray(shape, dtype, memory, offset)[...] = host
         self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
 
