@@ -65,6 +65,7 @@ class Call:
         (written,) = own.writes
         try:
             expected = own.infer(**{name: self.specs[name] for name in own.reads}, **self.options)
+            own.check(self.specs, self.options)
         except ArgumentError as error:
             raise RefusalError(Status.BAD_PARAM, str(error)) from error
         if expected.shape != self.specs[written].shape:
@@ -148,7 +149,8 @@ def computes(
             target, specs = call.specs[written], call.specs
             if any(spec.dtype != target.dtype for spec in specs.values()) or target.dtype not in dtypes:
                 kinds = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
-                raise RefusalError(Status.NOT_SUPPORTED, kinds)
+                mixed = any(spec.dtype != target.dtype for spec in specs.values())
+                raise RefusalError(Status.BAD_PARAM if mixed else Status.NOT_SUPPORTED, kinds)
             why = f"tensors of rank {target.rank}" if target.rank not in ranks else refuse(**specs, **call.options)
             if why:
                 raise RefusalError(Status.NOT_SUPPORTED, why)

@@ -12,7 +12,6 @@ from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
-from cudnnlite.operations.plan import cached_plan
 from cudnnlite.operations.problem import Problem, make_problem, real_number
 from cudnnlite.specs import FilterSpec
 
@@ -60,35 +59,38 @@ def call(
 ) -> DeviceArray:  # fmt: skip
     """Run an operation on arrays, by the plan that the handle keeps for calls of this kind."""
     use(handle)
-    device = handle.device
-    given = [
-        array if type(array) is DeviceArray and array.device is device else on_device(handle, array, name)
-        for array, name in zip(operands, operation.reads, strict=True)
-    ]
-    y = None if out is None else on_device(handle, out, "out")
+    device, given, specs = handle.device, [], []
+    for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)
+        if type(array) is not DeviceArray or array.device is not device:
+            array = on_device(handle, array, name)  # noqa: PLW2901
+        given.append(array)
+        specs.append(array.spec)
+    y = y_spec = None
+    if out is not None:
+        y = on_device(handle, out, "out")
+        y_spec = y.spec
     if workspace is not None and workspace_limit is None:
         workspace = on_device(handle, workspace, "workspace")
         workspace_limit = workspace.nbytes  # the caller's buffer is all there is
     limit = handle.workspace.limit_for(workspace_limit)
     # as plain values, so that what is equal finds the same plan
-    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
-    specs = [array.spec for array in given]
-    y_spec = None if y is None else y.spec
-    if operation.algorithms is not None:
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    if algorithm is not None:
         algorithm = parse_algorithm(operation, algorithm)
-        if algorithm is None and handle.chooser is not None and given[0].spec.size:
-            posed = (operation, *specs, *options, y_spec, alpha, beta)
-            named = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
-            algorithm = tuned_choice(
-                handle, posed, lambda: problem_of(operation, given, options, y, alpha, beta), limit, **named
-            )
-    key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit)
-    plan = cached_plan(
-        handle,
-        key,
-        lambda: plan_class(operation)(handle, problem_of(operation, given, options, y, alpha, beta), algorithm, limit),
-    )
-    return plan(*given, out=y, workspace=workspace)
+    elif handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
+        posed = (operation, *specs, *options, y_spec, alpha, beta)
+        named = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
+        algorithm = tuned_choice(
+            handle, posed, lambda: problem_of(operation, given, options, y, alpha, beta), limit, **named
+        )
+
+    def make() -> Any:
+        problem = problem_of(operation, given, options, y, alpha, beta)
+        return plan_class(operation)(handle, problem, algorithm, limit)
+
+    plan = handle.plans.get((operation, *specs, *options, y_spec, alpha, beta, algorithm, limit), make)
+    return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]
 
 
 def problem_of(

@@ -4,6 +4,6 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.operations.call import call
 from cudnnlite.operations.documented import documented
-from cudnnlite.operations.operation import Operation, gradient_of
+from cudnnlite.operations.operation import Operation, check_alike, gradient_of
 
-__all__ = ["DeviceArray", "Handle", "Operation", "call", "documented", "gradient_of"]
+__all__ = ["DeviceArray", "Handle", "Operation", "call", "check_alike", "documented", "gradient_of"]

@@ -16,6 +16,7 @@ from cudnnlite._raw.record import Function
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import same_strides
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Operation:
         Which operands are filters.
     algorithms : Algorithms, optional
         Where there is a choice.
+    check : callable, optional
+        (all specs, options) -> nothing; ArgumentError where cuDNN would answer SUCCESS and compute something else.
     complete : callable, optional
         (specs, options) -> options with what was left open filled in, and written in one way, so that equal problems are equal.
     flops : callable, optional
@@ -83,6 +86,7 @@ class Operation:
     names: Mapping[str, str] = field(default_factory=dict)
     filters: frozenset[str] = frozenset()
     algorithms: Algorithms | None = None
+    check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = lambda specs, options: options
     flops: Callable[[Any], int] = lambda problem: 0
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
@@ -112,6 +116,15 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}  # by name; each enters itself
 
 
+def check_alike(specs: Mapping[str, TensorSpec]) -> None:
+    """Raise ArgumentError unless all operands, the last of which is written, have the same strides."""
+    (first_name, first), *others = specs.items()
+    for number, (name, spec) in enumerate(others, start=2):
+        if not same_strides(first.shape, first.strides, spec.strides):
+            name = "out" if number == len(specs) else name  # noqa: PLW2901
+            raise ArgumentError(f"{name} is {spec}; it must lie in memory as {first_name} does, {first}")
+
+
 def gradient_of(forward: Operation, function: str, reads: tuple[str, ...]) -> Operation:
     """Return the operation that computes dx from dy and whatever else its C function reads of y and x."""
 
@@ -124,7 +137,7 @@ def gradient_of(forward: Operation, function: str, reads: tuple[str, ...]) -> Op
         return specs.get("x", y)  # type: ignore[no-any-return]
 
     name = forward.name.replace("_forward", "_backward")
-    return Operation(name, function, reads, ("dx",), infer, forward.options, forward.names)
+    return Operation(name, function, reads, ("dx",), infer, forward.options, forward.names, check=forward.check)
 
 
 def find_operation(name: str) -> Operation:

@@ -60,6 +60,9 @@ class OperationPlan(Plan):
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
         operation = problem.operation
+        vars(self).update(
+            problem.specs | problem.options
+        )  # no __getattr__, which would slow down every other attribute
         # the specs that were compared last: the same objects need not be compared again
         self._seen: dict[str, Any] = {
             name: None if name in operation.filters else s for name, s in problem.specs.items()
@@ -136,12 +139,6 @@ class OperationPlan(Plan):
             The C function failed.
         """
         raise NotImplementedError  # of a plan for one operation it is unrolled
-
-    def __getattr__(self, name: str) -> Any:
-        values = self.__dict__["problem"].values if "problem" in self.__dict__ else {}
-        if name in values:
-            return values[name]
-        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
 
     def _check(self, name: str, array: DeviceArray) -> None:
         wanted, spec = self.problem.values[name], array.spec

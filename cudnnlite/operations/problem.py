@@ -63,6 +63,7 @@ class Problem:
             check_shape(found[written], expected)
             if found[written].overlaps_itself:
                 raise ArgumentError(f"out={found[written]}: its values overlap each other in memory")
+            operation.check(specs | {written: found[written]}, options)
             found |= {"alpha": real_number(values.get("alpha", 1.0), "alpha")}
             found |= {"beta": real_number(values.get("beta", 0.0), "beta")}
         everything = specs | found

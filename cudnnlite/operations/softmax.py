@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from cudnnlite.enums import SoftmaxAlgorithm, SoftmaxMode
-from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
+from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
+
+
+def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse what cuDNN 9.19 computes wrongly on an H200, and calls a success."""
+    check_alike(specs)
+    name, first = next(iter(specs.items()))
+    if first.dtype == DataType.DOUBLE and options["mode"] == SoftmaxMode.CHANNEL and first.layout == "NDHWC":
+        raise ArgumentError(f"{name} is {first}: in float64 and five dimensions the channels must come first")
+
 
 _OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}
-FORWARD = Operation("softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES)
+FORWARD = Operation(
+    "softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES, check=_check
+)
 BACKWARD = gradient_of(FORWARD, "cudnnSoftmaxBackward", ("y", "dy"))
 
 
