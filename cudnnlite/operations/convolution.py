@@ -179,10 +179,7 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0
     """
-    return call(
-        handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit, workspace=workspace,
-    )  # fmt: skip
+    return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace)
 
 
 def get_convolution_forward(

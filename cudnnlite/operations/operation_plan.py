@@ -60,14 +60,11 @@ class OperationPlan(Plan):
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
         operation = problem.operation
-        vars(self).update(
-            problem.specs | problem.options
-        )  # no __getattr__, which would slow down every other attribute
-        # the specs that were compared last: the same objects need not be compared again
-        self._seen: dict[str, Any] = {
-            name: None if name in operation.filters else s for name, s in problem.specs.items()
-        }
-        vars(self).update({f"_seen_{name}": spec for name, spec in self._seen.items()})
+        # by setattr: a look at __dict__, or a __getattr__, would make the plan's attributes slower
+        for name, value in problem.values.items():
+            setattr(self, name, value)
+        for name, spec in problem.specs.items():  # compared last: the same objects need not be compared again
+            setattr(self, f"_seen_{name}", None if name in operation.filters else spec)
         # what the last call was given: the addresses of the operands, found not to overlap, and of the workspace
         self._pointers: tuple[int, ...] = ()
         self._scratch = 0
@@ -148,13 +145,13 @@ class OperationPlan(Plan):
             fits = spec == wanted
         if not fits:
             raise ArgumentError(f"{name} is {spec}; the plan was made for {wanted}")
-        vars(self)[f"_seen_{name}"] = spec
+        setattr(self, f"_seen_{name}", spec)
 
     def _check_out(self, name: str, out: DeviceArray) -> None:
         check_shape(out.spec, self.problem.values[name])
         if out.spec != self.problem.values[name]:
             raise ArgumentError(f"out is {out.spec}; the plan was made for {self.problem.values[name]}")
-        vars(self)[f"_seen_{name}"] = out.spec
+        setattr(self, f"_seen_{name}", out.spec)
 
     def _new_output(self, spec: TensorSpec) -> DeviceArray:
         if self.problem.beta:

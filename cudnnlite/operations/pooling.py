@@ -32,7 +32,7 @@ def pooling_forward(
     ...     print(dnn.pooling_forward(handle, x, dnn.PoolingSpec(2)).numpy().ravel())
     [ 5.  7. 13. 15.]
     """
-    return call(handle, FORWARD, (x,), (pooling,), alpha=alpha, beta=beta, out=out)
+    return call(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
 
 
 @documented(BACKWARD, "shaped as `x`")
@@ -64,4 +64,4 @@ def pooling_backward(
     ...     print(dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel())
     [0. 0. 0. 3.]
     """
-    return call(handle, BACKWARD, (y, dy, x), (pooling,), alpha=alpha, beta=beta, out=out)
+    return call(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out)

@@ -49,7 +49,7 @@ def softmax_forward(
     ...     print(dnn.softmax_forward(handle, x).numpy().round(3))
     [[0.125 0.25  0.625]]
     """
-    return call(handle, FORWARD, (x,), (algorithm, mode), alpha=alpha, beta=beta, out=out)
+    return call(handle, FORWARD, (x,), (algorithm, mode), alpha, beta, out)
 
 
 @documented(BACKWARD, "shaped as `y`")
@@ -74,4 +74,4 @@ def softmax_backward(
     ...     print(dnn.softmax_backward(handle, y, dy).numpy())
     [[ 0.1875 -0.1875]]
     """
-    return call(handle, BACKWARD, (y, dy), (algorithm, mode), alpha=alpha, beta=beta, out=out)
+    return call(handle, BACKWARD, (y, dy), (algorithm, mode), alpha, beta, out)

@@ -100,7 +100,7 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
 
 @pytest.mark.gpu
 def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = dnn.device.get_device("cuda")
+    device = dnn.devices.choice.get_device("cuda")
     tune_model(PROBLEMS, device=device, cache=path)
     running = [name for name, function in FUNCTIONS.items() if function.needs_device and hasattr(device.api, name)]
     assert {"cudnnConvolutionForward", "cudnnCreate", "cudnnRNNForward"} <= set(running)
@@ -115,15 +115,15 @@ def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.Mo
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
-    seen = dnn.device.visible_gpus()
+    seen = dnn.devices.choice.visible_gpus()
     with working(way) as options:
         tuning = tune_model(PROBLEMS, device="cuda", cache=path, **options)
     assert tuning.measured == 5
     assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in seen}
     assert len({worker.uuid for worker in tuning.workers}) <= len(seen)
-    assert dnn.device.get_device("cuda").facts() == seen[0]
+    assert dnn.devices.choice.get_device("cuda").facts() == seen[0]
     claim = Claim(list(enumerate(seen)))
-    assert claim.gpu == dnn.device.get_device(f"cuda:{claim.index}").facts()
+    assert claim.gpu == dnn.devices.choice.get_device(f"cuda:{claim.index}").facts()
     claim.close()
 
 
