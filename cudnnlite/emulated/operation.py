@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -125,7 +125,8 @@ def computes(
     *,
     dtypes: tuple[DataType, ...] = FLOATS,
     ranks: tuple[int, ...] = (4, 5),
-    refuse: Callable[..., str | None] = lambda **_: None,
+    mixed: Status = Status.BAD_PARAM,
+    refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda specs, options: "",
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
@@ -138,8 +139,10 @@ def computes(
         Its name, and its C function.
     dtypes, ranks : tuple
         What an H200 takes: of all operands alike.  (1-D images are told to cuDNN at rank 4.)
+    mixed : Status
+        What is returned where their data types differ.
     refuse : callable, optional
-        (all specs and options, by name) -> why an H200 refuses them, or None.
+        (all specs, options) -> why an H200 calls them bad parameters; empty if it does not.
     """
 
     def register(compute: Callable[..., Array]) -> Callable[..., Array]:
@@ -149,11 +152,13 @@ def computes(
             target, specs = call.specs[written], call.specs
             if any(spec.dtype != target.dtype for spec in specs.values()) or target.dtype not in dtypes:
                 kinds = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
-                mixed = any(spec.dtype != target.dtype for spec in specs.values())
-                raise RefusalError(Status.BAD_PARAM if mixed else Status.NOT_SUPPORTED, kinds)
-            why = f"tensors of rank {target.rank}" if target.rank not in ranks else refuse(**specs, **call.options)
-            if why:
-                raise RefusalError(Status.NOT_SUPPORTED, why)
+                raise RefusalError(
+                    mixed if len({spec.dtype for spec in specs.values()}) > 1 else Status.NOT_SUPPORTED, kinds
+                )
+            if target.rank not in ranks:
+                raise RefusalError(Status.NOT_SUPPORTED, f"tensors of rank {target.rank}")
+            if why := refuse(specs, call.options):
+                raise RefusalError(Status.BAD_PARAM, why)
             alpha, beta = call.scalars()
             views = call.views()
             values = [read_values(views[name], specs[name]).astype(call.compute) for name in call.operation.reads]
