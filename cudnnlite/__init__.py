@@ -22,11 +22,11 @@ from cudnnlite.descriptors import (
     ConvolutionDescriptor,
     DropoutDescriptor,
     FilterDescriptor,
-    PoolingDescriptor,
     RNNDataDescriptor,
     RNNDescriptor,
     TensorDescriptor,
 )
+from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -98,7 +98,8 @@ from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.specs import ConvolutionSpec, FilterSpec, PoolingSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
 
 __all__ = [

@@ -7,7 +7,6 @@ from cudnnlite.descriptors.convolution import ConvolutionDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.filter import FilterDescriptor
 from cudnnlite.descriptors.native import DESCRIPTORS
-from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.descriptors.rnn import RNNDescriptor, read_rnn
 from cudnnlite.descriptors.rnn_data import RNNDataDescriptor, read_rnn_data_spec
 from cudnnlite.descriptors.tensor import TensorDescriptor, check_describable
@@ -17,7 +16,6 @@ __all__ = [
     "ConvolutionDescriptor",
     "DropoutDescriptor",
     "FilterDescriptor",
-    "PoolingDescriptor",
     "RNNDataDescriptor",
     "RNNDescriptor",
     "TensorDescriptor",

@@ -15,6 +15,11 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 _DOC = """
+Parameters
+----------
+spec : {spec}
+    What it describes.
+{parameters}
 Notes
 -----
 C functions: `{_create}`, `{_setter}`, `{_getter}`, `{_destroy}`{deprecated}.
@@ -35,6 +40,7 @@ class DeclaredDescriptor(NativeObject):
     ]  # the header's names, each with the spec's field where that is another: "nanOpt:nan"
     _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
     _spec_type: ClassVar[type[FrozenSpec]]
+    _parameters: ClassVar[str] = ""  # of the constructor, beside the spec, for the docstring
 
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
         if describes is None:
@@ -44,7 +50,12 @@ class DeclaredDescriptor(NativeObject):
         pairs = (argument.partition(":") for argument in cls._arguments)
         cls._fields = {name: field or name for name, _, field in pairs}
         since = FUNCTIONS[cls._setter].deprecated
-        notes = _DOC.format(**vars(cls), deprecated=f"; deprecated since cuDNN {since}" if since else "")
+        notes = _DOC.format(
+            **vars(cls),
+            spec=describes.__name__,
+            parameters=cls._parameters,
+            deprecated=f"; deprecated since cuDNN {since}" if since else "",
+        )
         own, heading, examples = inspect.cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
         cls.__doc__ = own.rstrip() + "\n" + notes + heading + examples
 
@@ -79,15 +90,12 @@ class DeclaredDescriptor(NativeObject):
 
 
 class SpatialDeclaredDescriptor(DeclaredDescriptor, SpatialDescriptor):
-    """A declared descriptor of a `SpatialSpec`.
+    """A declared descriptor of a `SpatialSpec`."""
 
-    Parameters
-    ----------
-    spec : SpatialSpec
-        What it describes.
-    spatial_rank : int, optional
-        The number of spatial axes, where the spec has plain numbers; 2 if not given.
-    """
+    _parameters = """\
+spatial_rank : int, optional
+    The number of spatial axes, where the spec has plain numbers; 2 if not given.
+"""
 
     def _value(self, field: str) -> Any:
         stepped = self._spec_type._stepped  # type: ignore[attr-defined]

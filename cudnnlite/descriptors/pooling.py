@@ -8,13 +8,6 @@ from cudnnlite.specs.pooling import PoolingSpec
 class PoolingDescriptor(SpatialDeclaredDescriptor, describes=PoolingSpec):
     """A `cudnnPoolingDescriptor_t`.
 
-    Parameters
-    ----------
-    spec : PoolingSpec
-        What it describes.
-    spatial_rank : int, optional
-        The number of spatial axes, where the spec has plain numbers; 2 if not given.
-
     Examples
     --------
     >>> with dnn.PoolingDescriptor(dnn.PoolingSpec((3, 2), stride=2)) as pooling_desc:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import NanPropagation, PoolingMode
-from cudnnlite.specs import PoolingSpec
+from cudnnlite.specs.pooling import PoolingSpec
 
 _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
 

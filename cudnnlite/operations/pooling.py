@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
-from cudnnlite.specs import PoolingSpec
+from cudnnlite.specs.pooling import PoolingSpec
 
 _OUTPUT, _OPTIONS = (lambda x, pooling: pooling.output_spec(x)), {"pooling": PoolingSpec}
 FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _OUTPUT, _OPTIONS)

@@ -2,9 +2,8 @@
 
 from cudnnlite.specs.convolution import ConvolutionSpec
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.specs.rnn import RNNSpec
 from cudnnlite.specs.rnn_data import RNNDataSpec
 from cudnnlite.specs.tensor import TensorSpec
 
-__all__ = ["ConvolutionSpec", "FilterSpec", "PoolingSpec", "RNNDataSpec", "RNNSpec", "TensorSpec"]
+__all__ = ["ConvolutionSpec", "FilterSpec", "RNNDataSpec", "RNNSpec", "TensorSpec"]

@@ -135,6 +135,3 @@ class ConvolutionSpec(SpatialSpec):
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])
         return x.packed(shape, kind)
-
-
-ConvolutionSpec._defaults = ConvolutionSpec().values()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar
+from inspect import signature
+from typing import Any, TypeVar
 
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 
 SpecT = TypeVar("SpecT", bound="FrozenSpec")
-_NOTHING = object()
 
 SPECS: dict[str, type[FrozenSpec]] = {}  # by name, as files have it
 
@@ -24,7 +24,6 @@ class FrozenSpec:
 
     _hash: int
     _key: tuple[Any, ...]
-    _defaults: ClassVar[dict[str, Any]] = {}  # what need not be shown
 
     def __init_subclass__(cls) -> None:
         SPECS[cls.__name__] = cls
@@ -51,9 +50,12 @@ class FrozenSpec:
         return type(self).from_values(self.values() | changes)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        shown = {name: value for name, value in self.values().items() if value != self._defaults.get(name, _NOTHING)}
-        names = {name: dtype_name(v) if isinstance(v, DataType) else getattr(v, "name", v) for name, v in shown.items()}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in names.items())})"
+        parts, defaults = [], signature(type(self)).parameters
+        for name, value in self.values().items():
+            if name not in defaults or value != defaults[name].default:
+                shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
+                parts.append(f"{name}={shown!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

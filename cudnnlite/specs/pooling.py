@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cudnnlite.enums import NanPropagation, PoolingMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.steps import SpatialSpec, Steps, parse_steps, slid
+from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
 
@@ -43,7 +42,7 @@ class PoolingSpec(SpatialSpec):
     _stepped = ("window", "padding", "stride")
 
     def __init__(
-        self, window: int | Iterable[int], padding: int | Iterable[int] = 0, stride: int | Iterable[int] | None = None, *,
+        self, window: AnySteps, padding: AnySteps = 0, stride: AnySteps | None = None, *,
         mode: PoolingMode | str = PoolingMode.MAX, nan: NanPropagation | str = NanPropagation.PROPAGATE,
     ) -> None:  # fmt: skip
         taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0)
@@ -52,14 +51,9 @@ class PoolingSpec(SpatialSpec):
         self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)
         sizes, margins, _ = self.steps(self.spatial_rank or 1)
         if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
-            raise ArgumentError(
-                f"padding={padding!r} must be smaller than window={window!r}, which would hold no value"
-            )
+            raise ArgumentError(f"padding={padding!r} must be smaller than window={window!r}: it would hold no value")
 
     def output_spec(self, x: TensorSpec) -> TensorSpec:
         """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
         window, padding, stride = self.steps(x.rank - 2)
         return x.packed((*x.shape[:2], *slid(x.shape[2:], "window", window, padding, stride, (1,) * len(window))))
-
-
-PoolingSpec._defaults = {"padding": 0, "mode": PoolingMode.MAX, "nan": NanPropagation.PROPAGATE}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import MAX_INT, MAX_SPATIAL_RANK
 
 Steps = int | tuple[int, ...]
+AnySteps = int | Iterable[int]  # as users give them
 
 
 def parse_step(value: Any, argument: str, smallest: int) -> int:
