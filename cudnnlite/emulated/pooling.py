@@ -1,7 +1,5 @@
 """Emulated pooling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,8 @@ def _windows(values: Array, pooling: PoolingSpec, fill: float) -> tuple[Array, A
 
 def _counts(x: Array, pooling: PoolingSpec) -> Array:
     """Return by how many values each window's sum is divided."""
-    padding = float(pooling.mode == PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING)
-    return np.asarray(_windows(np.ones_like(x), pooling, padding)[1].sum(tuple(range(2 - x.ndim, 0))))
+    fill = pooling.mode == PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING
+    return np.asarray(_windows(np.ones_like(x), pooling, fill)[1].sum(tuple(range(2 - x.ndim, 0))))
 
 
 @computes("pooling_forward", "cudnnPoolingForward")
@@ -39,10 +37,8 @@ def forward(x: Array, pooling: PoolingSpec) -> Array:
 
 
 def _mixed(specs: Any, options: Any) -> str:
-    layouts = {spec.layout for spec in specs.values()}
-    return (
-        f"maxima in the layouts {', '.join(layouts)}" if options["pooling"].mode in _MAXIMA and len(layouts) > 1 else ""
-    )
+    several = len({spec.layout for spec in specs.values()}) > 1
+    return "maxima of operands in several layouts" if several and options["pooling"].mode in _MAXIMA else ""
 
 
 @computes("pooling_backward", "cudnnPoolingBackward", refuse=_mixed)

@@ -1,7 +1,5 @@
 """`PoolingSpec`: how a window moves over an image, and what is made of the values in it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cudnnlite.enums import NanPropagation, PoolingMode, parse_enum
