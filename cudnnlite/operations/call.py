@@ -37,8 +37,8 @@ def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[st
 
 
 def make_plan(
-    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], *, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None,
+    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], *, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None,
 ) -> Any:  # fmt: skip
     """Return a plan for operands, arrays or specs, of an operation."""
     use(handle)
