@@ -1,4 +1,4 @@
-"""Where a tuning cache lies: a given file, the environment's, or one in the user's cache folder."""
+"""Where a tuning cache lies: a given folder, the environment's, or one in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -13,45 +13,36 @@ IN_MEMORY = ":memory:"
 
 
 def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
-    """Return an absolute path, or ":memory:"; for None what the environment says, or `default_path()`.
-
-    Raises
-    ------
-    ArgumentError
-        As in `parse_file`.
-    """
-    argument = "path"
+    """Return an absolute path, or ":memory:"; for None what the environment says, or `default_path()`."""
     if path is None:
-        argument, path = CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE) or default_path()
-    return IN_MEMORY if path == IN_MEMORY else parse_file(path, argument)
+        path = os.environ.get(CACHE_VARIABLE) or default_path()
+        return IN_MEMORY if path == IN_MEMORY else parse_folder(path, CACHE_VARIABLE)
+    return IN_MEMORY if path == IN_MEMORY else parse_folder(path)
 
 
 def default_path() -> Path:
     """Return where the cache is if no path is given, and the environment has none: in the user's cache folder."""
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("cudnnlite", appauthor=False)) / "tuning.sqlite"
+    return Path(platformdirs.user_cache_dir("cudnnlite", appauthor=False)) / "tuning"
 
 
-def parse_file(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return the absolute path of a file, which need not be there.
+def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return the absolute path of a folder, which need not be there; ArgumentError if it is none, or a device's.
 
-    Raises
-    ------
-    ArgumentError
-        It is no path, or that of a folder or a device.
+    A file passes here: it may be a cache of an older version.
     """
     try:
         text = os.fspath(path)
         if not isinstance(text, str) or not text or "\0" in text or text == IN_MEMORY:
             raise TypeError
     except TypeError:
-        raise ArgumentError(f"{argument}={path!r} is not the path of a file") from None
+        raise ArgumentError(f"{argument}={path!r} is not the path of a folder") from None
     found = Path(text).expanduser().absolute()
     try:
         mode = found.stat().st_mode
     except OSError:
         return found
-    if not stat.S_ISREG(mode):
-        raise ArgumentError(f"{argument}={text!r} is a {'folder' if stat.S_ISDIR(mode) else 'device'}, not a file")
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        raise ArgumentError(f"{argument}={text!r} is a device, not a folder")
     return found

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.locks import exclusive
 from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device, DeviceFacts
 
@@ -26,19 +24,8 @@ class Claim:
 
     A worker is a process, or a thread of one.  Each takes the first GPU that nobody has; where all are taken the first that
     has one worker, and so on.  The claims are locks on files in the temporary folder, which the kernel frees when a process
-    dies.  GPUs are told apart by their UUIDs: CUDA may number them otherwise in each process.
-
-    Parameters
-    ----------
-    gpus : sequence of (int, DeviceFacts)
-        From which to choose; not empty.
-
-    Attributes
-    ----------
-    index : int
-        The GPU's number in this process.
-    gpu : DeviceFacts
-        What it is.
+    dies.  GPUs are told apart by their UUIDs: CUDA may number them otherwise in each process.  `index` and `gpu` are the one
+    of `gpus`, which is not empty, that was taken.
     """
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
@@ -46,14 +33,10 @@ class Claim:
         for number in range(_MOST_SHARERS * len(gpus)):
             sharers, place = divmod(number, len(gpus))
             index, gpu = gpus[place]
-            path = _path(gpu.uuid, f"{sharers}.claim")
-            try:
-                locked = _lock(path)
-            except OSError:  # no such folder, another user's file, a file system without locks
-                continue
-            if locked is not None:
+            release = _lock(_path(gpu.uuid, f"{sharers}.claim"), wait=False)
+            if release is not None:
                 self.index, self.gpu = index, gpu
-                self._finalizer = weakref.finalize(self, _release, locked, path, os.getpid())
+                self._finalizer = weakref.finalize(self, release)
                 return
 
     def close(self) -> None:
@@ -92,49 +75,59 @@ def is_like(gpu: DeviceFacts, like: tuple[str, str] | None) -> bool:
 
 @contextmanager
 def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterator[None]:
-    """Let this thread alone, of all workers of this user on this host, and of all that use a cache, measure on a GPU."""
+    """Let this thread alone, of all workers of this user on this host, and of all that use a cache, measure on a GPU.
+
+    A thread that does may enter again.
+    """
     if device.times_mean_nothing:
         yield
         return
     uuid = device.facts().uuid
     # the first lock where processes share a temporary folder, the second where they share the cache
-    shared = nullcontext() if cache is None else cache.exclusive(uuid)
-    with exclusive(f"measuring on {uuid}", _path(uuid, "lock")), shared:
+    paths = [_path(uuid, "lock")]
+    if cache is not None and isinstance(cache.path, Path) and not cache.read_only:
+        paths.append(cache.path / f"{_plain(uuid)}.lock")
+        with suppress(OSError):
+            cache.path.mkdir(parents=True, exist_ok=True)
+    held: set[Path] = _this_thread.__dict__.setdefault("held", set())
+    with ExitStack() as stack:
+        for path in paths:
+            if path not in held and (release := _lock(path, wait=True)) is not None:
+                held.add(path)
+                stack.callback(held.discard, path)
+                stack.callback(release)
         yield
 
 
-_this_thread = threading.local()  # its claim goes with it
+_this_thread = threading.local()  # its claim goes with it, and the locks that it holds
+
+
+def _plain(uuid: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in uuid)
 
 
 def _path(uuid: str, suffix: str) -> Path:
     # with the user in the name: a lock file of another user's could not be opened there
-    name = "".join(letter if letter.isalnum() else "-" for letter in uuid)
-    return Path(tempfile.gettempdir()) / f"cudnnlite-{os.getuid()}-{name}.{suffix}"
+    return Path(tempfile.gettempdir()) / f"cudnnlite-{os.getuid()}-{_plain(uuid)}.{suffix}"
 
 
-def _lock(path: Path) -> int | None:
-    """Return a file descriptor that holds the lock of a file; None if somebody else has it."""
-    while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except FileNotFoundError:  # who held it has removed it just now
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+def _lock(path: Path, *, wait: bool) -> Callable[[], None] | None:
+    """Hold the lock of a file; return what ends that.  None if somebody else has it, or where no file can be locked."""
+    from filelock import FileLock, Timeout
 
+    lock = FileLock(path, mode=0o666, thread_local=False)  # whichever thread ends it
+    owner = os.getpid()
 
-def _release(descriptor: int, path: Path, process: int) -> None:
-    if process != os.getpid():
-        return  # this process was forked from the one that holds it
+    def release() -> None:
+        if owner == os.getpid():  # and not a process that was forked from it
+            with suppress(OSError):  # nothing is left lying about: who waits for the file finds that it is gone
+                path.unlink()
+            lock.release()
+
     try:
-        path.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
+        if path.parent.is_dir():  # which would be made
+            lock.acquire(blocking=wait, poll_interval=0.01)
+            return release
+    except (Timeout, OSError, NotImplementedError):
+        pass
+    return None

@@ -1,53 +1,35 @@
-"""`TuningEntry`: what is remembered of one tuning, and the table of a cache file that holds it."""
+"""`TuningEntry`: what is remembered of one tuning, and the JSON that holds it."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudnnlite.autotune.keys import TuningKey
 from cudnnlite.autotune.rows import row_from_plain, row_to_plain
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.operations.problem import KINDS
 from cudnnlite.search.results import AlgorithmResult
 
-_STORED = ("digest", "key", "title", "timing", "rows", "chosen", "tuned_at", "seconds", "cudnnlite")
-# what is in the key too, so that a table can be filtered
-_DERIVED = ("kind", "gpu", "compute_capability", "driver", "cudnn")
-_TYPES = {"chosen": "INTEGER", "cudnn": "INTEGER", "seconds": "REAL"}
-
-_COLUMNS = (*_STORED, *_DERIVED)
-_LISTED = ", ".join(_COLUMNS)
-_DECLARED = ", ".join(f"{name} {_TYPES.get(name, 'TEXT')} NOT NULL" for name in _COLUMNS)
-_UPDATED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name != "digest")
-
-CREATE = f"CREATE TABLE IF NOT EXISTS entries ({_DECLARED}, PRIMARY KEY (digest))"
-SELECT = f"SELECT {', '.join(_STORED)} FROM entries"
-PROBE = f"SELECT {_LISTED} FROM entries LIMIT 0"  # fails where the table is another one
-_UPSERT = (
-    f"INSERT INTO entries ({_LISTED}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
-    f"ON CONFLICT (digest) DO UPDATE SET {_UPDATED}"
-)
-_UPSERT_NEWER = f"{_UPSERT} WHERE excluded.tuned_at > entries.tuned_at"
+# Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
+# older version then leaves the file alone, and does not take it for a damaged one.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
 class TuningEntry:
-    """What is remembered of one tuning.
+    """What is remembered of one tuning; ArgumentError if a value is not allowed.
 
-    Parameters
+    Attributes
     ----------
     key : TuningKey
         What was tuned, for whom, on what.
-    title : str
-        What the table is called.
-    timing : str
-        Where the times come from, with the device.
+    title, timing : str
+        What the table is called, and where its times come from.
     rows : tuple of AlgorithmResult
         Every candidate, also the failed ones, in the table's order.  Their `passed_over` is not kept.
     chosen : int
@@ -58,11 +40,6 @@ class TuningEntry:
         What the tuning took.
     cudnnlite : str
         The version of cudnnlite that tuned.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
     """
 
     key: TuningKey
@@ -86,98 +63,55 @@ class TuningEntry:
             raise ArgumentError(f"chosen={self.chosen}; allowed: 0 to {len(self.rows) - 1}")
         if not (isfinite(self.seconds) and self.seconds >= 0):
             raise ArgumentError(f"seconds={self.seconds}; allowed: a finite number, not negative")
-        rows = tuple(replace(row, passed_over=()) if row.passed_over else row for row in self.rows)
-        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "rows", tuple(replace(row, passed_over=()) for row in self.rows))
         object.__setattr__(self, "tuned_at", _utc(self.tuned_at))
 
 
-class Filter(NamedTuple):
-    """Which entries are meant: those that have every value that is given."""
-
-    gpu: str | None = None
-    cudnn: int | None = None
-    kind: str | None = None
-
-    def check(self) -> Filter:
-        """Return it; ArgumentError if it can accept nothing."""
-        for name, value, wanted in (("gpu", self.gpu, str), ("cudnn", self.cudnn, int), ("kind", self.kind, str)):
-            if value is not None and type(value) is not wanted:
-                raise ArgumentError(f"{name}={value!r} is not of type {wanted.__name__}")
-        if self.kind is not None and self.kind not in KINDS:
-            raise ArgumentError(f"kind={self.kind!r} is not a kind of problem; allowed: {', '.join(KINDS)}")
-        return self
-
-    def where(self) -> tuple[str, tuple[Any, ...]]:
-        """Return an SQL condition, and its parameters."""
-        given = {name: value for name, value in self._asdict().items() if value is not None}
-        return " AND ".join(["1", *(f"{name} = ?" for name in given)]), tuple(given.values())
-
-    def accepts(self, entry: TuningEntry) -> bool:
-        """Tell whether an entry is meant."""
-        values = _derived(entry.key)
-        return all(value is None or value == values[name] for name, value in self._asdict().items())
+def parse_filter(gpu: str | None, cudnn: int | None, kind: str | None) -> Callable[[TuningEntry], bool]:
+    """Return what tells whether an entry has every value that is given; ArgumentError if none could."""
+    for name, value, wanted in (("gpu", gpu, str), ("cudnn", cudnn, int), ("kind", kind, str)):
+        if value is not None and type(value) is not wanted:
+            raise ArgumentError(f"{name}={value!r} is not of type {wanted.__name__}")
+    if kind is not None and kind not in KINDS:
+        raise ArgumentError(f"kind={kind!r} is not a kind of problem; allowed: {', '.join(KINDS)}")
+    return lambda entry: (
+        gpu in (None, entry.key.device.gpu)
+        and cudnn in (None, entry.key.device.cudnn)
+        and kind in (None, entry.key.kind)
+    )
 
 
-Record = tuple[Any, ...]  # what the columns hold
-
-
-def insert(connection: sqlite3.Connection, records: Iterable[Record], *, newer: bool = False) -> int:
-    """Write records, in place of those of the same key (with `newer`: of older ones only); return how many were."""
-    written = 0
-    for record in records:
-        written += connection.execute(_UPSERT_NEWER if newer else _UPSERT, record).rowcount
-    return written
-
-
-def record_of(entry: TuningEntry) -> Record:
-    """Return what the columns hold of an entry.
-
-    Raises
-    ------
-    ArgumentError
-        The key is none, or a row holds what cannot be written.
-    """
-    rows = json.dumps([row_to_plain(row) for row in entry.rows], separators=(",", ":"), allow_nan=False)
+def entry_to_json(entry: TuningEntry) -> str:
+    """Return the JSON of an entry, its key readable; ArgumentError if the key is none, or a row cannot be written."""
     values = {item.name: getattr(entry, item.name) for item in fields(entry)}
-    values |= {"digest": entry.key.digest, "key": entry.key.text, "rows": rows} | _derived(entry.key)
-    return tuple(values[name] for name in _COLUMNS)
+    values |= {"key": entry.key.plain, "rows": [row_to_plain(row) for row in entry.rows]}
+    text = json.dumps({"format": FORMAT, **values}, indent=1)
+    entry_from_json(text, entry.key.digest)  # refuses what could not be read again
+    return text
 
 
-def entry_of(record: Record) -> TuningEntry:
-    """Return the entry of a record that `SELECT` yields.
+def entry_from_json(text: str | bytes, digest: str) -> TuningEntry:
+    """Return the entry that was written, whose key has this digest.
 
     Raises
     ------
     ArgumentError
-        It is not what was written: the digest is another text's, or a value cannot be read.
+        It is not what was written.
+    TuningCacheError
+        A newer version of cudnnlite has written it.
     """
-    digest, text, title, timing, rows, chosen, tuned_at, seconds, version = record
-    if not isinstance(text, str) or (key := TuningKey(text)).digest != digest:
-        raise ArgumentError(f"the digest {digest!r} is not that of its key")
-    key.device  # noqa: B018  (raises if a part is missing)
     try:
-        plain = json.loads(rows)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"the rows of {digest} cannot be read: {error}") from error
-    if not isinstance(plain, list):
-        raise ArgumentError(f"the rows of {digest} are no list")
-    return TuningEntry(key, title, timing, tuple(map(row_from_plain, plain)), chosen, tuned_at, seconds, version)
-
-
-def readable(records: Iterable[Record]) -> tuple[list[TuningEntry], int]:
-    """Return the entries of those records that can be read, and the number of the others."""
-    found, bad = [], 0
-    for record in records:
-        try:
-            found.append(entry_of(record))
-        except ArgumentError:
-            bad += 1
-    return found, bad
-
-
-def _derived(key: TuningKey) -> dict[str, Any]:
-    device = key.device.to_plain()
-    return {name: key.kind if name == "kind" else device[name] for name in _DERIVED}
+        values = json.loads(text)
+        form = values.pop("format")
+        if type(form) is int and form > FORMAT:
+            raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
+        key = TuningKey.of(values.pop("key"))
+        if form is True or form != FORMAT or key.digest != digest:
+            raise ValueError("its key is not that of its name")
+        key.device  # noqa: B018  (raises if a part is missing)
+        return TuningEntry(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
+        raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
 
 
 def _utc(text: str) -> str:

@@ -5,44 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem, problem_from_plain
 
 SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 
 
-class HasPlain(Protocol):
-    """What can write itself as JSON can hold it: a `TuningPolicy`."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return every field."""
-
-
 @dataclass(frozen=True)
 class DeviceIdentity:
     """What a time was measured on and with: on anything else it may be another.
 
-    Parameters
-    ----------
-    gpu : str
-        The GPU's name.
-    compute_capability : str
-        Such as "9.0".
-    driver : str
-        The driver's version.
-    cudnn : int
-        The version of libcudnn: 92800 is 9.28.0.
-    kind : str
-        "cuda" or "emulated", as in `Device.kind`.
-
-    Raises
-    ------
-    ArgumentError
-        A value of another type.
+    Names and versions as the device tells them; `cudnn` is 92800 for 9.28.0, `kind` as in `Device.kind`.
     """
 
     gpu: str
@@ -64,21 +42,19 @@ class DeviceIdentity:
 
     def to_plain(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class TuningKey:
-    """The key of a tuning; equal and hashable by its text.
-
-    Parameters
-    ----------
-    text : str
-        Canonical JSON (keys sorted, no spaces), with the parts 'problem', 'alignments', 'policy', 'device' and 'schema', as
-        `make_key` writes it.  A NaN in it is written as Python does.
-    """
+    """The key of a tuning, as `make_key` writes it; equal and hashable by its text, which is canonical JSON."""
 
     text: str
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Any]) -> TuningKey:
+        """Return the key that has these parts; TypeError if JSON cannot hold them."""
+        return cls(json.dumps(_canonical(parts), sort_keys=True, separators=(",", ":")))
 
     @cached_property
     def digest(self) -> str:
@@ -87,13 +63,7 @@ class TuningKey:
 
     @cached_property
     def plain(self) -> dict[str, Any]:
-        """The parts by name.
-
-        Raises
-        ------
-        ArgumentError
-            The text is no key.
-        """
+        """The parts by name; ArgumentError where the text is no key."""
         try:
             parts = json.loads(self.text)
             if isinstance(parts["problem"]["kind"], str) and isinstance(parts["device"], dict):
@@ -104,7 +74,7 @@ class TuningKey:
 
     @property
     def kind(self) -> str:
-        """The kind of problem, a key of `problems.KINDS`."""
+        """The kind of problem, a key of `problem.KINDS`."""
         return str(self.plain["problem"]["kind"])
 
     @property
@@ -122,31 +92,12 @@ class TuningKey:
 
 
 def make_key(
-    problem: Problem, alignments: Mapping[str, int], policy: HasPlain, environment: DeviceIdentity
+    problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy, environment: DeviceIdentity
 ) -> TuningKey:
-    """Return the key of a tuning.
+    """Return the key of a tuning: the same for equal arguments, and another one if any field of any of them differs.
 
-    Parameters
-    ----------
-    problem : Problem
-        What is tuned.
-    alignments : mapping of str to int
-        What each operand's address is a multiple of, in bytes: powers of two, because kernels that load many bytes at once
-        want 16.  An operand that is not given is left out.
-    policy : TuningPolicy
-        What the choice is bound to.
-    environment : DeviceIdentity
-        What is measured on.
-
-    Returns
-    -------
-    TuningKey
-        The same for equal arguments, and another one if any field of any of them differs.
-
-    Raises
-    ------
-    ArgumentError
-        An alignment is no power of two, or a part of the policy has no place in JSON.
+    `alignments` says what each operand's address is a multiple of, in bytes: powers of two, because kernels that load many
+    bytes at once want 16.  ArgumentError if one is none, or if a part of the policy has no place in JSON.
     """
     if not isinstance(problem, Problem):
         raise ArgumentError(f"problem={problem!r} is not a problem")
@@ -155,15 +106,9 @@ def make_key(
     for name, value in alignments.items():
         if type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
-    parts = {
-        "schema": SCHEMA,
-        "problem": problem.to_plain(),
-        "alignments": dict(alignments),
-        "policy": policy.to_plain(),
-        "device": environment.to_plain(),
-    }
+    parts = {"schema": SCHEMA, "problem": problem.to_plain(), "alignments": dict(alignments)}
     try:
-        return TuningKey(json.dumps(_canonical(parts), sort_keys=True, separators=(",", ":")))
+        return TuningKey.of(parts | {"policy": policy.to_plain(), "device": environment.to_plain()})
     except TypeError as error:
         raise ArgumentError(f"the key of {problem} cannot be written: {error}") from error
 

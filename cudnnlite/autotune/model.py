@@ -92,7 +92,7 @@ def tune_model(
 
     Notes
     -----
-    Workers on this machine write into the cache's file themselves; from other hosts the entries come back and are put into
+    Workers on this machine write into the cache's folder themselves; from other hosts the entries come back and are put into
     it here.  On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that differ should be tuned
     apart, into one cache.
 

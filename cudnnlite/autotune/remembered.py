@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import TuningEntry
@@ -14,23 +15,17 @@ from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmTable
 
 
-class Remembered:
-    """What a cache knows of problems on a device, under a policy.  Looking it up needs no handle and runs nothing.
+class Remembered(NamedTuple):
+    """What a cache knows of problems on a device, under a policy whose workspace limit is in bytes.
 
-    Parameters
-    ----------
-    cache : TuningCache
-        Where it is looked up.
-    policy : TuningPolicy
-        Its workspace limit in bytes, as `TuningPolicy.within` returns it.
-    device : DeviceIdentity
-        What was measured on.  Of the emulated device nothing is remembered: no cache takes its times.
-    memory : int
-        Bytes of that device.
+    Looking it up needs no handle and runs nothing.  Of the emulated device nothing is remembered: no cache takes its times.
+    `memory` is that device's, in bytes.
     """
 
-    def __init__(self, cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity, memory: int) -> None:
-        self.cache, self.policy, self.device, self.memory = cache, policy, device, memory
+    cache: TuningCache
+    policy: TuningPolicy
+    device: DeviceIdentity
+    memory: int
 
     def key(self, problem: Problem, alignments: Mapping[str, int] | None = None) -> TuningKey:
         """Return the key of a problem; an operand of which nothing else is said is aligned as an allocation is."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from functools import lru_cache
 from math import isfinite
 from operator import index
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
@@ -17,145 +16,77 @@ from cudnnlite.search.results import AlgorithmResult
 
 LEFT_OUT = ("passed_over",)  # belongs to a choice, not to the candidate
 
+_HINTS = {name: hint for name, hint in get_type_hints(AlgorithmResult).items() if name not in LEFT_OUT}
+_KINDS: dict[str, Any] = {name: (get_args(hint) or (hint,))[0] for name, hint in _HINTS.items()}
+_OPTIONAL = {name for name, hint in _HINTS.items() if type(None) in get_args(hint)}
+_REQUIRED = {item.name for item in fields(AlgorithmResult) if item.default is MISSING} - set(LEFT_OUT)
 _NOT_FINITE = ("nan", "inf", "-inf")  # JSON has no numbers for them
-_UNKNOWN = re.compile(r"UNKNOWN_(-?\d+)")
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
-    """Return every field of a row but `passed_over`.
+    """Return every field of a row but `passed_over`; ArgumentError if one holds something that is not of its type.
 
     Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"); floats that are not
     finite are the strings "nan", "inf" and "-inf".
-
-    Raises
-    ------
-    ArgumentError
-        A field holds something that is not of its type.
     """
     plain = {}
-    for name, codec in _codecs().items():
+    for name, kind in _KINDS.items():
         value = getattr(row, name)
         try:
-            plain[name] = None if value is None and codec.optional else codec.write(value)
-        except (TypeError, ValueError, AttributeError) as error:
+            plain[name] = None if value is None and name in _OPTIONAL else _write(kind, value)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise ArgumentError(f"{name}={value!r} of a row cannot be written: {error}") from error
     return plain
 
 
 def row_from_plain(plain: Any) -> AlgorithmResult:
-    """Return the row that `row_to_plain` was given.
+    """Return the row that `row_to_plain` was given; ArgumentError if it is none.
 
     A field that is missing has its default: the row was written before there was such a field.  One that is not known is
     refused: what the row says cannot be understood without it.
-
-    Raises
-    ------
-    ArgumentError
-        It is no row, has a field that this version does not know, or a value that is not allowed.
     """
     if not isinstance(plain, Mapping):
         raise ArgumentError(f"{plain!r} is not a row; allowed: an object")
-    codecs = _codecs()
     values: dict[str, Any] = {}
     for name, value in plain.items():
-        codec = codecs.get(name)
-        if codec is None:
-            raise ArgumentError(f"{name!r} is not a field of a row; allowed: {', '.join(codecs)}")
+        if name not in _KINDS:
+            raise ArgumentError(f"{name!r} is not a field of a row; allowed: {', '.join(_KINDS)}")
         try:
-            values[name] = None if value is None and codec.optional else codec.read(value)
-        except (TypeError, ValueError, LookupError) as error:
+            values[name] = None if value is None and name in _OPTIONAL else _read(_KINDS[name], value)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise ArgumentError(f"{name}={value!r} is not allowed in a row: {error}") from error
-    for name in codecs.keys() - values.keys():
-        if codecs[name].required:
-            raise ArgumentError(f"{plain!r} is not a row: it has no {name}")
+    for name in sorted(_REQUIRED - values.keys()):
+        raise ArgumentError(f"{plain!r} is not a row: it has no {name}")
     return AlgorithmResult(**values)
 
 
-class _Codec(NamedTuple):
-    """How a field is written and read."""
-
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
-    optional: bool
-    required: bool
-
-
-@lru_cache(maxsize=1)
-def _codecs() -> dict[str, _Codec]:
-    """Return the fields of a row, each with its codec by its type; TypeError where a type has none yet."""
-    hints = get_type_hints(AlgorithmResult)
-    found = {}
-    for item in fields(AlgorithmResult):
-        if item.name not in LEFT_OUT:
-            kinds = get_args(hints[item.name]) or (hints[item.name],)
-            (kind,) = (kind for kind in kinds if kind is not type(None))
-            found[item.name] = _Codec(*_by_type(kind), len(kinds) > 1, item.default is MISSING)
-    return found
-
-
-def _by_type(kind: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def _write(kind: Any, value: Any) -> Any:
     if kind is CEnum:
-        return _write_any_enum, _read_any_enum
+        named = f"{type(value).__name__}.{value.name}"
+        if type(_read(kind, named)) is not type(value):
+            raise TypeError("not a member of cuDNN's enums")
+        return named
     if issubclass(kind, CEnum):
-        return lambda value: kind(value).name, lambda value: _member(kind, value)
+        return kind(value).name
     if kind is float:
-        return _write_float, _read_float
-    if kind in _PLAIN:
-        return _PLAIN[kind], lambda value: _of_type(kind, value)
-    raise TypeError(f"a row has a field of type {kind!r}, which has no plain form yet")
+        return float(value) if isfinite(value) else str(float(value))
+    plain = index(value) if kind is int else bool(value) if kind is bool else value  # NumPy's numbers too
+    return _read(kind, plain)
 
 
-def _write_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a string")
-    return value
-
-
-_PLAIN: dict[type, Callable[[Any], Any]] = {bool: bool, int: index, str: _write_text}
-
-
-def _of_type(kind: type, value: Any) -> Any:
+def _read(kind: Any, value: Any) -> Any:
+    if issubclass(kind, CEnum):
+        if kind is CEnum:
+            name, _, value = value.partition(".")
+            kind = getattr(enums, name)
+        # UNKNOWN_17 is the member 17, which may have a name by now
+        unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", value)
+        member = kind(int(unknown[1])) if unknown else kind[value]
+        if not isinstance(member, CEnum):
+            raise TypeError("not a member of cuDNN's enums")
+        return member
+    if kind is float and (value in _NOT_FINITE or type(value) is int):
+        return float(value)
     if type(value) is not kind:
         raise TypeError(f"not of type {kind.__name__}")
     return value
-
-
-def _write_float(value: Any) -> float | str:
-    number = float(value)
-    return number if isfinite(number) else str(number)
-
-
-def _read_float(value: Any) -> float:
-    if isinstance(value, str) and value not in _NOT_FINITE:
-        raise ValueError(f"allowed: a number, {', '.join(_NOT_FINITE)}")
-    if not isinstance(value, (int, float, str)) or isinstance(value, bool):
-        raise TypeError("not a number")
-    return float(value)
-
-
-def _write_any_enum(value: CEnum) -> str:
-    if _enum(type(value).__name__) is not type(value):
-        raise TypeError("not a member of cuDNN's enums")
-    return f"{type(value).__name__}.{value.name}"
-
-
-def _read_any_enum(value: str) -> CEnum:
-    kind, _, member = _write_text(value).partition(".")
-    return _member(_enum(kind), member)
-
-
-def _enum(name: str) -> type[CEnum]:
-    kind = getattr(enums, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, CEnum) and kind is not CEnum):
-        raise ValueError(f"cuDNN has no enum {name}")
-    return kind
-
-
-def _member(kind: type[CEnum], name: Any) -> CEnum:
-    """Return a member by its name; UNKNOWN_17 is the member 17, which may have a name by now."""
-    unknown = _UNKNOWN.fullmatch(_write_text(name))
-    if unknown:
-        return kind(int(unknown[1]))
-    if name not in kind.__members__:
-        raise ValueError(f"{kind.__name__} has no member {name}")
-    return kind[name]

@@ -69,13 +69,13 @@ class Tuner:
     handle : Handle
         What is timed on; waited for where something is measured.
     cache : TuningCache, str or Path, optional
-        Where choices are remembered: a cache, a file, ":memory:".  If not given, the file that `TuningCache` has by default.
+        Where choices are remembered: a cache, a folder, ":memory:".  If not given, what `TuningCache` has by default.
         Times of the emulated device are never written to a cache.
     policy : TuningPolicy, optional
         What is wanted: the least device time, if not given.
     measure : bool
         False: an operation for which nothing is remembered is left to the heuristic, with a warning; a fleet that was given
-        a file then measures nothing by itself.
+        a cache then measures nothing by itself.
 
     Attributes
     ----------

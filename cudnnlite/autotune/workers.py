@@ -29,16 +29,16 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each machine, a
 
 
 class CachePlace(NamedTuple):
-    """Where a cache file is, so that another process can tell whether the path leads it to the same one.
+    """Where a cache is, so that another process can tell whether the path leads it to the same one.
 
     Attributes
     ----------
     path : str
-        The file.
+        Its folder.
     machine : tuple of str
-        Host name and boot: SQLite's write-ahead log is safe among the processes of one machine only.
+        Host name and boot: device and inode tell folders apart on one machine only.
     folder : (int, int)
-        Device and inode of its folder.
+        Device and inode of the folder that it is in, which is there before the cache is.
     """
 
     path: str
@@ -47,7 +47,7 @@ class CachePlace(NamedTuple):
 
     @classmethod
     def of(cls, cache: TuningCache) -> CachePlace | None:
-        """Return the place of a cache that others may write too; None if there is no such file."""
+        """Return the place of a cache that others may write too; None if there is no such folder."""
         if not isinstance(cache.path, Path) or cache.read_only or not this_machine()[1]:
             return None
         with suppress(OSError):
@@ -57,7 +57,7 @@ class CachePlace(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """Whether this process reaches the file by the path."""
+        """Whether this process reaches the cache by the path."""
         with suppress(OSError):
             return self.machine == this_machine() and self.folder == _identity(Path(self.path).parent)
         return False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 cache_app = typer.Typer(help="Show, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True)
 
-CacheOption = Annotated[Path | None, typer.Option("--cache", help="The cache's file.", show_default=CACHE_DEFAULT)]
+CacheOption = Annotated[Path | None, typer.Option("--cache", help="The cache's folder.", show_default=CACHE_DEFAULT)]
 GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
 CudnnOption = Annotated[str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")]
 KindOption = Annotated[
@@ -35,6 +35,8 @@ def show(
     as_json: JSONOption = False,
 ) -> None:
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
+    from cudnnlite.autotune.store import EntryFolder
+
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
         path = _path(cache)
@@ -44,6 +46,8 @@ def show(
                 entries = _selected(opened, filters)
         elif cache is not None:
             raise failure(f"{path} does not exist")
+        else:
+            EntryFolder(path).look()  # an older version's cache may be beside it
         here = _cudnn_here() if entries else None
         if as_json:
             say(json.dumps(_plain(path, entries, here), indent=2))
@@ -57,13 +61,13 @@ def show(
 
 @cache_app.command()
 def export(
-    file: Annotated[Path, typer.Argument(help="The file to write; a cache that is there is replaced.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write; a cache that is there is replaced.")],
     gpu: GPUOption = None,
     cudnn: CudnnOption = None,
     kind: KindOption = None,
     cache: CacheOption = None,
 ) -> None:
-    """Write the entries to one file that can be shipped: to be merged, or used with --read-only-cache."""
+    """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
         path = _path(cache)
@@ -71,19 +75,19 @@ def export(
             raise failure(f"{path} does not exist: there is nothing to export")
         with _opened(path, read_only=True) as opened:
             if not _selected(opened, filters):
-                raise failure(f"{path} has nothing to export; {file} is not written")
-            number = opened.export(file, **filters)
-        say(f"{counted(number, 'entry', 'entries')} of {path} written to {file}")
+                raise failure(f"{path} has nothing to export; {folder} is not written")
+            number = opened.export(folder, **filters)
+        say(f"{counted(number, 'entry', 'entries')} of {path} written to {folder}")
 
 
 @cache_app.command()
 def merge(
-    file: Annotated[Path, typer.Argument(help="The cache to take over; it is only read.")], cache: CacheOption = None
+    folder: Annotated[Path, typer.Argument(help="The cache to take over; it is only read.")], cache: CacheOption = None
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
     with errors_told(), _opened(_path(cache)) as opened:
-        number = opened.merge(file)
-        say(f"{counted(number, 'entry', 'entries')} of {file} merged into {opened.path}, which has {len(opened)}")
+        number = opened.merge(folder)
+        say(f"{counted(number, 'entry', 'entries')} of {folder} merged into {opened.path}, which has {len(opened)}")
 
 
 @cache_app.command()
@@ -112,16 +116,11 @@ def clear(
 
 
 def check_cache(path: Path) -> None:
-    """Raise TuningCacheError if there is something at a path that is no tuning cache.
+    """Raise TuningCacheError if there is something at a path that is no tuning cache: what is not in it is not wanted."""
+    from cudnnlite.autotune.cache_path import parse_folder
+    from cudnnlite.autotune.store import check_place
 
-    A `TuningCache` would set it aside; what was named on the command line may be anything, and stays.
-    """
-    from cudnnlite.autotune.cache_file import read_cache
-    from cudnnlite.autotune.cache_path import parse_file
-
-    file = parse_file(path)
-    if file.exists() and file.stat().st_size:
-        read_cache(file)
+    check_place(parse_folder(path))
 
 
 def _path(cache: Path | None) -> Path:
@@ -130,7 +129,7 @@ def _path(cache: Path | None) -> Path:
 
     path = parse_cache_path(cache)
     if path == IN_MEMORY:
-        raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no file")
+        raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no folder")
     return Path(path)
 
 
@@ -200,8 +199,10 @@ def _size(path: Path) -> str:
 
 
 def _bytes(path: Path) -> int:
-    """Return the size of the file with what SQLite has not yet moved into it."""
-    return sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
+    """Return the size of the entries' files."""
+    from cudnnlite.autotune.store import EntryFolder
+
+    return sum(file.stat().st_size for file in EntryFolder(path).files())
 
 
 def _table(entries: list[TuningEntry], here: int | None) -> list[str]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.cache_file import read_cache
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, default_path, parse_cache_path
 from cudnnlite.autotune.keys import DeviceIdentity
-from cudnnlite.autotune.sqlite_files import Unfit
+from cudnnlite.autotune.store import EntryFolder, why_unfit
 from cudnnlite.doctor.finding import Finding, Verdict
-from cudnnlite.errors import ArgumentError, TuningCacheError
+from cudnnlite.errors import ArgumentError, TuningCacheError, TuningCacheWarning
 
-_ELSEWHERE = f"set {CACHE_VARIABLE} to a file that can be"
+_ELSEWHERE = f"set {CACHE_VARIABLE} to a folder that can be"
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class CacheFacts:
     Attributes
     ----------
     path : str
-        The file, or ':memory:'.
+        The folder, or ':memory:'.
     mistake : str
-        Why that is no path of a file; empty if it is one.
+        Why that is no path of a folder; empty if it is one.
     exists : bool
-        Whether it is there, with something in it.
+        Whether it is there.
     error, kind : str
-        Why it cannot be read, and what it is: 'damaged', 'foreign', 'newer', or '' where it could be a cache.
+        Why it cannot be read, and what it is: 'foreign', of an older version too, or '' where it could be a cache.
     writable : bool
-        Whether it, and its folder, can be written.
+        Whether it, or the nearest folder above that is there, can be written.
     entries : dict
         The device of entries -> how many.
     unreadable : int
@@ -65,22 +65,20 @@ def gather_cache(here: tuple[DeviceIdentity, ...] = (), cudnn: int = 0) -> Cache
         return CacheFacts(os.environ.get(CACHE_VARIABLE) or str(default_path()), str(error))
     if not isinstance(path, Path):
         return CacheFacts(IN_MEMORY)
-    try:
-        exists = path.stat().st_size > 0
-    except OSError:
-        exists = False
+    exists = os.path.exists(path)
     facts = CacheFacts(str(path), exists=exists, writable=_writable(path), here=here, cudnn=cudnn)
-    if not exists:
-        return facts
+    if why := why_unfit(path):
+        return replace(facts, error=f"{path} {why}", kind="foreign")
+    folder = EntryFolder(path, read_only=True)
     try:
-        entries, unreadable = read_cache(path)
+        files = folder.files()
     except TuningCacheError as error:
-        kind = error.__cause__.what if isinstance(error.__cause__, Unfit) else ""
-        return CacheFacts(str(path), exists=True, error=str(error), kind=kind, writable=facts.writable)
+        return replace(facts, error=str(error))
+    with warnings.catch_warnings():  # what cannot be read is told below
+        warnings.simplefilter("ignore", TuningCacheWarning)
+        entries = folder.entries()
     counts = tuple(Counter(entry.key.device for entry in entries).items())
-    return CacheFacts(
-        str(path), exists=True, writable=facts.writable, entries=counts, unreadable=unreadable, here=here, cudnn=cudnn
-    )
+    return replace(facts, entries=counts, unreadable=len(files) - len(entries))
 
 
 def judge_cache(facts: CacheFacts) -> Iterator[Finding]:
@@ -89,7 +87,7 @@ def judge_cache(facts: CacheFacts) -> Iterator[Finding]:
     plain = {"path": facts.path, "entries": number, "unreadable": facts.unreadable, "writable": facts.writable}
     if facts.mistake:
         yield Finding(
-            "cache.file", Verdict.BROKEN, facts.mistake, f"unset {CACHE_VARIABLE}, or name a file", facts=plain
+            "cache.file", Verdict.BROKEN, facts.mistake, f"unset {CACHE_VARIABLE}, or name a folder", facts=plain
         )
         return
     if facts.path == IN_MEMORY:
@@ -119,9 +117,9 @@ def judge_cache(facts: CacheFacts) -> Iterator[Finding]:
 def _unfit(facts: CacheFacts, plain: dict[str, object]) -> Finding:
     plain = {**plain, "kind": facts.kind}
     if facts.kind == "newer":
-        fix = f"update cudnnlite, or set {CACHE_VARIABLE} to another file"
+        fix = f"update cudnnlite, or set {CACHE_VARIABLE} to a folder"
     elif facts.kind:
-        fix = f"rename or remove it (the next tuning sets it aside), or set {CACHE_VARIABLE} to another file"
+        fix = f"rename or remove it and tune again, or set {CACHE_VARIABLE} to a folder"
     else:
         fix = f"make it readable, or {_ELSEWHERE}"
     return Finding("cache.file", Verdict.WARNING, facts.error, fix, facts=plain)
@@ -150,8 +148,6 @@ def _use(facts: CacheFacts, number: int) -> Iterator[Finding]:
 
 
 def _writable(path: Path) -> bool:
-    """Tell whether the file, or the nearest folder that exists, can be written."""
-    if os.path.exists(path) and not os.access(path, os.W_OK):
-        return False
-    folder = next(parent for parent in path.parents if os.path.exists(parent))
+    """Tell whether the folder, or the nearest one above it that exists, can be written."""
+    folder = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
     return os.access(folder, os.W_OK | os.X_OK)

@@ -51,7 +51,7 @@ def working(way: str) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache.sqlite"
+    return tmp_path / "cache"
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,9 @@
 import json
 import os
 import pty
-import sqlite3
+import shutil
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,7 @@ from cudnnlite.errors import LibraryNotFoundError
 from cudnnlite.operations.problem_list import summary
 
 from .tuning_entries import H100, H200, LATE, convolution, entry, rnn
+from .tuning_files import nothing_written, write_old_cache
 
 OLD = replace(H200, cudnn=90100)
 LIMITED = make_key(convolution(3), {"x": 2}, TuningPolicy(workspace_limit="64 MiB", deterministic=True), H200)
@@ -37,7 +37,7 @@ ENTRIES = (
 def path(tmp_path, monkeypatch):
     """The default cache, with the entries, in a folder of its own, where this process works."""
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "default.sqlite"
+    path = tmp_path / "default"
     monkeypatch.setenv(CACHE_VARIABLE, str(path))
     with TuningCache(path) as cache:
         for each in ENTRIES:
@@ -59,8 +59,8 @@ def entries(path):
 
 def test_show(path, monkeypatch):
     monkeypatch.setattr(library, "load_library", lambda: library.Library("", "a test", 92800, None))
-    before = path.read_bytes()
-    result = run("show")
+    with nothing_written(path):
+        result = run("show")
     assert result.exit_code == 0
     where, heading, *lines = result.stdout.splitlines()
     assert where.startswith(f"{path}: ")
@@ -76,7 +76,6 @@ def test_show(path, monkeypatch):
     assert limited.startswith("2026-01-31 11:00  NVIDIA H200 ")
     assert limited[starts[6] :] == "deterministic=True, workspace_limit=64 MiB, x aligned to 2"
     assert result.stderr == "cudnnlite: * not used here, where cuDNN is 9.28.0\n"
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -93,9 +92,9 @@ def test_filters_are_those_of_the_cache(path, filters, wanted):
     keys = {ENTRIES[index].key.digest for index in wanted}
     shown = json.loads(run("show", "--json", *filters).stdout)
     assert {each["digest"] for each in shown["entries"]} == keys
-    exported = run("export", "out.sqlite", *filters)
+    exported = run("export", "out", *filters)
     assert exported.exit_code == 0
-    assert {each.key.digest for each in entries("out.sqlite")} == keys
+    assert {each.key.digest for each in entries("out")} == keys
     cleared = run("clear", "--yes", *filters)
     assert cleared.stdout.startswith(f"{len(wanted)} entr")
     assert {each.key.digest for each in entries(path)} == {each.key.digest for each in ENTRIES} - keys
@@ -108,7 +107,7 @@ def test_json(path):
     )
     found = json.loads(done.stdout)
     assert (found["path"], done.stderr) == (str(path), "")
-    assert found["bytes"] == path.stat().st_size
+    assert found["bytes"] == sum(file.stat().st_size for file in path.iterdir())
     for shown, each in zip(found["entries"], entries(path), strict=True):
         assert shown["problem"] == each.key.problem.to_plain()
         assert shown["device"] == each.key.device.to_plain()
@@ -137,7 +136,7 @@ def test_a_filter_that_finds_nothing_says_what_there_is(path):
 
 
 def test_a_cache_that_does_not_exist_yet_is_empty_and_is_not_made(path, tmp_path):
-    path.unlink()
+    shutil.rmtree(path)
     result = run("show")
     assert (result.exit_code, result.stdout) == (0, f"{path}: does not exist yet, 0 entries\n")
     assert json.loads(run("show", "--json").stdout)["entries"] == []
@@ -152,45 +151,48 @@ def test_a_cache_that_does_not_exist_yet_is_empty_and_is_not_made(path, tmp_path
 
 
 def test_what_is_exported_can_be_merged(path, tmp_path):
-    assert run("export", "out.sqlite").stdout == f"4 entries of {path} written to out.sqlite\n"
-    with TuningCache("mine.sqlite") as mine:
+    assert run("export", "out").stdout == f"4 entries of {path} written to out\n"
+    with TuningCache("mine") as mine:
         mine.put(ENTRIES[0])
-    result = run("merge", "out.sqlite", "--cache", "mine.sqlite")
-    told = f"3 entries of out.sqlite merged into {tmp_path / 'mine.sqlite'}, which has 4\n"
+    result = run("merge", "out", "--cache", "mine")
+    told = f"3 entries of out merged into {tmp_path / 'mine'}, which has 4\n"
     assert (result.exit_code, result.stdout, result.stderr) == (0, told, "")
-    assert entries("mine.sqlite") == entries(path)
-    assert run("merge", "out.sqlite", "--cache", "mine.sqlite").stdout.startswith("0 entries ")
+    assert entries("mine") == entries(path)
+    assert run("merge", "out", "--cache", "mine").stdout.startswith("0 entries ")
 
 
 def test_nothing_is_exported_where_there_is_nothing(path, tmp_path):
-    result = run("export", "out.sqlite", "--gpu", "none")
+    result = run("export", "out", "--gpu", "none")
     assert result.exit_code == 1
     assert "nothing to export" in result.stderr
-    assert not (tmp_path / "out.sqlite").exists()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["merge", "absent.sqlite"],
+        ["merge", "absent"],
         ["merge", "notes.txt"],
-        ["merge", "default.sqlite", "--cache", "notes.txt"],
+        ["merge", "default", "--cache", "notes.txt"],
         ["show", "--cache", "notes.txt"],
         ["clear", "--yes", "--cache", "notes.txt"],
         ["export", "notes.txt"],
-        ["export", "default.sqlite"],
-        ["export", "absent/out.sqlite"],
-        ["show", "--cache", "."],
+        ["export", "default"],
+        ["export", "notes.txt/out"],
+        ["export", "."],
+        ["show", "--cache", "old.sqlite"],
+        ["merge", "old.sqlite"],
         ["show", "--cache", ":memory:"],
     ],
 )
 def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
     (tmp_path / "notes.txt").write_text("not a cache" * 100)
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    result = run(*command)
+    write_old_cache(tmp_path / "old.sqlite")
+    with nothing_written(tmp_path):
+        result = run(*command)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("cudnnlite: ")
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    assert "older version" in result.stderr or "old.sqlite" not in command
 
 
 # ---------------------------------------------------------------- clear
@@ -222,20 +224,27 @@ def test_clear_asks_on_a_terminal(path, answer, code, left):
 @pytest.mark.parametrize(
     "filters", [["--kind", "pooling"], ["--cudnn", "nine"], ["--cudnn", "9.28"], ["--cudnn", "9.128.0"]]
 )
-@pytest.mark.parametrize("command", [["show"], ["export", "out.sqlite"], ["clear", "--yes"]])
+@pytest.mark.parametrize("command", [["show"], ["export", "out"], ["clear", "--yes"]])
 def test_a_filter_that_is_none(path, tmp_path, command, filters):
     result = run(*command, *filters)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"cudnnlite: {filters[0]} {filters[1]}: allowed: " in result.stderr
     assert len(entries(path)) == 4
-    assert not (tmp_path / "out.sqlite").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_damaged_entry_is_told_in_a_line_and_passed_over(path):
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE entries SET rows = 'x' WHERE digest = ?", (ENTRIES[0].key.digest,))
-        connection.commit()
-    result = run("show")
+    (path / f"{ENTRIES[0].key.digest}.json").write_text("x")
+    with nothing_written(path):
+        result = run("show")
     assert "3 entries" in result.stdout
     assert "cudnnlite: warning: " in result.stderr
-    assert "1 entry that cannot be read" in result.stderr
+    assert "is no entry of a tuning cache" in result.stderr
+
+
+def test_the_cache_of_an_older_version_is_told(path, tmp_path):
+    shutil.rmtree(path)
+    write_old_cache(tmp_path / "default.sqlite")
+    result = run("show")
+    assert result.stdout.endswith("does not exist yet, 0 entries\n")
+    assert "default.sqlite is a tuning cache of an older version" in result.stderr

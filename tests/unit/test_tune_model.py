@@ -49,7 +49,7 @@ def one(tmp_path, monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "cache.sqlite"
+    return tmp_path / "cache"
 
 
 class Queued(Executor):

@@ -74,7 +74,7 @@ def test_each_worker_has_a_gpu_and_all_write_one_cache(tmp_path, monkeypatch):
     pretend = Pretence(monkeypatch, tmp_path, "AA")
     problems = [problem(k) for k in range(4, 12)]
     pretend.ask("fail-7", text="DeviceMemoryError full")
-    path = tmp_path / "cache.sqlite"
+    path = tmp_path / "cache"
     with cluster() as client:
         executor = client.get_executor()
         tuning = tune_model(problems, cache=path, executor=executor)
@@ -99,7 +99,7 @@ def test_what_kills_a_worker_again_and_again_is_reported(tmp_path, monkeypatch):
     pretend.ask("die-5")
     with cluster() as client:
         tuning = tune_model(
-            [problem(k) for k in (4, 5, 6)], cache=tmp_path / "c.sqlite", executor=client.get_executor()
+            [problem(k) for k in (4, 5, 6)], cache=tmp_path / "c", executor=client.get_executor()
         )
     # Dask suspects whatever a worker had that died
     failed = {tuned.problem: tuned.why_none for tuned in tuning.failed}

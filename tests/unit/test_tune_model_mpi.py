@@ -50,7 +50,7 @@ if __name__ == "__main__":
 def test_two_workers_share_the_problems(tmp_path, monkeypatch):
     pretend = Pretence(monkeypatch, tmp_path, "AA")
     pretend.ask("fail-7", text="DeviceMemoryError full")
-    program, path = tmp_path / "program.py", tmp_path / "cache.sqlite"
+    program, path = tmp_path / "program.py", tmp_path / "cache"
     program.write_text(PROGRAM)
     # Open MPI refuses to run as root, and more processes than cores, unless it is told
     allowed = {

@@ -1,23 +1,23 @@
-"""The tuning cache between processes: nothing is lost and nothing is there twice, however they write, die or fork."""
+"""The tuning cache between processes: nothing is lost and nothing is half there, however they write, die or fork."""
 
 import os
 import signal
-import sqlite3
-import threading
-from contextlib import closing
+import time
 
 import pytest
 
 from cudnnlite.autotune.cache import TuningCache
 
 from .tuning_entries import entry, finish_child, run_child, start_child
+from .tuning_files import DAMAGE, file_of, fill
 
 pytestmark = pytest.mark.processes
+DEATHS = int(os.environ.get("CUDNNLITE_TEST_DEATHS", "100"))
 
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "tuning.sqlite"
+    return tmp_path / "tuning"
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def numbers_in(path, count):
     with TuningCache(path) as cache:
         found = [number for number in range(count) if cache.get(entry(number).key) == entry(number)]
         assert len(cache) == len(cache.entries()) == len(found)
+    assert sorted(os.listdir(path)) == sorted(file_of(path, number).name for number in found)
     return found
 
 
@@ -60,130 +61,160 @@ WRITE = """
 with TuningCache(path) as cache:
     for number in range(FIRST, FIRST + 200):
         cache.put(entry(number))
+        assert TuningCache(path).get(entry(FIRST).key) == entry(FIRST)
     found = [number for number in range(FIRST, FIRST + 200) if cache.get(entry(number).key) == entry(number)]
 print(json.dumps([len(found), told]))
 """
 
 
-def test_two_processes_write_at_once(start, path):
-    """Each 200 entries, of which 100 are the other's too, into a file that neither finds there."""
-    reports = start_together(start, path, *(WRITE.replace("FIRST", str(first)) for first in (0, 100)))
-    assert reports == [[200, []], [200, []]]
-    assert numbers_in(path, 300) == list(range(300))
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute(
-            "SELECT count(*), count(DISTINCT digest), count(DISTINCT key) FROM entries"
-        ).fetchall() == [(300, 300, 300)]
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert os.listdir(path.parent) == ["tuning.sqlite"]
+@pytest.mark.parametrize("writers", [2, 8])
+def test_processes_write_at_once(start, path, writers):
+    """Each 200 entries, of which half are another's too, into a folder that none finds there."""
+    firsts = [100 * number for number in range(writers)]
+    reports = start_together(start, path, *(WRITE.replace("FIRST", str(first)) for first in firsts))
+    assert reports == [[200, []]] * writers
+    assert numbers_in(path, firsts[-1] + 200) == list(range(firsts[-1] + 200))
 
 
-WRITE_AND_READ = """
-with TuningCache(path) as cache:
-    for number in range(FIRST, FIRST + 20):
+FIND_DAMAGE = """
+cache = TuningCache(path)
+for number in range(12):
+    if cache.get(entry(number).key) is None:
         cache.put(entry(number))
-        mine = [cache.get(entry(n).key) == entry(n) for n in range(FIRST, number + 1)]
-        assert all(mine)
 print(json.dumps(told))
 """
 
 
-def test_processes_that_find_a_damaged_file_at_once(start, path):
-    """One of them sets it aside, and none sets the new file of another aside."""
-    path.write_text("shopping list\n" * 1000)
-    reports = start_together(start, path, *(WRITE_AND_READ.replace("FIRST", str(20 * child)) for child in range(4)))
-    assert sum(map(len, reports)) == 1
-    assert numbers_in(path, 80) == list(range(80))
-    assert sorted(os.listdir(path.parent)) == ["tuning.sqlite", "tuning.sqlite.damaged-1"]
-
-
-def test_a_process_that_has_a_file_open_which_another_sets_aside(start, path):
-    """What it writes afterwards goes into the new file."""
-    with TuningCache(path) as cache:
-        for number in range(10):
-            cache.put(entry(number))
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA user_version = 0")  # now it is damaged, and open here
-        (told,) = run_child(WRITE_AND_READ.replace("FIRST", "10"), path)
-        assert "damaged-1" in told
-        cache.put(entry(30))
-        assert cache.get(entry(15).key) == entry(15)
-        assert cache.get(entry(5).key) == entry(5)  # from memory
-    assert numbers_in(path, 40) == list(range(10, 31))
+def test_processes_that_find_damage_at_once(start, path):
+    """One of them sets each file aside, and none sets the new file of another aside."""
+    fill(path, 12)
+    for number in range(12):
+        DAMAGE["half of it"](file_of(path, number))
+    reports = start_together(start, path, *[FIND_DAMAGE] * 4)
+    assert sum(map(len, reports)) == 12
+    aside = list(path.glob("*.damaged"))
+    assert len(aside) == 12
+    for file in aside:
+        file.unlink()
+    assert numbers_in(path, 12) == list(range(12))
 
 
 # ---------------------------------------------------------------- dying
 
 KILL = """
-import random, signal, sqlite3, time
+import random, signal, time
 random = random.Random(4)
-reports, lost, verdicts, signals = [], [], [], []
-for attempt in range(100):
-    path = f"{folder}/{attempt // 10}"  # ten files, so that some children die while they make one
+lost, signals, reports, drafts = [], [], 0, 0
+for attempt in range(DEATHS):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            cache, number = TuningCache(path), 1000 * attempt
-            while True:
-                made = entry(number)
+            cache, number = TuningCache(path), 0
+            while True:  # every second put replaces an entry that each of the others has put too
+                made = entry(number // 2 + 1000 * attempt, time_ms=0.125) if number % 2 else entry(0, time_ms=1.0 + number)
                 cache.put(made)
-                os.write(writer, made.key.digest.encode())
+                os.write(writer, bytes([number % 250]))
                 number += 1
         finally:
             os._exit(1)
     os.close(writer)
-    digests = ""
-    if attempt % 10 < 3:
-        time.sleep(random.uniform(0, 0.03))
-    else:  # when it is at work, however slow the machine
-        for _ in range(random.randrange(1, 5)):
-            digests += os.read(reader, 64).decode()
-        time.sleep(random.uniform(0, 0.003))
+    acknowledged = b""
+    if attempt % 10 >= 3:  # the others perhaps while they make the folder
+        while len(acknowledged) < random.randrange(2, 10):
+            acknowledged += os.read(reader, 1)
+    time.sleep(random.uniform(0, 0.003))
     os.kill(child, signal.SIGKILL)
     signals.append(os.WTERMSIG(os.waitpid(child, 0)[1]))
-    while text := os.read(reader, 2**16):
-        digests += text.decode()
+    while more := os.read(reader, 2**16):
+        acknowledged += more
     os.close(reader)
-    recent = [(1000 * attempt + n, digests[64 * n:64 * (n + 1)]) for n in range(len(digests) // 64)]
-    reports += recent
-    with TuningCache(path) as cache:
-        for number, digest in recent:
-            found = cache.get(entry(number).key)
-            if found is None or found != entry(number) or found.key.digest != digest:
-                lost.append(number)
-        kept = {each.key.digest for each in cache.entries()}
-        lost += [number for number, digest in reports if number // 10000 == attempt // 10 and digest not in kept]
-    if os.path.exists(path):
-        connection = sqlite3.connect(path)
-        verdicts += connection.execute("PRAGMA integrity_check").fetchone()
-        connection.close()
-rounds = len({number // 1000 for number, _ in reports})
-print(json.dumps([signals, len(reports), rounds, lost, sorted(set(verdicts)), told, sorted(os.listdir(folder))]))
+    reports += len(acknowledged)
+    cache = TuningCache(path)
+    for number in range(1, len(acknowledged), 2):
+        if cache.get(entry(number // 2 + 1000 * attempt).key) != entry(number // 2 + 1000 * attempt, time_ms=0.125):
+            lost.append([attempt, number])
+    if reports and cache.get(entry(0).key) is None:
+        lost.append([attempt, 0])
+cache = TuningCache(path)
+files = os.listdir(path)
+entries = [name for name in files if name.endswith(".json")]
+print(json.dumps([
+    signals, reports, lost, told, len(cache.entries()) - len(entries),
+    [name for name in files if not name.endswith((".json", ".tmp"))],
+]))
 """
 
 
 def test_a_hundred_deaths_in_the_middle_of_writing(path):
-    """What was reported as saved is there, and the file opens, without a word."""
-    signals, reported, rounds, lost, verdicts, told, left = run_child(KILL, path)
-    assert signals == [signal.SIGKILL] * 100
-    assert rounds >= 70
-    assert reported > 100
-    assert lost == []
-    assert verdicts == ["ok"]
-    assert told == []
-    # who dies while it makes a file leaves its lock file, unlocked
-    assert {name.removesuffix(".lock") for name in left} == set("0123456789")
+    """What was reported as saved is there, and no file is half written."""
+    signals, reported, lost, told, unreadable, others = run_child(KILL.replace("DEATHS", str(DEATHS)), path)
+    assert signals == [signal.SIGKILL] * DEATHS
+    assert reported > 3 * DEATHS
+    assert (lost, told, unreadable, others) == ([], [], 0, [])
 
 
-# ---------------------------------------------------------------- one at a time
+# ---------------------------------------------------------------- forking
 
+FORK = """
+import ctypes, threading
+fork = FUNCTION
+with TuningCache(path) as cache, TuningCache(":memory:") as memory:
+    for each in (cache, memory):
+        each.put(entry(0))
+    done = threading.Event()
+    def work(first):
+        for number in range(first, first + 500):
+            if not done.is_set():
+                cache.put(entry(number))
+                last[first] = number
+    last = {}
+    threads = [threading.Thread(target=work, args=(1000 * n,)) for n in THREADS]
+    for thread in threads:
+        thread.start()
+    codes = []
+    for number in range(1, 21):
+        child = fork()  # in the middle of whatever the threads do
+        if child == 0:
+            for each in (cache, memory):
+                each.put(entry(number))
+                assert each.get(entry(0).key) == entry(0)
+                assert each.get(entry(number).key) == entry(number)
+            os._exit(len(told))
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    done.set()
+    for thread in threads:
+        thread.join()
+    print(json.dumps([codes, last, len(memory), told]))
+"""
+
+
+@pytest.mark.parametrize(("function", "threads"), [("os.fork", "(1, 2)"), ("ctypes.PyDLL(None).fork", "()")])
+def test_a_forked_child_uses_the_cache_of_its_parent(path, function, threads):
+    """While threads write; and, where there are none, also if it was forked without Python's knowledge."""
+    codes, last, in_memory, told = run_child(FORK.replace("FUNCTION", function).replace("THREADS", threads), path)
+    assert (codes, in_memory, told) == ([0] * 20, 1, [])
+    expected = [*range(21), *(number for first, end in last.items() for number in range(int(first), end + 1))]
+    with TuningCache(path) as cache:
+        assert [number for number in expected if cache.get(entry(number).key) != entry(number)] == []
+        assert len(cache) == len(expected)
+
+
+# ---------------------------------------------------------------- one measures at a time
+
+GPU = """
+import tempfile, time
+from types import SimpleNamespace
+from cudnnlite.autotune.claims import measuring_alone
+from cudnnlite.devices.device import DeviceFacts
+gpu = SimpleNamespace(times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1/x"))
+"""
 COUNT = """
-import time
 counter, marker = folder + "/counter", folder + "/marker"
+if OWN_TEMPORARY: tempfile.tempdir = tempfile.mkdtemp(dir=folder)
 with TuningCache(path) as cache:
-    for _ in range(100):
-        with cache.exclusive("GPU-1"):
+    for _ in range(60):
+        with measuring_alone(gpu, cache if OWN_TEMPORARY else None), measuring_alone(gpu, cache):  # it may enter again
             os.close(os.open(marker, os.O_CREAT | os.O_EXCL))  # fails if somebody else is inside
             value = int(open(counter).read())
             time.sleep(0.0002)
@@ -193,187 +224,55 @@ print(json.dumps(told))
 """
 
 
-def test_one_process_at_a_time(start, path):
+@pytest.mark.parametrize("own", [False, True], ids=["one temporary folder", "one cache only"])
+def test_one_process_at_a_time(start, path, own, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(path.parent))
     counter = path.with_name("counter")
     counter.write_text("0")
-    assert start_together(start, path, COUNT, COUNT, COUNT) == [[], [], []]
-    assert counter.read_text() == "300"
-    assert os.listdir(path.parent) == ["counter"]
+    assert start_together(start, path, *[GPU + COUNT.replace("OWN_TEMPORARY", str(own))] * 3) == [[], [], []]
+    assert counter.read_text() == "180"
+    assert not list(path.parent.rglob("*.lock"))
 
 
 HOLD = """
-with TuningCache(path) as cache, cache.exclusive("GPU-1"):
-    print("held", flush=True)
+with TuningCache(path) as cache, measuring_alone(gpu, cache):
+    child = FORK
+    if child == 0: WHAT_THE_CHILD_DOES
+    print(child, flush=True)
     input()
 print("null")
 """
-
-
-def entered(path, name="GPU-1"):
-    """An event that is set when a thread of this process gets the lock."""
-    event = threading.Event()
-
-    def enter():
-        with TuningCache(path) as cache, cache.exclusive(name):
-            event.set()
-
-    threading.Thread(target=enter, daemon=True).start()
-    return event
+ENTER = "\nprint('ready', flush=True)\nwith measuring_alone(gpu, TuningCache(path)): print('got', flush=True)\nprint('null')"
 
 
 @pytest.mark.parametrize("end", ["release", "kill"])
-def test_a_lock_is_free_when_its_holder_is_gone(start, path, end):
-    child = start(HOLD, path)
-    assert child.stdout.readline() == "held\n"
-    got = entered(path)
-    assert entered(path, "GPU-2").wait(60)
-    assert not got.wait(0.2)
+def test_a_lock_is_free_when_its_holder_is_gone(start, path, end, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(path.parent))
+    child = start(GPU + HOLD.replace("FORK", "1"), path)
+    assert child.stdout.readline() == "1\n"
+    other = start(GPU + ENTER, path)
+    assert other.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    assert len(list(path.parent.rglob("*.lock"))) == 2
     if end == "release":
         finish_child(child, "now\n")
     else:
         child.kill()
-    assert got.wait(60)
+    assert other.stdout.readline() == "got\n"
 
 
-FORK_HOLDER = """
-import signal, time
-with TuningCache(path) as cache:
-    with cache.exclusive("GPU-1"):
-        child = os.fork()
-        if child == 0:
-            WHAT_THE_CHILD_DOES
-        print(child, flush=True)
-        WHAT_THE_PARENT_DOES
-os._exit(0)
-"""
-
-
-def test_a_forked_child_does_not_release_its_parents_lock(start, path):
-    """Here the child leaves the block."""
-    code = FORK_HOLDER.replace("WHAT_THE_CHILD_DOES", "pass").replace(
-        "WHAT_THE_PARENT_DOES", "if child:\n            os.waitpid(child, 0); print('waited', flush=True); input()"
-    )
-    parent = start(code, path)
-    while parent.stdout.readline() != "waited\n":
-        assert parent.poll() is None, parent.communicate()
-    got = entered(path)
-    assert not got.wait(0.2)
-    parent.stdin.write("now\n")
-    parent.stdin.flush()
-    assert got.wait(60)
-
-
-def test_a_forked_child_does_not_hold_its_parents_lock(start, path):
-    """Here the parent is killed, and the child lives on."""
-    code = FORK_HOLDER.replace("WHAT_THE_CHILD_DOES", "time.sleep(300); os._exit(0)").replace(
-        "WHAT_THE_PARENT_DOES", "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    parent = start(code, path)
-    child = int(parent.stdout.readline())
-    try:
-        assert entered(path).wait(60)
-        os.kill(child, 0)  # it is there
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-# ---------------------------------------------------------------- forking
-
-FORK = """
-import ctypes
-fork = FUNCTION
-with TuningCache(path) as cache, TuningCache(":memory:") as memory:
-    cache.put(entry(0))
-    memory.put(entry(0))
-    children = []
-    for number in range(1, 6):
-        child = fork()
-        if child == 0:
-            for each in (cache, memory):
-                each.put(entry(number))
-                assert each.get(entry(0).key) == each.get(entry(0).key) == entry(0)
-                assert each.get(entry(number).key) == entry(number)
-            cache._recent.clear()
-            assert cache.get(entry(0).key) == entry(0)
-            os._exit(len(told))
-        children.append(child)
-        cache.put(entry(10 + number))
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    seen = [number for number in range(20) if cache.get(entry(number).key) == entry(number)]
-    print(json.dumps([codes, seen, len(memory), told]))
-"""
-
-
-@pytest.mark.parametrize("function", ["os.fork", "ctypes.PyDLL(None).fork"])
-def test_a_forked_child_uses_the_cache_of_its_parent(path, function):
-    """Also where it was forked without Python's knowledge."""
-    codes, seen, in_memory, told = run_child(FORK.replace("FUNCTION", function), path)
-    assert codes == [0] * 5
-    assert told == []
-    assert seen == [0, *range(1, 6), *range(11, 16)]
-    assert in_memory == 1
-    assert numbers_in(path, 20) == seen
-
-
-FORK_AND_CLOSE = """
-(there, tell), (here, answer) = os.pipe(), os.pipe()
-cache = TuningCache(path)
-cache.put(entry(0))
-child = os.fork()
-if child == 0:
-    cache.put(entry(1))
-    os.write(answer, b".")
-    os.read(there, 1)
-    cache.put(entry(2))
-    os._exit(len(told))
-os.read(here, 1)
-cache.close()
-os.write(tell, b".")
-print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told]))
-"""
-
-
-def test_a_parent_that_closes_its_file_takes_nothing_from_its_child(path):
-    """Whoever closes a file as the last one tidies up beside it: that must not be a mistake."""
-    assert run_child(FORK_AND_CLOSE, path) == [0, []]
-    assert numbers_in(path, 3) == [0, 1, 2]
-
-
-FORK_BESIDE_THREADS = """
-import threading
-with TuningCache(path) as cache:
-    done = threading.Event()
-    def work(first):
-        number = first
-        while not done.is_set() and number < first + 500:
-            cache.put(entry(number))
-            number += 1
-        counts.append((first, number - first))
-    counts = []
-    threads = [threading.Thread(target=work, args=(1000 * n,)) for n in (1, 2)]
-    for thread in threads:
-        thread.start()
-    codes = []
-    for number in range(20):
-        child = os.fork()  # in the middle of whatever the threads do
-        if child == 0:
-            cache.put(entry(number))
-            with cache.exclusive("GPU-1"):
-                os._exit(cache.get(entry(number).key) != entry(number))
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    done.set()
-    for thread in threads:
-        thread.join()
-    print(json.dumps([codes, counts, told]))
-"""
-
-
-def test_forks_while_threads_write(path):
-    codes, counts, told = run_child(FORK_BESIDE_THREADS, path)
-    assert codes == [0] * 20
-    assert told == []
-    expected = [*range(20), *(first + number for first, count in sorted(counts) for number in range(count))]
-    assert all(count for _, count in counts)
-    with TuningCache(path) as cache:
-        assert [number for number in expected if cache.get(entry(number).key) != entry(number)] == []
-        assert len(cache) == len(expected)
+@pytest.mark.parametrize("child", ["leaves", "stays"])
+def test_a_forked_child_neither_releases_nor_keeps_its_parents_lock(start, path, child, monkeypatch):
+    """One leaves the block; the other lives on when its parent is killed."""
+    monkeypatch.setenv("TMPDIR", str(path.parent))
+    does = {"leaves": "raise SystemExit", "stays": "time.sleep(60); os._exit(0)"}[child]
+    parent = start(GPU + HOLD.replace("FORK", "os.fork()").replace("WHAT_THE_CHILD_DOES", does), path)
+    forked = int(parent.stdout.readline())
+    other = start(GPU + ENTER, path)
+    assert other.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    assert len(list(path.parent.rglob("*.lock"))) == 2  # it is held: who waits would have removed them by now
+    parent.kill()
+    assert other.stdout.readline() == "got\n"
+    if child == "stays":
+        os.kill(forked, signal.SIGKILL)
