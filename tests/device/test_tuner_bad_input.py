@@ -6,7 +6,6 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,6 @@ MAKING: dict[str, tuple[Callable[[dnn.Handle], Any], str]] = {
     "cache_number": (lambda handle: dnn.Tuner(handle, 3), "3"),
     "cache_bytes": (lambda handle: dnn.Tuner(handle, b"tuning.sqlite"), "tuning.sqlite"),
     "cache_policy": (lambda handle: dnn.Tuner(handle, dnn.TuningPolicy()), "TuningPolicy"),
-    "cache_folder": (lambda handle: dnn.Tuner(handle, Path(__file__).parent), "device"),
     "policy_text": (lambda handle: dnn.Tuner(handle, ":memory:", "latency"), "policy='latency' is not a TuningPolicy"),
     "policy_dict": (lambda handle: dnn.Tuner(handle, ":memory:", {"deterministic": True}), "policy=.* is not a TuningPolicy"),
     "policy_class": (lambda handle: dnn.Tuner(handle, ":memory:", dnn.TuningPolicy), "policy=.* is not a TuningPolicy"),

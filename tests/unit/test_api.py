@@ -25,7 +25,8 @@ EMULATED = {
     "cudnnDropoutGetStatesSize", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor", "cudnnGetDropoutDescriptor",
     "cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor", "cudnnBuildRNNDynamic",
     "cudnnGetRNNWeightSpaceSize", "cudnnGetRNNWeightParams", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward",
-    "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8", "cudnnTransformTensor",
+    "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8", "cudnnTransformTensor", "cudnnPoolingForward",
+    "cudnnPoolingBackward", "cudnnSoftmaxForward", "cudnnSoftmaxBackward",
 }  # fmt: skip
 # Libcudnn's own, but for what the emulated device must forget when they are called.
 WITHOUT_HANDLE = {"cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor"}

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -695,6 +696,9 @@ def test_ctrl_c_is_heard_while_everybody_measures(there, path, way):
             tune_model(PROBLEMS, cache=path, **options)
         timer.join()
         there.stop(*(f"wait-{k}" for k in KS))  # an executor that is given is not ended
+    until = time.monotonic() + 10
+    while set(entries(path)) != set(there.searched) and time.monotonic() < until:
+        time.sleep(0.01)  # what was being measured is saved by its own thread
     assert set(entries(path)) == set(there.searched)
     # those that had begun, where nobody can end them; a process of an executor has taken a further one
     assert len(there.searched) <= {"threads": 2, "processes": 3, "others": 5}.get(way, 0)
