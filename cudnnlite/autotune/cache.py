@@ -133,19 +133,14 @@ class TuningCache:
 
         Parameters
         ----------
-        gpu : str, optional
-            Only those of a GPU, by its name.
-        cudnn : int, optional
-            Only those of a version of cuDNN: 92800 for 9.28.0.
-        kind : str, optional
-            Only those of a kind of problem, such as "convolution_forward".
+        gpu, cudnn, kind : optional
+            Only those of a GPU, by its name; of a version of cuDNN, 92800 for 9.28.0; of a kind of problem, such as
+            "convolution_forward".
 
         Raises
         ------
-        ArgumentError
-            A filter of another type, or no kind of problem.
-        TuningCacheError
-            The folder cannot be read.
+        ArgumentError, TuningCacheError
+            A filter of another type, or no kind of problem; the folder cannot be read.
         """
         wanted = parse_filter(gpu, cudnn, kind)
         self._require_open()
@@ -167,10 +162,8 @@ class TuningCache:
 
         Raises
         ------
-        ArgumentError
-            The path is this cache's own, or none; or as in `entries`.
-        TuningCacheError
-            It cannot be written, or is not a tuning cache.
+        ArgumentError, TuningCacheError
+            The path is this cache's own, or none; it cannot be written, or is not a tuning cache; or as in `entries`.
         """
         target = EntryFolder(parse_folder(path))
         own = isinstance(self._path, Path) and all(map(os.path.exists, (target.path, self._path)))
@@ -191,25 +184,15 @@ class TuningCache:
         return len(entries)
 
     def merge(self, path: str | os.PathLike[str]) -> int:
-        """Take over the entries of another cache's folder, which is only read; where both have a key, the later one.
+        """Take over the entries of another cache's folder that are not here, or newer there; return how many.
 
-        Returns
-        -------
-        int
-            How many were taken over: those that were not here, and those that were newer.
+        It is only read; entries that cannot be are passed over, with a warning.
 
         Raises
         ------
-        ArgumentError
-            No path of a folder.
-        TuningCacheError
+        ArgumentError, TuningCacheError
             It is not there, or not a tuning cache; or this cache is read-only or cannot be written.  What was taken over
             until then stays.
-
-        Warns
-        -----
-        TuningCacheWarning
-            Entries that cannot be read are passed over.
         """
         source = parse_folder(path)
         self._require_writable("merged into")
@@ -229,10 +212,8 @@ class TuningCache:
 
         Raises
         ------
-        ArgumentError
-            As in `entries`.
-        TuningCacheError
-            This cache is read-only or cannot be written.
+        ArgumentError, TuningCacheError
+            This cache is read-only or cannot be written; or as in `entries`.
         """
         self._require_writable("cleared")
         gone = self.entries(gpu=gpu, cudnn=cudnn, kind=kind)

@@ -115,7 +115,8 @@ def _lock(path: Path, *, wait: bool) -> Callable[[], None] | None:
     """Hold the lock of a file; return what ends that.  None if somebody else has it, or where no file can be locked."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, mode=0o666, thread_local=False)  # whichever thread ends it
+    # Whichever thread ends it.  A mere file, instead of a lock that the file system lacks, would outlive who dies.
+    lock = FileLock(path, mode=0o666, thread_local=False, fallback_to_soft=False)
     owner = os.getpid()
 
     def release() -> None:
@@ -128,6 +129,6 @@ def _lock(path: Path, *, wait: bool) -> Callable[[], None] | None:
         if path.parent.is_dir():  # which would be made
             lock.acquire(blocking=wait, poll_interval=0.01)
             return release
-    except (Timeout, OSError, NotImplementedError):
+    except (Timeout, OSError):
         pass
     return None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from math import isfinite
 from operator import index
 from typing import Any, get_args, get_type_hints
@@ -17,24 +15,25 @@ from cudnnlite.search.results import AlgorithmResult
 LEFT_OUT = ("passed_over",)  # belongs to a choice, not to the candidate
 
 _HINTS = {name: hint for name, hint in get_type_hints(AlgorithmResult).items() if name not in LEFT_OUT}
-_KINDS: dict[str, Any] = {name: (get_args(hint) or (hint,))[0] for name, hint in _HINTS.items()}
-_OPTIONAL = {name for name, hint in _HINTS.items() if type(None) in get_args(hint)}
-_REQUIRED = {item.name for item in fields(AlgorithmResult) if item.default is MISSING} - set(LEFT_OUT)
-_NOT_FINITE = ("nan", "inf", "-inf")  # JSON has no numbers for them
+# of each field, whether it may be None, and what else it is
+_FIELDS: dict[str, tuple[bool, Any]] = {
+    name: (type(None) in get_args(hint), (get_args(hint) or (hint,))[0]) for name, hint in _HINTS.items()
+}
+_MISTAKES = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     """Return every field of a row but `passed_over`; ArgumentError if one holds something that is not of its type.
 
     Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"); floats that are not
-    finite are the strings "nan", "inf" and "-inf".
+    finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
     plain = {}
-    for name, kind in _KINDS.items():
+    for name, (optional, kind) in _FIELDS.items():
         value = getattr(row, name)
         try:
-            plain[name] = None if value is None and name in _OPTIONAL else _write(kind, value)
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            plain[name] = None if value is None and optional else _write(kind, value)
+        except _MISTAKES as error:
             raise ArgumentError(f"{name}={value!r} of a row cannot be written: {error}") from error
     return plain
 
@@ -45,19 +44,15 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     A field that is missing has its default: the row was written before there was such a field.  One that is not known is
     refused: what the row says cannot be understood without it.
     """
-    if not isinstance(plain, Mapping):
-        raise ArgumentError(f"{plain!r} is not a row; allowed: an object")
     values: dict[str, Any] = {}
-    for name, value in plain.items():
-        if name not in _KINDS:
-            raise ArgumentError(f"{name!r} is not a field of a row; allowed: {', '.join(_KINDS)}")
-        try:
-            values[name] = None if value is None and name in _OPTIONAL else _read(_KINDS[name], value)
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise ArgumentError(f"{name}={value!r} is not allowed in a row: {error}") from error
-    for name in sorted(_REQUIRED - values.keys()):
-        raise ArgumentError(f"{plain!r} is not a row: it has no {name}")
-    return AlgorithmResult(**values)
+    name = value = None
+    try:
+        for name, value in plain.items():
+            optional, kind = _FIELDS[name]
+            values[name] = None if value is None and optional else _read(kind, value)
+        return AlgorithmResult(**values)
+    except _MISTAKES as error:
+        raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
 
 
 def _write(kind: Any, value: Any) -> Any:
@@ -85,7 +80,7 @@ def _read(kind: Any, value: Any) -> Any:
         if not isinstance(member, CEnum):
             raise TypeError("not a member of cuDNN's enums")
         return member
-    if kind is float and (value in _NOT_FINITE or type(value) is int):
+    if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
         return float(value)
     if type(value) is not kind:
         raise TypeError(f"not of type {kind.__name__}")

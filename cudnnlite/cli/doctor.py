@@ -61,12 +61,15 @@ def _text(examination: Examination) -> str:
 
     console = Console(highlight=False, soft_wrap=True)
     with console.capture() as capture:
-        console.print(Text(f"cudnnlite {examination.cudnnlite}, Python {examination.python}"))
-        for area, findings in groupby(examination.findings, key=lambda finding: finding.area):
+        plain = examination.to_plain()
+        console.print(Text(f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}"))
+        for area, findings in groupby(examination.findings, key=lambda finding: finding.check.partition(".")[0]):
             console.print(Text(f"\n{_TITLES.get(area, area)}", style="bold"))
             for finding in findings:
                 console.print(_lines(finding))
-        console.print(_summary(examination))
+        counts = plain["counts"]
+        told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
+        console.print(Text(f"\n{counts['broken'] or 'nothing'} broken, {told}", style=_STYLES[plain["status"]]))
     return capture.get().rstrip("\n")
 
 
@@ -80,11 +83,3 @@ def _lines(finding: Finding) -> Text:
     if finding.fix:
         text.append(f"\n           fix: {finding.fix}", style="bold")
     return text
-
-
-def _summary(examination: Examination) -> Text:
-    from rich.text import Text
-
-    counts = examination.to_plain()["counts"]
-    text = f"{counts['broken'] or 'nothing'} broken, {counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
-    return Text(f"\n{text}", style=_STYLES[examination.verdict.word])

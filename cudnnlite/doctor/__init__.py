@@ -1,9 +1,90 @@
 """`cudnnlite doctor`: what is installed here, what is wrong with it, and what to do about it.
 
-Facts are gathered first and judged then, by functions that look at nothing else; `examination.py` puts them together.
+What has to be tried is tried in a process of its own (`probe`).  Then functions that look at nothing but the facts say what is
+wrong; one that fails keeps none of the others from being told.
 """
 
-from cudnnlite.doctor.examination import Examination, examine
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.doctor import cuda, environment, libraries, probe
 from cudnnlite.doctor.finding import Finding, Verdict
+from cudnnlite.version import __version__
 
 __all__ = ["Examination", "Finding", "Verdict", "examine"]
+
+_SCHEMA = 1  # of the JSON: another number where a name in it goes away or gets another meaning
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that was looked at: the findings, in the order in which they are best read."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the findings."""
+        return max((finding.verdict for finding in self.findings), default=Verdict.OK)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        counts = Counter(finding.verdict for finding in self.findings)
+        return {
+            "schema": _SCHEMA,
+            "cudnnlite": __version__,
+            "python": environment.python_text(),
+            "status": self.verdict.word,
+            "counts": {verdict.word: counts[verdict] for verdict in Verdict},
+            "findings": [finding.to_plain() for finding in self.findings],
+        }
+
+
+def examine(packages: Iterable[str] = ()) -> Examination:
+    """Look at this environment; nothing is loaded into this process, and nothing is changed.
+
+    Parameters
+    ----------
+    packages : iterable of str
+        What to import before libcudnn is loaded, as a program does that uses 'torch' first.
+    """
+    variables, packages, findings = dict(os.environ), tuple(packages), []
+
+    def look(name: str, work: Callable[[], Iterable[Finding]]) -> None:
+        try:
+            for finding in work():  # one by one: those before a failure stay
+                findings.append(finding)
+        except Exception as error:
+            text = f"'{name}' could not be looked at: {type(error).__name__}: {error}"
+            fix = "report this output: it is a mistake of the doctor"
+            findings.append(Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name}))
+
+    wanted, found = variables.get(DEVICE_VARIABLE, ""), probe.Probe({}, "was not started")
+
+    def try_out() -> Iterable[Finding]:
+        nonlocal found
+        found = probe.run_probe(wanted or "auto", packages)
+        return ()
+
+    look("probe", try_out)
+    gpu = bool(found.step("cuda").get("devices")) and not wanted.lower().startswith("emulated")
+    look("libraries", lambda: libraries.judge(libraries.gather(variables, found, packages, gpu)))
+    look("cuda", lambda: cuda.judge(variables, found, _count_unmasked(variables, found)))
+    look("settings", lambda: environment.judge(variables))
+    number, devices = found.step("library").get("number", 0), found.step("cuda").get("devices", ())
+    look("cache", lambda: environment.judge_cache(number, devices))
+    return Examination(tuple(findings))
+
+
+def _count_unmasked(variables: Mapping[str, str], found: probe.Probe) -> int:
+    """Return how many GPUs a process sees without CUDA_VISIBLE_DEVICES; 0 where that is not set, or nobody can be asked."""
+    rest = {name: value for name, value in variables.items() if name != "CUDA_VISIBLE_DEVICES"}
+    if rest == variables or not found.step("cuda").get("supports"):
+        return 0
+    return len(probe.run_probe("none", environment=rest).step("cuda").get("devices", ()))

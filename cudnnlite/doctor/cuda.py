@@ -1,20 +1,17 @@
-"""The driver, the toolkits, the devices, and whether they fit cuDNN and each other."""
+"""The driver and the devices, and whether they fit cuDNN and each other; a small convolution."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.devices.cuda import CudaState, format_cuda_version
+from cudnnlite.devices.cuda import format_cuda_version
 from cudnnlite.doctor.finding import Finding, Verdict
+from cudnnlite.doctor.probe import Probe
 from cudnnlite.sizes import format_size
 
-# cuDNN's binaries have code for compute capability 5.0 and newer up to 9.10 (for CUDA 12), for 7.5 and newer since 9.11
-# and in all builds for CUDA 13.
-_OLDEST_GPU, _OLDEST_GPU_NOW, _SINCE = 50, 75, 91100
 _CODES = {
     "CUDA_ERROR_STUB_LIBRARY": "take the folder 'stubs' out of LD_LIBRARY_PATH: it holds libcuda for linking only",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "restart the machine: the driver was updated, its kernel module was not",
@@ -23,236 +20,122 @@ _CODES = {
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "end the other process: the GPU is in exclusive mode",
     "CUDA_ERROR_OUT_OF_MEMORY": "end other processes that use the GPU's memory",
 }
+_EMULATE = f"set {DEVICE_VARIABLE}=emulated to work without a GPU"
 
 
-@dataclass(frozen=True)
-class CudaFacts:
-    """What was gathered of CUDA.
-
-    Attributes
-    ----------
-    state : CudaState
-        What the probe's process learnt.
-    wanted : str
-        What `CUDNNLITE_DEVICE` says; empty if nothing.
-    unmasked : int or None
-        How many GPUs there are without CUDA_VISIBLE_DEVICES; None where that is not set, or nothing is hidden.
-    mask : str or None
-        CUDA_VISIBLE_DEVICES.
-    cudnn, cudart, newest_gpu : int
-        Of the libcudnn in use: its version (92800), the CUDA that it was built with (12090), the newest compute capability
-        that it knows (1210); 0 if unknown.
-    toolkits : dict
-        Folder -> version of the CUDA toolkits: '/usr/local/cuda-13.0' -> '13.0'.
-    trial : dict
-        The probe's step 'trial'; empty if it was left out.
-    unasked : str
-        Why CUDA could not be asked at all; empty if it could.
-    crashed : bool
-        Whether it was asking CUDA that ended the probe's process.
-    """
-
-    state: CudaState
-    wanted: str = ""
-    unmasked: int | None = None
-    mask: str | None = None
-    cudnn: int = 0
-    cudart: int = 0
-    newest_gpu: int = 0
-    toolkits: Mapping[str, str] = field(default_factory=dict)
-    trial: Mapping[str, Any] = field(default_factory=dict)
-    unasked: str = ""
-    crashed: bool = False
-
-    @property
-    def kind(self) -> str:
-        """'cuda', 'emulated', 'auto', or '' where the environment names none of them."""
-        kind = self.wanted.lower().partition(":")[0]
-        return kind if kind in ("cuda", "emulated", "auto") else ""
-
-    @property
-    def has_driver(self) -> bool:
-        """Whether there is a driver, usable or not."""
-        return bool(self.state.supports or self.state.driver or self.state.code)
-
-    @property
-    def without_gpu(self) -> Verdict:
-        """How bad it is that no GPU can be used."""
-        if self.kind == "emulated" or (self.kind == "auto" and not self.has_driver):
-            return Verdict.NOTE
-        if self.kind == "auto" or not (self.kind or self.has_driver):
-            return Verdict.WARNING
-        return Verdict.BROKEN
-
-
-def judge_cuda(facts: CudaFacts) -> Iterator[Finding]:
-    """Tell what is to be said of CUDA."""
-    yield _driver(facts)
-    yield from _against_cudnn(facts)
-    yield from _bindings(facts)
-    yield from _toolkits(facts)
-    yield from _devices(facts)
-    yield from _mask(facts)
-    yield from _trial(facts)
-
-
-def _driver(facts: CudaFacts) -> Finding:
-    state = facts.state
-    if facts.unasked:
-        bad = Verdict.BROKEN if facts.crashed and facts.kind != "emulated" else Verdict.WARNING
-        fix = "look at nvidia-smi, and update the driver" if facts.crashed else "mend what is broken above first"
-        return Finding("cuda.driver", bad, f"CUDA could not be asked: {facts.unasked}", fix)
-    plain = {"version": state.driver, "supports": state.supports, "code": state.code, "error": state.error}
-    hidden = state.code == "CUDA_ERROR_NO_DEVICE" and facts.unmasked
-    if not state.error or hidden:
-        text = (
-            f"the driver{f' {state.driver}' * bool(state.driver)} supports CUDA {format_cuda_version(state.supports)}"
-        )
-        return Finding("cuda.driver", Verdict.OK, text, facts=plain)
-    emulate = f"set {DEVICE_VARIABLE}=emulated to work without a GPU"
-    if not state.bindings:
-        text, fix = state.error, f"pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]'), or {emulate}"
-    elif not facts.has_driver:
-        text = "there is no NVIDIA driver"
-        fix = f"{emulate}; with a GPU, install the driver (in a container: start it with --gpus all)"
-        if facts.kind in ("emulated", "auto"):
-            text, fix = f"{text}; the emulated device is used, as {DEVICE_VARIABLE}={facts.wanted} says", ""
+def judge(environment: Mapping[str, str], probe: Probe, unmasked: int = 0) -> Iterator[Finding]:
+    """Tell what is to be said of CUDA; `unmasked` is the number of GPUs without CUDA_VISIBLE_DEVICES, where that is set."""
+    state, library, wanted = probe.step("cuda"), probe.step("library"), environment.get(DEVICE_VARIABLE, "")
+    kind, _, index = wanted.lower().partition(":")
+    chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
+    has_driver = any(state.get(name) for name in ("supports", "driver", "code"))
+    bad = Verdict.BROKEN  # how bad it is that no GPU can be used
+    if kind == "emulated" or (kind == "auto" and not has_driver):
+        bad = Verdict.NOTE
+    elif kind == "auto" or not (kind or has_driver):
+        bad = Verdict.WARNING
+    hidden = state.get("code") == "CUDA_ERROR_NO_DEVICE" and unmasked > 0
+    if "message" in state:
+        crashed, text = state.get("crashed"), f"CUDA could not be asked: {state['message']}"
+        fix = "look at nvidia-smi, and update the driver" if crashed else "mend what is broken above first"
+        yield Finding("cuda.driver", Verdict.BROKEN if crashed and chosen >= 0 else Verdict.WARNING, text, fix)
     else:
-        named = f" {state.driver}" * bool(state.driver)
-        text = f"the driver{named} is there, but cannot be used: {state.error}"
-        fix = _CODES.get(state.code, f"look at nvidia-smi; in a container, start it with --gpus all; or {emulate}")
-    return Finding("cuda.driver", facts.without_gpu, text, fix, facts=plain)
+        yield _driver(state, has_driver, hidden, bad, wanted)
+    yield from _versions(state, library, bad)
+    yield from _devices(state.get("devices", ()), library, wanted, chosen)
+    if unmasked:
+        yield _mask(environment["CUDA_VISIBLE_DEVICES"], len(state.get("devices", ())), unmasked, bad)
+    if "trial" in probe.steps or probe.during == "trial":
+        yield _trial(probe.step("trial"), wanted)
 
 
-def _against_cudnn(facts: CudaFacts) -> Iterator[Finding]:
-    built, supports = facts.cudart, facts.state.supports
-    if not (built and supports):
-        return
-    versions = (
-        f"cuDNN was built with CUDA {format_cuda_version(built)}, the driver supports {format_cuda_version(supports)}"
-    )
-    plain = {"cudnn_built_with": built, "driver_supports": supports}
-    if supports // 1000 < built // 1000:
-        older = supports // 1000
-        fix = (
-            f"update the driver, or pip uninstall nvidia-cudnn-cu{built // 1000} and pip install nvidia-cudnn-cu{older}"
-        )
-        if older < 12:
-            fix = "update the driver to one for CUDA 12 or newer"
-        yield Finding("cuda.compatibility", facts.without_gpu, f"the driver is too old: {versions}", fix, facts=plain)
-    elif supports < built:
-        text = f"{versions}: enough, because within CUDA {built // 1000} an older driver will do"
-        yield Finding("cuda.compatibility", Verdict.NOTE, text, facts=plain)
+def _driver(state: Mapping[str, Any], has_driver: bool, hidden: bool, bad: Verdict, wanted: str) -> Finding:
+    named = f"the driver {state['driver']}".rstrip()
+    if hidden or not state["error"]:
+        bad, text, fix = Verdict.OK, f"{named} supports CUDA {format_cuda_version(state['supports'])}", ""
+    elif not state["bindings"]:
+        text, fix = state["error"], f"pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]'), or {_EMULATE}"
+    elif has_driver:
+        text = f"{named} is there, but cannot be used: {state['error']}"
+        fix = _CODES.get(state["code"], f"look at nvidia-smi; in a container, start it with --gpus all; or {_EMULATE}")
+    elif bad is Verdict.NOTE:
+        text, fix = f"there is no NVIDIA driver; the emulated device is used, as {DEVICE_VARIABLE}={wanted} says", ""
     else:
-        yield Finding("cuda.compatibility", Verdict.OK, versions, facts=plain)
+        text, fix = "there is no NVIDIA driver", f"{_EMULATE}; or install the driver (in a container: --gpus all)"
+    return Finding("cuda.driver", bad, text, fix, facts={name: state[name] for name in state if name != "mapped"})
 
 
-def _bindings(facts: CudaFacts) -> Iterator[Finding]:
-    version, state = facts.state.bindings, facts.state
-    major = int(version.partition(".")[0]) if version[:1].isdigit() else 0
-    plain = {"version": version, "cudnn_built_with": facts.cudart, "driver_supports": state.supports}
-    if not major:
-        return
-    if state.supports and state.supports // 1000 < major:
-        text = f"cuda-bindings {version} is for CUDA {major}, the driver supports {format_cuda_version(state.supports)}"
-        fix = f"update the driver, or pip install 'cuda-python<{major}'"
-        yield Finding("cuda.bindings", Verdict.WARNING, text, fix, facts=plain)
-    elif facts.cudart and facts.cudart // 1000 != major:
-        built = facts.cudart // 1000
-        text = f"cuda-bindings {version} is for CUDA {major}, the libcudnn in use for CUDA {built}"
-        fix = f"pip install 'cudnnlite[cu{built}]', which brings those for CUDA {built}"
-        yield Finding("cuda.bindings", Verdict.WARNING, text, fix, facts=plain)
-    else:
-        yield Finding("cuda.bindings", Verdict.OK, f"cuda-bindings {version}", facts=plain)
-
-
-def _toolkits(facts: CudaFacts) -> Iterator[Finding]:
-    supports = facts.state.supports
-    for folder, version in facts.toolkits.items():
-        text, plain = f"CUDA toolkit {version}: {folder}", {"folder": folder, "version": version}
-        major = version.partition(".")[0]
-        if supports and major.isdigit() and int(major) > supports // 1000:
-            text += f"; what is built with it does not run on this driver, which supports CUDA {format_cuda_version(supports)}"
-            yield Finding("cuda.toolkit", Verdict.NOTE, text, facts=plain)
-        else:
-            yield Finding("cuda.toolkit", Verdict.OK, text, facts=plain)
-
-
-def _devices(facts: CudaFacts) -> Iterator[Finding]:
-    for index, device in enumerate(facts.state.devices):
-        plain = {
-            "index": index,
-            "uuid": device.uuid,
-            "name": device.name,
-            "compute_capability": device.compute_capability,
-        }
-        text = f"cuda:{index} is {device.name}, compute capability {device.compute_capability}"
-        capability = int(float(device.compute_capability) * 10 + 0.5)
-        newer_build = facts.cudnn >= _SINCE or facts.cudart >= 13000
-        oldest = _OLDEST_GPU_NOW if newer_build else _OLDEST_GPU
-        bad = Verdict.BROKEN if index == _index(facts) and facts.kind != "emulated" else Verdict.WARNING
-        if facts.cudnn and capability < oldest:
-            text += (
-                f"; cuDNN {format_version(facts.cudnn)} for CUDA {facts.cudart // 1000} needs {oldest / 10} or newer"
+def _versions(state: Mapping[str, Any], library: Mapping[str, Any], bad: Verdict) -> Iterator[Finding]:
+    """Hold the driver against the CUDA that cuDNN was built with, and cuda-python against both."""
+    built, supports, bindings = library.get("cudart", 0), state.get("supports", 0), state.get("bindings", "")
+    plain, major = {"cudnn_built_with": built, "driver_supports": supports, "bindings": bindings}, built // 1000
+    driver = f"the driver supports {format_cuda_version(supports)}"
+    if built and supports:
+        verdict, text, fix = Verdict.OK, f"cuDNN was built with CUDA {format_cuda_version(built)}, {driver}", ""
+        if supports // 1000 < major:
+            verdict, text, fix = bad, f"the driver is too old: {text}", "update the driver to one for CUDA 12 or newer"
+            if supports >= 12000:
+                fix = f"update the driver, or pip uninstall nvidia-cudnn-cu{major} and pip install nvidia-cudnn-cu12"
+        yield Finding("cuda.compatibility", verdict, text, fix, facts=plain)
+    if bindings[:1].isdigit():
+        theirs, text, fix = int(bindings.partition(".")[0]), f"cuda-bindings {bindings}", ""
+        if 0 < supports // 1000 < theirs:
+            text, fix = (
+                f"{text} is for CUDA {theirs}, {driver}",
+                f"update the driver, or pip install 'cuda-python<{theirs}'",
             )
-            fix = "pip install 'nvidia-cudnn-cu12<9.11'" if capability >= _OLDEST_GPU else "use a newer GPU"
-            yield Finding("cuda.device", bad, text, fix, facts=plain)
-        elif 0 < facts.newest_gpu < capability * 10:
-            text += f"; cuDNN {format_version(facts.cudnn)} knows GPUs up to {facts.newest_gpu / 100:.1f}"
-            yield Finding("cuda.device", Verdict.WARNING, text, "install a newer cuDNN", facts=plain)
-        else:
-            yield Finding("cuda.device", Verdict.OK, text, facts=plain)
-    if facts.kind == "cuda" and 0 < len(facts.state.devices) <= _index(facts):
-        number = len(facts.state.devices)
-        there = "is 1 device" if number == 1 else f"are {number} devices"
-        text = f"{DEVICE_VARIABLE}={facts.wanted}, but there {there}"
+        elif major not in (0, theirs):
+            text = f"{text} is for CUDA {theirs}, the libcudnn in use for CUDA {major}"
+            fix = f"pip install 'cudnnlite[cu{major}]', which brings those for CUDA {major}"
+        yield Finding("cuda.bindings", Verdict.WARNING if fix else Verdict.OK, text, fix, facts=plain)
+
+
+def _devices(devices: list[list[str]], library: Mapping[str, Any], wanted: str, chosen: int) -> Iterator[Finding]:
+    cudnn, newest, built = (library.get(name, 0) for name in ("number", "newest_gpu", "cudart"))
+    # cuDNN's binaries have code for 5.0 and newer up to 9.10 (for CUDA 12), for 7.5 and newer since 9.11 and for CUDA 13
+    oldest = 75 if cudnn >= 91100 or built >= 13000 else 50
+    for index, (name, capability, driver, uuid) in enumerate(devices):
+        text, verdict, fix = f"cuda:{index} is {name}, compute capability {capability}", Verdict.OK, ""
+        number = round(float(capability) * 10)
+        if cudnn and number < oldest:
+            verdict = Verdict.BROKEN if index == chosen else Verdict.WARNING
+            text += f"; cuDNN {format_version(cudnn)} for CUDA {built // 1000} needs {oldest / 10} or newer"
+            fix = "pip install 'nvidia-cudnn-cu12<9.11'" if number >= 50 else "use a newer GPU"
+        elif 0 < newest < number * 10:
+            verdict, fix = Verdict.WARNING, "install a newer cuDNN"
+            text += f"; cuDNN {format_version(cudnn)} knows GPUs up to {newest / 100:.1f}"
+        plain = {"index": index, "name": name, "compute_capability": capability, "driver": driver, "uuid": uuid}
+        yield Finding("cuda.device", verdict, text, fix, facts=plain)
+    if wanted.lower().startswith("cuda") and 0 < len(devices) <= chosen:
+        text = f"{DEVICE_VARIABLE}={wanted}, but the last device is cuda:{len(devices) - 1}"
         yield Finding("cuda.device", Verdict.BROKEN, text, f"set {DEVICE_VARIABLE}=cuda:0")
 
 
-def _mask(facts: CudaFacts) -> Iterator[Finding]:
-    if facts.mask is None or not facts.unmasked:
-        return
-    seen, asked = len(facts.state.devices), [entry.strip() for entry in facts.mask.split(",") if entry.strip()]
-    setting, there = f"CUDA_VISIBLE_DEVICES={facts.mask}", f"there are {facts.unmasked}"
-    plain = {"value": facts.mask, "visible": seen, "there": facts.unmasked}
-    fix = "unset CUDA_VISIBLE_DEVICES, or name GPUs that nvidia-smi -L lists"
+def _mask(mask: str, seen: int, there: int, bad: Verdict) -> Finding:
+    asked, setting = [entry.strip() for entry in mask.split(",") if entry.strip()], f"CUDA_VISIBLE_DEVICES={mask}"
+    fix, plain = "unset it, or name GPUs that nvidia-smi -L lists", {"value": mask, "visible": seen, "there": there}
     if not seen:
-        yield Finding("cuda.visible", facts.without_gpu, f"{setting} hides all GPUs; {there}", fix, facts=plain)
+        text = f"{setting} hides all GPUs; there are {there}"
     elif seen < len(asked):
-        text = (
-            f"{setting}: '{asked[seen]}' is no GPU here ({there}); it and what follows it are left out, {seen} remain"
-        )
-        yield Finding("cuda.visible", Verdict.WARNING, text, fix, facts=plain)
+        bad, text = Verdict.WARNING, f"{setting}: '{asked[seen]}' is no GPU here (there are {there}); {seen} are left"
     else:
-        yield Finding("cuda.visible", Verdict.OK, f"{setting}: {seen} of {facts.unmasked} GPUs", facts=plain)
+        bad, text, fix = Verdict.OK, f"{setting}: {seen} of {there} GPUs", ""
+    return Finding("cuda.visible", bad, text, fix, facts=plain)
 
 
-def _trial(facts: CudaFacts) -> Iterator[Finding]:
-    trial = facts.trial
-    if not trial:
-        return
-    plain = {name: value for name, value in trial.items() if name not in ("mapped", "warnings")}
-    if "error" in trial:
-        head, *rest = str(trial["message"]).splitlines() or [""]
-        text = f"a small convolution fails: {trial['error']}: {head}"
+def _trial(trial: Mapping[str, Any], wanted: str) -> Finding:
+    lines: list[str] = []
+    text, fix = f"a small convolution on {trial.get('device')} is right", ""
+    if trial.get("error") == "ArgumentError":
+        text = f"{DEVICE_VARIABLE}={wanted} names no device"
+        fix = f"set {DEVICE_VARIABLE} to cuda, cuda:1, emulated or auto, or unset it"
+    elif "error" in trial:
+        text, *lines = f"a small convolution fails: {trial['error']}: {trial['message']}".splitlines()
         fix = "mend what is broken above first; if nothing is, report this output"
-        if trial["error"] == "ArgumentError":
-            text = f"{DEVICE_VARIABLE}={facts.wanted} names no device"
-            fix = f"set {DEVICE_VARIABLE} to cuda, cuda:1, emulated or auto, or unset it"
-        yield Finding("cuda.trial", Verdict.BROKEN, text, fix, tuple(line.strip() for line in rest), plain)
     elif not trial["right"]:
         text = f"a small convolution on {trial['device']} returns wrong numbers"
-        yield Finding(
-            "cuda.trial", Verdict.BROKEN, text, "try another version of cuDNN, and report this output", facts=plain
-        )
-    else:
-        emulated = trial["device"].startswith("emulated")
-        text = f"a small convolution on {'the emulated device' if emulated else trial['device']} is right"
-        if not emulated:
-            text += f"; {format_size(trial['free'])} of {format_size(trial['total'])} of its memory are free"
-        yield Finding("cuda.trial", Verdict.OK, text, facts=plain)
-
-
-def _index(facts: CudaFacts) -> int:
-    index = facts.wanted.partition(":")[2]
-    return int(index) if index.isdecimal() else 0
+        fix = "try another version of cuDNN, and report this output"
+    elif trial["device"].startswith("cuda"):
+        text += f"; {format_size(trial['free'])} of {format_size(trial['total'])} of its memory are free"
+    plain = {name: value for name, value in trial.items() if name != "mapped"}
+    return Finding("cuda.trial", Verdict.BROKEN if fix else Verdict.OK, text, fix, tuple(map(str.strip, lines)), plain)

@@ -9,8 +9,8 @@ import mmap
 import os
 import re
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
@@ -24,41 +24,24 @@ class NotElfError(Exception):
     """The file is no shared library for a 64-bit little-endian machine, or its tables are damaged."""
 
 
-@dataclass(frozen=True)
-class SharedLibrary:
-    """What was read.
+class SharedLibrary(NamedTuple):
+    """What was read."""
 
-    Attributes
-    ----------
-    cudnn_version : int or None
-        The version in cuDNN's own number, 92800; None if the file states none.
-    search_path : tuple of str
-        The folders where the loader looks for what this library opens, after `LD_LIBRARY_PATH`.
-    """
-
-    cudnn_version: int | None
-    search_path: tuple[str, ...]
+    cudnn_version: int | None  # in cuDNN's own number, 92800; None if the file states none
+    search_path: tuple[str, ...]  # where the loader looks for what this library opens, after LD_LIBRARY_PATH
 
 
 def read_shared_library(path: str | Path) -> SharedLibrary:
-    """Read a file.
-
-    Raises
-    ------
-    NotElfError
-        It is no such library.
-    OSError
-        It cannot be read.
-    """
+    """Read a file; NotElfError if it is no such library, OSError if it cannot be read."""
     with open(path, "rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _read(content, Path(path).resolve().parent)
+                return _read(content, str(Path(path).resolve().parent))
         except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
             raise NotElfError(f"{path}: {error}") from error
 
 
-def _read(content: mmap.mmap, folder: Path) -> SharedLibrary:
+def _read(content: mmap.mmap, folder: str) -> SharedLibrary:
     if content[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     (offset,) = struct.unpack_from("<Q", content, 40)
@@ -66,36 +49,24 @@ def _read(content: mmap.mmap, folder: Path) -> SharedLibrary:
     sections = [_SECTION.unpack_from(content, offset + size * number) for number in range(count)]
     version, search_path = None, ""
     for _, kind, _, _, start, length, link, *_ in sections:
+        table, strings = content[start : start + length], sections[link]
         if kind == _SHT_DYNSYM:
-            version = _version(content, sections, start, length, sections[link])
+            version = _version(content, sections, table, content[strings[4] : strings[4] + strings[5]])
         elif kind == _SHT_DYNAMIC:
-            search_path = _search_path(content, start, length, sections[link])
-    folders = (
-        entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(folder)) for entry in search_path.split(":")
-    )
-    return SharedLibrary(version, tuple(entry for entry in folders if entry))
+            tags = dict(_TAG.iter_unpack(table))
+            if (name := tags.get(_DT_RUNPATH, tags.get(_DT_RPATH))) is not None:
+                begin = strings[4] + name
+                search_path = os.fsdecode(content[begin : max(content.find(b"\0", begin), begin)])
+    search_path = search_path.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", folder)
+    return SharedLibrary(version, tuple(filter(None, search_path.split(":"))))
 
 
-def _version(
-    content: mmap.mmap, sections: list[tuple[int, ...]], start: int, length: int, strings: tuple[int, ...]
-) -> int | None:
-    names = content[strings[4] : strings[4] + strings[5]]
+def _version(content: mmap.mmap, sections: list[tuple[int, ...]], symbols: bytes, names: bytes) -> int | None:
     offsets = {found.start() for found in _VERSION_SYMBOL.finditer(names)}
-    if not offsets:
-        return None
-    for name, _, _, section, address, _ in _SYMBOL.iter_unpack(content[start : start + length]):
+    for name, _, _, section, address, _ in _SYMBOL.iter_unpack(symbols if offsets else b""):
         if name in offsets and 0 < section < len(sections):  # section 0: another library's, which this one needs
             place = address - sections[section][3] + sections[section][4]
             packed: int = struct.unpack_from("<I", content, place)[0]
             major, minor, patch = packed >> 16, packed >> 8 & 0xFF, packed & 0xFF
-            return major * 10000 + minor * 100 + patch if major >= 9 else major * 1000 + minor * 100 + patch
+            return major * (10000 if major >= 9 else 1000) + minor * 100 + patch
     return None
-
-
-def _search_path(content: mmap.mmap, start: int, length: int, strings: tuple[int, ...]) -> str:
-    tags = dict(_TAG.iter_unpack(content[start : start + length]))
-    offset = tags.get(_DT_RUNPATH, tags.get(_DT_RPATH))
-    if offset is None:
-        return ""
-    begin = strings[4] + offset
-    return os.fsdecode(content[begin : max(content.find(b"\0", begin), begin)])

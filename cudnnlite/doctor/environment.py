@@ -1,48 +1,40 @@
-"""What is installed and visible here: libcudnn, CUDA, devices, and the environment variables that matter."""
+"""What is installed and set here: the facts of `cudnnlite info`, and the environment variables that matter."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
-from collections.abc import Iterable
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from glob import escape, glob
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cudnnlite._raw.library import LIBRARY_VARIABLE, load_library
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE
+from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, load_library
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE, parse_cache_path
+from cudnnlite.autotune.store import EntryFolder, check_place
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
-from cudnnlite.errors import CudnnliteError
+from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
+from cudnnlite.doctor.finding import Finding, Verdict
+from cudnnlite.errors import ArgumentError, CudnnliteError, TuningCacheError, TuningCacheWarning
 from cudnnlite.version import __version__
 
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
-    DEVICE_VARIABLE,
-    LIBRARY_VARIABLE,
-    CACHE_VARIABLE,
-    "CUDNN_PATH",
-    "CUDA_PATH",
-    "CUDA_HOME",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "CONDA_PREFIX",
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_TF32_OVERRIDE",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING",
-    "CUDNN_LOGLEVEL_DBG",
-    "CUDNN_LOGDEST_DBG",
+    DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH",
+    "LD_PRELOAD", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDNN_LOGLEVEL_DBG", "CUDNN_LOGDEST_DBG",
     "CUBLAS_WORKSPACE_CONFIG",
-)
+)  # fmt: skip
+LIB_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "targets/*/lib")  # where a prefix may have libraries
 _PACKAGES = (
-    "numpy",
-    "ml_dtypes",
-    "cuda-core",
-    "cuda-bindings",
-    "cuda-pathfinder",
-    "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-)
+    "numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "cuda-pathfinder", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+)  # fmt: skip
+_PATHS = (LIBRARY_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 def gather() -> dict[str, Any]:
@@ -55,9 +47,27 @@ def gather() -> dict[str, Any]:
         "python": python_text(),
         "packages": {name: version for name in _PACKAGES if (version := installed_version(name))},
         "default device": default_device(),
-        "library": _library(),
-        "cuda": _cuda(),
+        "library": _or_error(_library),
+        "cuda": _or_error(describe_cuda),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def _or_error(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return describe()
+    except CudnnliteError as error:
+        return {"error": str(error)}
+
+
+def _library() -> dict[str, Any]:
+    library = load_library()
+    return {
+        "path": library.path,
+        "found through": library.how,
+        "version": library.version_text,
+        "built with CUDA": format_cuda_version(library.cudart_version),
+        "parts": by_folder(library.parts()),
     }
 
 
@@ -74,34 +84,101 @@ def installed_version(package: str) -> str:
         return ""
 
 
-def _library() -> dict[str, Any]:
-    from cudnnlite.devices.cuda import format_cuda_version
-
-    try:
-        library = load_library()
-    except CudnnliteError as error:
-        return {"error": str(error)}
-    return {
-        "path": library.path,
-        "found through": library.how,
-        "version": library.version_text,
-        "built with CUDA": format_cuda_version(library.cudart_version),
-        "parts": by_folder(library.parts()),
-    }
-
-
 def by_folder(paths: Iterable[str]) -> dict[str, str]:
     """Return folder -> file names: of cuDNN's files in a process one folder is healthy, two are a mixture."""
-    folders: dict[str, list[str]] = {}
-    for path in paths:
-        folders.setdefault(str(Path(path).parent), []).append(Path(path).name)
-    return {folder: ", ".join(names) for folder, names in folders.items()}
+    folders: dict[str, str] = {}
+    for folder, name in map(os.path.split, paths):
+        folders[folder] = f"{folders[folder]}, {name}" if folder in folders else name
+    return folders
 
 
-def _cuda() -> dict[str, Any]:
-    from cudnnlite.devices.cuda import describe_cuda
+def split_path(environment: Mapping[str, str], name: str) -> list[str]:
+    """Return the paths in a variable such as LD_LIBRARY_PATH."""
+    separators = "[: ]" if name == "LD_PRELOAD" else ":"
+    return [entry for entry in re.split(separators, environment.get(name, "")) if entry]
 
+
+# Variable, what its value has to match, how bad that is, why, and what to do; the first that fits counts.
+_STUBS = "a folder 'stubs' holds libcuda for linking only, which is no driver"
+_RULES = (
+    ("NVIDIA_TF32_OVERRIDE", "0", Verdict.NOTE, "float32 never uses TF32: more exact, slower", "unset it"),
+    ("NVIDIA_TF32_OVERRIDE", ".*", Verdict.WARNING, "only 0 has a documented meaning", "unset it, and choose by math type"),
+    ("CUDA_LAUNCH_BLOCKING", "[^0].*", Verdict.WARNING, "each kernel is waited for: calls are slow", "unset it"),
+    ("CUDA_MODULE_LOADING", "(?i)EAGER", Verdict.NOTE, "all kernels are loaded at the start: slow to begin", "unset it"),
+    ("CUDNN_LOGLEVEL_DBG", "[^0].*", Verdict.NOTE, "cuDNN logs: calls are slower", "unset it"),
+    ("LD_LIBRARY_PATH", "(.*[:/])?stubs/*(:.*)?", Verdict.WARNING, _STUBS, "take the folder 'stubs' out of LD_LIBRARY_PATH"),
+    ("LD_PRELOAD", ".*lib(cudnn|cublas|cuda[.]|nvrtc).*", Verdict.WARNING,
+     "every program started from here has these libraries", "take CUDA's libraries out of LD_PRELOAD"),
+)  # fmt: skip
+
+
+def judge(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Tell what the variables change."""
+    for name in (name for name in VARIABLES if name in environment):
+        yield _judge(environment, name, environment[name])
+    known = (*VARIABLES[:3], "CUDNNLITE_REQUIRE_GPU")  # the last is for the tests
+    for name in sorted(name for name in environment if name.startswith("CUDNNLITE_") and name not in known):
+        close = difflib.get_close_matches(name, known, 1, 0.8)
+        fix = f"set {close[0]} instead" if close else f"unset {name}; cudnnlite's are {', '.join(known[:3])}"
+        text = f"{name} is set, but cudnnlite has no such variable"
+        yield Finding("environment.unknown", Verdict.WARNING, text, fix, facts={"name": name})
+
+
+def _judge(environment: Mapping[str, str], name: str, value: str) -> Finding:
+    rules = (rule[2:] for rule in _RULES if rule[0] == name and re.fullmatch(rule[1], value))
+    verdict, remark, fix = next(rules, (Verdict.OK, "", ""))
+    paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
+    lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
+    fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
+    if lost and not remark:  # the images of containers name folders that only some machines have
+        verdict = Verdict.NOTE if name == "LD_LIBRARY_PATH" else Verdict.WARNING
+        remark, fix = f"{', '.join(lost)} does not exist", "unset it, or name what is there"
+    elif name == "CUDNN_PATH" and value and not any(map(glob, fronts)):
+        verdict, fix = Verdict.WARNING, "unset it, or correct it"
+        remark = "there is no libcudnn.so.9 in its lib or lib64"
+    elif name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value):
+        verdict, remark, fix = Verdict.WARNING, f"CUDA_PATH names another folder, {toolkit}", "unset one of the two"
+    text, plain = f"{name}={value}" + (f": {remark}" if remark else ""), {"name": name, "value": value, "missing": lost}
+    return Finding(f"environment.{name}", verdict, text, fix, facts=plain)
+
+
+def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
+    """Look at the tuning cache; it is only read.  `cudnn` is the version in use, 0 if unknown; `devices` are those of CUDA."""
     try:
-        return describe_cuda()
-    except CudnnliteError as error:
-        return {"error": str(error)}
+        path = parse_cache_path(None)
+    except ArgumentError as error:
+        yield Finding("cache.file", Verdict.BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
+        return
+    forgotten, elsewhere = "what is tuned is forgotten when the process ends", f"set {CACHE_VARIABLE} to another folder"
+    if not isinstance(path, Path):
+        yield Finding("cache.file", Verdict.NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}", facts={"path": path})
+        return
+    folder, plain = EntryFolder(path, read_only=True), {"path": str(path)}
+    try:
+        check_place(path)
+        number = len(folder.files())
+    except TuningCacheError as error:  # somebody's file, or a cache of an older version
+        fix = f"make it readable, or rename it, or {elsewhere}"
+        yield Finding("cache.file", Verdict.WARNING, f"{error}; {forgotten}", fix, facts=plain)
+        return
+    with warnings.catch_warnings():  # what cannot be read is told below
+        warnings.simplefilter("ignore", TuningCacheWarning)
+        kinds = Counter(entry.key.device for entry in folder.entries())
+    damaged = number - kinds.total() + len(list(path.glob("*.damaged")))
+    text = f"{number} {'entry' if number == 1 else 'entries'}: {path}" if number else f"nothing was tuned yet: {path}"
+    yield Finding("cache.file", Verdict.OK, text, facts={**plain, "entries": number, "damaged": damaged})
+    if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
+        text, fix = f"{path} cannot be written: {forgotten}", f"make it writable, or {elsewhere}"
+        yield Finding("cache.writable", Verdict.WARNING, text, fix, facts=plain)
+    if damaged:
+        text, fix = (
+            f"{damaged} of the files in {path} cannot be read",
+            "remove them, and tune again: cudnnlite autotune",
+        )
+        yield Finding("cache.entries", Verdict.WARNING, text, fix, facts=plain)
+    same = [kind for kind in kinds if kind.cudnn == cudnn]
+    names = {(name, driver) for name, _, driver, _ in devices}
+    if kinds and cudnn and not [kind for kind in same if not names or (kind.gpu, kind.driver) in names]:
+        told = ", ".join(f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}" for kind in kinds)
+        text, fix = f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {told}", "tune again"
+        yield Finding("cache.use", Verdict.WARNING, text, f"{fix}: cudnnlite autotune", facts=plain)

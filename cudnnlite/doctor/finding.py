@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,7 @@ class Verdict(enum.IntEnum):
     environment asks of it.
     """
 
-    OK = 0
-    NOTE = 1
-    WARNING = 2
-    BROKEN = 3
+    OK, NOTE, WARNING, BROKEN = range(4)
 
     @property
     def word(self) -> str:
@@ -29,52 +26,20 @@ class Verdict(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Parameters
-    ----------
-    check : str
-        What was looked at, as a name that stays: 'library.loaded'.  The part before the dot is the area.
-    verdict : Verdict
-        How bad it is.
-    text : str
-        What was found.
-    fix : str
-        What to do about it, in one line; every WARNING and everything BROKEN has one.
-    lines : sequence of str
-        What belongs to the text and is many: paths.
-    facts : dict
-        The same for programs, as JSON can hold it.
-    """
-
-    check: str
+    check: str  # what was looked at, as a name that stays: 'library.loaded'; the part before the dot is the area
     verdict: Verdict
-    text: str
-    fix: str = ""
-    lines: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    text: str  # what was found
+    fix: str = ""  # what to do about it, in one line; every WARNING and everything BROKEN has one
+    lines: tuple[str, ...] = ()  # what belongs to the text and is many: paths
+    facts: Mapping[str, Any] = field(default_factory=dict)  # the same for programs, as JSON can hold it
 
     def __post_init__(self) -> None:
         if self.verdict >= Verdict.WARNING and not self.fix:
             raise ValueError(f"{self.check}: a problem without a fix: {self.text}")
 
-    @property
-    def area(self) -> str:
-        """'library', 'cuda', 'environment', 'cache', or 'doctor' where a check failed."""
-        return self.check.partition(".")[0]
-
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        return {
-            "check": self.check,
-            "status": self.verdict.word,
-            "text": self.text,
-            "fix": self.fix,
-            "lines": list(self.lines),
-            "facts": dict(self.facts),
-        }
-
-
-def worst(findings: Iterable[Finding]) -> Verdict:
-    """Return the greatest verdict; OK where there is none."""
-    return max((finding.verdict for finding in findings), default=Verdict.OK)
+        told = {"check": self.check, "status": self.verdict.word, "text": self.text, "fix": self.fix}
+        return {**told, "lines": list(self.lines), "facts": dict(self.facts)}

@@ -1,286 +1,327 @@
-"""The libcudnn in use, its parts, the other copies on the machine."""
+"""The libcudnn in use, its parts, the other copies on the machine, and what cuDNN opens by name: cuBLAS and NVRTC.
+
+No copy is loaded to learn its version: what its files say is read.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from glob import escape, glob
+from typing import Any, NamedTuple
 
-from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.devices.cuda import format_cuda_version
-from cudnnlite.doctor.copies import CudnnCopy
-from cudnnlite.doctor.environment import by_folder
+from cudnnlite.doctor.elf import NotElfError, read_shared_library
+from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, installed_version, split_path
 from cudnnlite.doctor.finding import Finding, Verdict
-from cudnnlite.doctor.places import Place, Reach, preloaded, split_path
+from cudnnlite.doctor.probe import Probe
 
+# what programs ask the loader for: libcudnn.so.9; and as wheels are repaired: libcudnn-74a4c495.so.9.1.0
+_FRONT = re.compile(r"libcudnn\.so\.[0-9]+|libcudnn-[0-9a-f]+\.so(\.[0-9]+)*")
+_PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
+_CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
 # what the loader says where something that is no part of cuDNN is missing
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
+_SET = f"set {LIBRARY_VARIABLE}"
+_INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
+_CACHE, _SYSTEM, _ASIDE = "the loader's cache", "the system's folders", "a CUDA folder, where nothing here looks"
+_ASKED = "programs that ask the loader get that one", f"remove one of the two, or {_SET} to the folder of one"
+# how a copy of another version is come upon, the worst first; why that matters; what to do
+_OTHER_VERSION = {
+    "LD_LIBRARY_PATH": ("the loader looks there first, and may mix the two", "take {place} out of LD_LIBRARY_PATH"),
+    "LD_PRELOAD": ("every program started from here loads it", "unset LD_PRELOAD, or take cuDNN's files out of it"),
+    "CUDNN_PATH": ("CUDNN_PATH is looked at last", _SET + "={folder} to use it, or unset CUDNN_PATH"),
+    _CACHE: _ASKED,
+    _SYSTEM: _ASKED,
+    "": ("a package that looks there gets that one", _SET + "={folder} beside that package, or remove one of the two"),
+}
+_NEEDS = (
+    ("cuBLAS", "libcublasLt", "nvidia-cublas", Verdict.BROKEN, "cuDNN needs it on a GPU"),
+    ("NVRTC", "libnvrtc", "nvidia-cuda-nvrtc", Verdict.WARNING, "cuDNN compiles some of its engines with it"),
+)
+
+
+class Copy(NamedTuple):
+    """A libcudnn: its front's file, links resolved; its version, or ''; those that parts state; where it was found, and why."""
+
+    path: str
+    version: str
+    parts: Mapping[str, str] = {}  # 'ops' -> '9.28.0'; not every part states one
+    found: Mapping[str, str] = {}  # 'LD_LIBRARY_PATH' -> folder; empty where only the probe came upon it
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{part} {version}" for part, version in self.parts.items())
+        return f"of several versions: {told}" if _is_mixed(self) else self.version or "of unknown version"
 
 
 @dataclass(frozen=True)
 class LibraryFacts:
-    """What was gathered of libcudnn.
+    """What was gathered: steps of the probe, and the files that it had loaded; copies; cuDNN's wheels; what cuDNN needs.
 
-    Attributes
-    ----------
-    loaded : dict
-        The probe's step 'library': path, how, version, ..., or error and message.
-    mapped : tuple of str
-        The files of cuDNN that the probe's process had loaded in the end.
-    imports : dict
-        The probe's steps that imported a package first, by the package's name.
-    in_use : CudnnCopy or None
-        What the files of the loaded one say.
-    copies : tuple of CudnnCopy
-        All copies that were found, the loaded one among them.
-    wheels : tuple of str
-        The cuDNN wheels installed in this environment: 'nvidia-cudnn-cu12 9.28.0.42'.
-    environment : mapping
-        The environment variables.
-    versions : dict
-        Folder -> what is told of its version, of the folders of `mapped`.
+    `needs` are, of cuBLAS and NVRTC: the name, the file that cuDNN gets or '', and one that it does not see or ''.
     """
 
     loaded: Mapping[str, Any]
     mapped: tuple[str, ...] = ()
     imports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    in_use: CudnnCopy | None = None
-    copies: tuple[CudnnCopy, ...] = ()
+    copies: tuple[Copy, ...] = ()
     wheels: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[tuple[str, str, str], ...] = ()
+    uses_gpu: bool = False
+
+    @cached_property
+    def in_use(self) -> Copy | None:
+        """The loaded copy."""
+        path = os.path.realpath(self.loaded.get("path", ""))
+        return next((copy for copy in self.copies if copy.path == path), None)
+
+    @cached_property
+    def lines(self) -> dict[str, str]:
+        """Folder that files of cuDNN were loaded from -> that, the version and the files in words."""
+        versions, folders = {os.path.dirname(copy.path): str(copy) for copy in self.copies}, _cudnn_folders(self.mapped)
+        return {f: f"{f} ({versions.get(f, 'of unknown version')}): {names}" for f, names in folders.items()}
 
 
-def judge_libraries(facts: LibraryFacts) -> Iterator[Finding]:
+def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str], uses_gpu: bool) -> LibraryFacts:
+    """Look for copies of libcudnn, and for what the one in use needs; nothing is loaded."""
+    loaded, mapped, places = probe.step("library"), probe.mapped, all_places(environment)
+    major, needs, beside = loaded.get("cudart", 0) // 1000, [], []
+    with suppress(OSError, NotElfError):
+        folder = os.path.dirname(loaded.get("path", ""))
+        beside = list(read_shared_library(os.path.join(folder, "libcudnn_graph.so.9")).search_path)
+    for name in (f"{need[1]}.so.{major}" for need in _NEEDS if major):
+        needs.append((name, *look_up(name, mapped, beside, places)))
+    copies = find_copies([*places, *(("", folder) for folder in _cudnn_folders(mapped))])
+    imports = {package: probe.step(f"import {package}") for package in packages}
+    names = (f"nvidia-cudnn-cu{number}" for number in (11, 12, 13))
+    wheels = tuple(f"{name} {version}" for name in names if (version := installed_version(name)))
+    return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, tuple(needs), uses_gpu)
+
+
+def all_places(environment: Mapping[str, str], root: str = "/") -> list[tuple[str, str]]:
+    """Return why libraries may lie in a folder of this machine, and the folder, nearest first."""
+    found: dict[tuple[str, str], None] = {}
+
+    def add(how: str, prefixes: Iterable[str], patterns: Iterable[str] = ("",)) -> None:
+        for pattern in (os.path.join(escape(prefix), each) for prefix in prefixes if prefix for each in patterns):
+            found.update({(how, folder.rstrip("/")): None for folder in sorted(glob(pattern)) if os.path.isdir(folder)})
+
+    override = environment.get(LIBRARY_VARIABLE, "")
+    add(LIBRARY_VARIABLE, [override if os.path.isdir(override) else os.path.dirname(override)])
+    add("LD_PRELOAD", _cudnn_folders(split_path(environment, "LD_PRELOAD")))
+    add("LD_LIBRARY_PATH", split_path(environment, "LD_LIBRARY_PATH"))
+    for name in ("CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"):
+        add(name, [environment.get(name, "")], LIB_FOLDERS)
+    # NVIDIA's wheels, PyTorch's older ones, repaired wheels
+    packages = [entry for entry in sys.path if entry.rstrip("/").endswith("-packages")]
+    add("site-packages", packages, ("nvidia/*/lib", "torch/lib", "*.libs"))
+    add(_CACHE, loader_cache())
+    add(_SYSTEM, [f"{root}/usr", f"{root}/usr/local", root], LIB_FOLDERS)
+    add(_ASIDE, [f"{root}/usr/local", f"{root}/opt"], [f"cud*/{folder}" for folder in LIB_FOLDERS])
+    return list(found)
+
+
+def loader_cache() -> list[str]:
+    """Return the folders that the loader's cache knows; empty if that cannot be asked."""
+    program = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    if program is None:
+        return []
+    done = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=20, check=False)
+    return list(dict.fromkeys(_CACHE_LINE.findall(done.stdout)))
+
+
+def look_up(name: str, mapped: Iterable[str], beside: Iterable[str], places: list[tuple[str, str]]) -> tuple[str, str]:
+    """Return the file that cuDNN gets for a name, or ''; then one that it does not see, or ''."""
+    for path in mapped:
+        if f"{os.path.basename(path)}.".startswith(f"{name}."):
+            return path, ""
+    first, last = ([folder for how, folder in places if how == wanted] for wanted in ("LD_LIBRARY_PATH", _CACHE))
+    paths = [os.path.join(folder, name) for folder in (*first, *beside, *last)]
+    aside = [os.path.join(folder, name) for _, folder in places]
+    return next(filter(os.path.isfile, paths), ""), next(filter(os.path.isfile, aside), "")
+
+
+def find_copies(places: Iterable[tuple[str, str]]) -> tuple[Copy, ...]:
+    """Return the copies of libcudnn in some places; one that is reached on several ways is one."""
+    found: dict[str, dict[str, str]] = {}
+    for how, folder in places:
+        for path in glob(os.path.join(escape(folder), "libcudnn*.so*")):
+            if _FRONT.fullmatch(os.path.basename(path)) and os.path.isfile(path):
+                found.setdefault(os.path.realpath(path), {}).update({how: folder} if how else {})
+    return tuple(_look_at(path, ways) for path, ways in found.items())
+
+
+def _look_at(path: str, found: dict[str, str]) -> Copy:
+    parts: dict[str, str] = {}
+    for other in sorted(glob(os.path.join(escape(os.path.dirname(path)), "libcudnn_*.so*"))):
+        name = _PART.fullmatch(os.path.basename(other))
+        if (
+            name and _numbers(other)[:1] == _numbers(path)[:1]
+        ):  # cuDNN 8 may lie in the same folder, and has other parts
+            with suppress(OSError, NotElfError):
+                if version := read_shared_library(other).cudnn_version:
+                    parts.setdefault(name[1], format_version(version))
+    # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what any part says
+    stated = [parts[part] for part in ("graph", "ops", *parts) if part in parts]
+    numbers = _numbers(path) if _numbers(path).count(".") == 2 else ""
+    return Copy(path, stated[0] if stated else numbers, parts, found)
+
+
+def _numbers(path: str) -> str:
+    """Return what follows '.so.' in a name: '9', or '9.10.2'."""
+    return os.path.basename(path).partition(".so.")[2]
+
+
+def _is_mixed(copy: Copy) -> bool:
+    """Tell whether its parts state different versions: one installation was written over another."""
+    return len(set(copy.parts.values())) > 1
+
+
+def _cudnn_folders(paths: Iterable[str]) -> dict[str, str]:
+    return by_folder(path for path in paths if os.path.basename(path).startswith("libcudnn"))
+
+
+def judge(facts: LibraryFacts) -> Iterator[Finding]:
     """Tell what is to be said of libcudnn."""
-    yield from _imports(facts)
-    yield _loaded(facts)
-    yield from _mixture(facts)
-    yield from _warnings(facts)
-    if facts.in_use is not None and "error" not in facts.loaded:
-        yield _parts(facts, facts.in_use)
-    yield from _others(facts)
-    yield from _copies(facts)
-    yield from _wheels(facts)
-
-
-def _imports(facts: LibraryFacts) -> Iterator[Finding]:
     for package, step in facts.imports.items():
-        mapped = _cudnn_files(step.get("mapped", ()))
-        plain = {"package": package, "files": mapped}
+        files = ", ".join(f"{folder}: {names}" for folder, names in _cudnn_folders(step["mapped"]).items())
+        text, fix = f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""
         if "error" in step:
-            message, *rest = str(step["message"]).splitlines() or [""]
-            text = f"{package} cannot be imported before cudnnlite: {step['error']}: {message}"
+            text = (
+                f"{package} cannot be imported before cudnnlite: {step['error']}: {' '.join(step['message'].split())}"
+            )
             fix = f"install {package} in this environment, or leave out --import {package}"
-            yield Finding("library.import", Verdict.WARNING, text, fix, tuple(rest), plain)
-        else:
-            noun = "file" if len(mapped) == 1 else "files"
-            text = f"{package} was imported first, and had loaded {len(mapped) or 'no'} {noun} of cuDNN then"
-            yield Finding("library.import", Verdict.OK, text, lines=tuple(mapped), facts=plain)
-
-
-def _loaded(facts: LibraryFacts) -> Finding:
-    loaded = facts.loaded
-    if "error" not in loaded:
-        how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
-        text = (
-            f"cuDNN {loaded['version']} is in use: {loaded['path']}, {how}, "
-            f"built with CUDA {format_cuda_version(loaded['cudart'])}"
-        )
-        plain = {name: loaded[name] for name in ("path", "version", "number", "how", "cudart")}
-        return Finding("library.loaded", Verdict.OK, text, facts=plain)
-    message, *rest = str(loaded["message"]).splitlines() or [""]
-    causes = [cause for cause in loaded.get("causes", ()) if cause.partition("\n")[0] not in loaded["message"]]
-    plain = {"error": loaded["error"], "message": loaded["message"], "causes": causes}
-    text = f"{'nothing is known of libcudnn' if _crashed(facts) else 'no libcudnn can be used'}: {message}"
-    if loaded["error"] == "MixedLibrariesError":
-        return Finding("library.mixed", Verdict.BROKEN, text, _how_to_unmix(facts), _by_folder(facts), plain)
-    lines = (line.strip() for line in [*rest, *"\n".join(causes).splitlines()])
-    return Finding("library.loaded", Verdict.BROKEN, text, _how_to_find(facts), tuple(filter(None, lines)), plain)
-
-
-def _crashed(facts: LibraryFacts) -> str:
-    """Return the package whose import ended the process, before libcudnn was tried; empty if none did."""
-    return next((package for package, step in facts.imports.items() if step.get("crashed")), "")
-
-
-def _how_to_unmix(facts: LibraryFacts) -> str:
-    used = os.path.dirname(os.path.realpath(facts.loaded["path"])) if "path" in facts.loaded else ""
-    strays = {os.path.dirname(path) for path in _cudnn_files(facts.mapped)} - {used}
-    if fix := _how_to_mend_the_folder(facts):
-        return fix
-    if any(os.path.dirname(os.path.realpath(path)) in strays for path in _cudnn_files(preloaded(facts.environment))):
-        return "unset LD_PRELOAD, or take cuDNN's files out of it"
-    for folder in split_path(facts.environment.get("LD_LIBRARY_PATH")):
-        if os.path.realpath(folder) in strays:
-            return f"take {folder} out of LD_LIBRARY_PATH"
-    if facts.imports:
-        packages = ", ".join(facts.imports)
-        return f"set {LIBRARY_VARIABLE} to the folder that {packages} loaded from, or make a handle before importing {packages}"
-    return f"set {LIBRARY_VARIABLE} to the folder of one copy, and remove the other from the loader's way"
-
-
-def _how_to_find(facts: LibraryFacts) -> str:
-    error, message, causes = facts.loaded["error"], facts.loaded["message"], " ".join(facts.loaded.get("causes", ()))
-    if package := _crashed(facts):
-        return f"update or reinstall {package}, or leave out --import {package}"  # libcudnn was not tried
-    if error == "ProbeError":
-        return f"set {LIBRARY_VARIABLE} to another copy, and update or reinstall this one"
-    if fix := _how_to_mend_the_folder(facts):
-        return fix
-    if facts.environment.get(LIBRARY_VARIABLE):
-        return f"unset {LIBRARY_VARIABLE}, or set it to a folder that has libcudnn.so.9"
-    if missing := _MISSING.search(message):
-        return f"install the package of your system that has {missing[1]}"
-    copies = [copy for copy in facts.copies if copy.major == "9"]
-    for copy in copies:
-        if copy.path in message:  # it was found, and cannot be loaded
-            return _reinstall(copy)
-    # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
-    if "libcublas" in causes and any(copy.reach is not Reach.ELSEWHERE for copy in copies):
-        return "pip install --force-reinstall nvidia-cublas-cu12 (for CUDA 13: nvidia-cublas)"
-    install = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
-    if copies and error == "LibraryNotFoundError":
-        return f"{install}, or set {LIBRARY_VARIABLE}={copies[0].folder} to use the copy that is there"
-    return install
-
-
-def _how_to_mend_the_folder(facts: LibraryFacts) -> str:
-    """Return what to do where one folder, that was tried, has parts of several versions; empty where none has."""
-    tried = {os.path.dirname(path) for path in _cudnn_files(facts.mapped)}
-    return next((_reinstall(copy) for copy in facts.copies if copy.is_mixed and copy.folder in tried), "")
-
-
-def _reinstall(copy: CudnnCopy) -> str:
-    package = copy.wheel.partition(" ")[0]
-    return f"pip install --force-reinstall --no-deps {package}" if package else f"reinstall cuDNN in {copy.folder}"
-
-
-def _mixture(facts: LibraryFacts) -> Iterator[Finding]:
-    """Tell of several copies in one process: cuDNN accepted them, or did not look, as it does for its engine libraries."""
-    lines = _by_folder(facts)
-    if "error" not in facts.loaded and len(lines) > 1:
-        text, plain = "files of several copies of cuDNN are in one process", {"loaded": _cudnn_files(facts.mapped)}
-        yield Finding("library.mixed", Verdict.WARNING, text, _how_to_unmix(facts), lines, plain)
-
-
-def _warnings(facts: LibraryFacts) -> Iterator[Finding]:
-    for text in facts.loaded.get("warnings", ()):
-        head, *rest = text.splitlines() or [""]
-        if "another cuDNN copy" not in head:  # that is told above
-            lines = tuple(line.strip() for line in rest)
-            yield Finding("library.warned", Verdict.NOTE, head, lines=lines, facts={"message": text})
-
-
-def _parts(facts: LibraryFacts, copy: CudnnCopy) -> Finding:
-    versions, lines = copy.part_versions, _by_folder(facts)
-    plain = {"versions": dict(versions), "loaded": _cudnn_files(facts.mapped)}
-    told = ", ".join(f"{name} {version}" for name, version in versions.items())
-    other = {name: version for name, version in versions.items() if version != facts.loaded["version"]}
-    if other:
-        text = f"its parts are of several versions: {told}; the process has {facts.loaded['version']}"
-        return Finding("library.parts", Verdict.BROKEN, text, _reinstall(copy), lines, plain)
-    if not versions:
-        text = "its parts state no version; cuDNN accepts those that it has loaded"
-        return Finding("library.parts", Verdict.NOTE, text, lines=lines, facts=plain)
-    text = f"its parts agree: {told}; those that state no version were accepted by cuDNN's own checks"
-    return Finding("library.parts", Verdict.OK, text, lines=lines, facts=plain)
-
-
-def _others(facts: LibraryFacts) -> Iterator[Finding]:
-    """Tell of CUDA's libraries that are loaded and have no finding of their own."""
-    known = ("libcudnn", "libcublasLt.", "libnvrtc.")
-    others = tuple(path for path in facts.mapped if not os.path.basename(path).startswith(known))
-    if others:
-        yield Finding("library.others", Verdict.OK, "also loaded, of CUDA", lines=others, facts={"files": list(others)})
-
-
-def _copies(facts: LibraryFacts) -> Iterator[Finding]:
-    used = os.path.realpath(facts.loaded["path"]) if "error" not in facts.loaded else ""
-    others = [copy for copy in facts.copies if copy.path != used]
-    for copy in others:
-        if copy.reach is not Reach.ELSEWHERE:
-            yield _copy(facts, copy)
-    rest = [copy for copy in others if copy.reach is Reach.ELSEWHERE]
-    if rest:
-        text = f"{len(rest)} more on this machine, where nothing in this environment looks"
-        lines = tuple(f"{copy} ({copy.how})" for copy in rest)
-        yield Finding("library.elsewhere", Verdict.NOTE, text, lines=lines, facts={"copies": [_plain(c) for c in rest]})
-    if not others:
-        yield Finding("library.copies", Verdict.OK, "no other copy of libcudnn was found", facts={"copies": []})
-
-
-def _copy(facts: LibraryFacts, copy: CudnnCopy) -> Finding:
-    """Tell of another copy that the loader, or another package, may come upon."""
-    plain, version = _plain(copy), facts.loaded.get("version", "")
-    text = f"another copy, cuDNN {copy.told}: {copy.path}, found through {copy.how}"
-    if "error" in facts.loaded:
-        return Finding("library.copy", Verdict.NOTE, text.replace("another", "a", 1), facts=plain)
-    if copy.major != version.partition(".")[0]:
-        text = f"{text}; of another major version, which programs ask for by another name"
-        return Finding("library.copy", Verdict.NOTE, text, facts=plain)
-    if copy.version == version and not copy.is_mixed:
-        return Finding("library.copy", Verdict.NOTE, f"{text}; the same version, not in use", facts=plain)
-    used = f"in use is {version}, {facts.loaded['path']}"
-    hows = {place.how for place in copy.places}
-    if "LD_LIBRARY_PATH" in hows:
-        folder = next(place.folder for place in copy.places if place.how == "LD_LIBRARY_PATH")
-        why = "the loader looks there first for what cuDNN opens by name, and may mix the two"
-        fix = f"take {folder} out of LD_LIBRARY_PATH"
-    elif "LD_PRELOAD" in hows:
-        why, fix = "every program started from here loads it first", "unset LD_PRELOAD, or take cuDNN's files out of it"
-    elif "CUDNN_PATH" in hows:
-        why = "CUDNN_PATH names it, but is looked at after the wheels, conda and the loader"
-        fix = f"set {LIBRARY_VARIABLE}={copy.folder} to use it, or unset CUDNN_PATH"
-    elif copy.reach is Reach.LOADER:
-        why = "a program or package that asks the loader for libcudnn gets that one"
-        fix = f"remove one of the two, or set {LIBRARY_VARIABLE} to the folder of the one to use"
-    else:
-        why = "a package that searches there gets that one, and one process cannot hold both"
-        fix = f"set {LIBRARY_VARIABLE}={copy.folder} where the package that brought it is used too, or install one version"
-    return Finding("library.copy", Verdict.WARNING, f"{text}; {used}; {why}", fix, facts=plain)
-
-
-def _wheels(facts: LibraryFacts) -> Iterator[Finding]:
+        yield Finding("library.import", Verdict.WARNING if fix else Verdict.OK, text, fix, facts={"package": package})
+    yield from _unusable(facts) if "error" in facts.loaded else _in_use(facts, facts.loaded["version"])
+    for copy in facts.copies:
+        if copy.found and copy != facts.in_use:
+            yield _other(facts.loaded, copy)
     if len(facts.wheels) > 1:
         text = f"{' and '.join(facts.wheels)} are installed together; both write the same files, so neither may be complete"
-        names = " ".join(wheel.partition(" ")[0] for wheel in facts.wheels)
-        fix = f"pip uninstall {names}, then install the one that fits the driver"
+        fix = f"pip uninstall {' '.join(wheel.partition(' ')[0] for wheel in facts.wheels)}, then install the one that fits"
         yield Finding("library.wheels", Verdict.WARNING, text, fix, facts={"wheels": list(facts.wheels)})
-    copy, version = facts.in_use, facts.loaded.get("version", "")
-    if copy is None or not version or len(facts.wheels) > 1:
-        return
-    package, _, stated = copy.wheel.partition(" ")
-    if stated and not f"{stated}.".startswith(f"{version}."):
-        text = f"{copy.wheel} lists the file in use, which is cuDNN {version}: something has replaced it"
-        fix = f"pip install --force-reinstall --no-deps {package}"
-        yield Finding("library.wheels", Verdict.WARNING, text, fix, facts={"wheels": list(facts.wheels)})
+    for (what, _, package, bad, why), (name, path, aside) in zip(_NEEDS, facts.needs, strict=False):
+        verdict, text, fix = bad if facts.uses_gpu else Verdict.NOTE, f"{what} ({name}) was not found; {why}", ""
+        if path:
+            verdict, text = Verdict.OK, f"{what} is there: {path}"
+        elif aside:
+            text, fix = (
+                f"{what} is at {aside}, where cuDNN does not look; {why}",
+                f"add {os.path.dirname(aside)} to LD_LIBRARY_PATH",
+            )
+        else:
+            fix = f"pip install {package}{'-cu12' * name.endswith('.12')}"  # the wheels for CUDA 13 have no such suffix
+        yield Finding(f"library.{what.lower()}", verdict, text, fix, facts={"name": name, "path": path, "aside": aside})
 
 
-def _by_folder(facts: LibraryFacts) -> tuple[str, ...]:
-    """Return a line for each folder that files of cuDNN are loaded from, with its version."""
-    return tuple(
-        f"{folder} ({facts.versions.get(folder) or 'of unknown version'}): {names}"
-        for folder, names in by_folder(_cudnn_files(facts.mapped)).items()
+def _unusable(facts: LibraryFacts) -> Iterator[Finding]:
+    (head, *rest), plain = facts.loaded["message"].splitlines(), {"error": facts.loaded["error"]}
+    text = f"no libcudnn can be used: {head}"
+    mixed = facts.loaded["error"] == "MixedLibrariesError"
+    lines = tuple(facts.lines.values()) if mixed else tuple(map(str.strip, rest))
+    yield Finding("library.mixed" if mixed else "library.loaded", Verdict.BROKEN, text, _fix(facts), lines, plain)
+
+
+def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
+    loaded, lines, copy = facts.loaded, tuple(facts.lines.values()), facts.in_use
+    how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
+    built = format_cuda_version(loaded["cudart"])
+    text = f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {built}"
+    plain = {name: loaded[name] for name in ("path", "version", "number", "how", "cudart")}
+    yield Finding("library.loaded", Verdict.OK, text, facts=plain)
+    if len(lines) > 1:  # cuDNN accepted them, or did not look, as it does for its engine libraries
+        text = "files of several copies of cuDNN are in one process"
+        yield Finding("library.mixed", Verdict.WARNING, text, _fix(facts), lines)
+    if copy and copy.parts:
+        told, plain = (
+            ", ".join(f"{name} {stated}" for name, stated in copy.parts.items()),
+            {"versions": dict(copy.parts)},
+        )
+        if set(copy.parts.values()) == {version}:
+            yield Finding("library.parts", Verdict.OK, f"its parts agree: {told}", "", lines, plain)
+        else:
+            text = f"its parts are of several versions: {told}; the process has {version}"
+            yield Finding("library.parts", Verdict.BROKEN, text, _reinstall(facts, copy), lines, plain)
+    wheel = _wheel(facts, copy)
+    if copy and wheel and not f"{wheel}.".partition(" ")[2].startswith(f"{version}."):
+        text = f"{wheel} is installed, but the file in use is cuDNN {version}: something has replaced it"
+        yield Finding("library.wheels", Verdict.WARNING, text, _reinstall(facts, copy))
+
+
+def _other(loaded: Mapping[str, Any], copy: Copy) -> Finding:
+    """Tell of another copy, that the loader or another package may come upon."""
+    text, fix, version = (
+        f"cuDNN {copy}: {copy.path}, found through {', '.join(copy.found)}",
+        "",
+        loaded.get("version", ""),
     )
+    if not version or set(copy.found) == {_ASIDE}:
+        text = f"a copy, {text}"
+    elif _numbers(copy.path)[:1] != version[:1]:
+        text = f"another copy, {text}; of another major version, which programs ask for by another name"
+    elif copy.version == version and not _is_mixed(copy):
+        text = f"another copy, {text}; the same version, not in use"
+    else:
+        way = next(way for way in _OTHER_VERSION if way in ("", *copy.found))
+        why, fix = _OTHER_VERSION[way]
+        fix = fix.format(place=copy.found.get(way), folder=os.path.dirname(copy.path))
+        text = f"another copy, {text}; in use is {version}, {loaded['path']}; {why}"
+    plain = {"path": copy.path, "version": copy.version, "found": dict(copy.found)}
+    return Finding("library.copy", Verdict.WARNING if fix else Verdict.NOTE, text, fix, facts=plain)
 
 
-def _cudnn_files(paths: Any) -> list[str]:
-    return [path for path in paths if os.path.basename(path).startswith("libcudnn")]
+def _fix(facts: LibraryFacts) -> str:
+    """Return what to do where no libcudnn can be used, or parts of several are: the first that applies."""
+    error, message, folders = facts.loaded.get("error"), facts.loaded.get("message", ""), set(facts.lines)
+    mixed, packages = error in (None, "MixedLibrariesError"), ", ".join(facts.imports)
+    strays = folders - {os.path.dirname(os.path.realpath(facts.loaded.get("path", "")))}
+    crashed = next((package for package, step in facts.imports.items() if step.get("crashed")), "")
+    torn = [copy for copy in facts.copies if _is_mixed(copy) and os.path.dirname(copy.path) in folders]
+    preloaded = set(map(os.path.realpath, _cudnn_folders(split_path(facts.environment, "LD_PRELOAD"))))
+    led = [path for path in split_path(facts.environment, "LD_LIBRARY_PATH") if os.path.realpath(path) in strays]
+    nines = [copy for copy in facts.copies if _numbers(copy.path)[:1] == "9"]
+    seen = any(set(copy.found) - {_ASIDE} for copy in nines)
+    named = [copy for copy in nines if copy.path in message]  # it was found, and cannot be loaded
+    missing = _MISSING.findall(message)
+    rules: tuple[tuple[object, str], ...] = (
+        (crashed, f"update or reinstall {crashed}, or leave out --import {crashed}"),  # libcudnn was not tried
+        (error == "ProbeError", f"{_SET} to another copy, and update or reinstall this one"),
+        (torn, _reinstall(facts, *torn[:1])),
+        (mixed and strays & preloaded, _OTHER_VERSION["LD_PRELOAD"][1]),
+        (mixed and led, f"take {''.join(led[:1])} out of LD_LIBRARY_PATH"),
+        (mixed and packages, f"{_SET} to the folder that {packages} loaded from, or make a handle before importing it"),
+        (mixed, f"{_SET} to the folder of one copy, and remove the other from the loader's way"),
+        (
+            facts.environment.get(LIBRARY_VARIABLE),
+            f"unset {LIBRARY_VARIABLE}, or {_SET[:3]} it to a folder that has libcudnn.so.9",
+        ),
+        (missing, f"install the package of your system that has {''.join(missing[:1])}"),
+        (named, _reinstall(facts, *named[:1])),
+        # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
+        (
+            "libcublas" in message and seen,
+            "pip install --force-reinstall nvidia-cublas-cu12 (for CUDA 13: nvidia-cublas)",
+        ),
+        (not nines or error != "LibraryNotFoundError", _INSTALL),
+    )
+    there = f"{_INSTALL}, or {_SET}={os.path.dirname(nines[0].path)} to use the copy that is there" if nines else ""
+    return next((fix for applies, fix in rules if applies), there)
 
 
-def _plain(copy: CudnnCopy) -> dict[str, Any]:
-    return {
-        "path": copy.path,
-        "version": copy.version,
-        "version_from": copy.version_from,
-        "parts": dict(copy.part_versions),
-        "wheel": copy.wheel,
-        "found": [_place(place) for place in copy.places],
-    }
+def _reinstall(facts: LibraryFacts, copy: Copy | None = None) -> str:
+    package, where = _wheel(facts, copy).partition(" ")[0], os.path.dirname(copy.path if copy else "")
+    return f"pip install --force-reinstall --no-deps {package}" if package else f"reinstall cuDNN in {where}"
 
 
-def _place(place: Place) -> dict[str, str]:
-    return {"folder": place.folder, "how": place.how, "reach": place.reach.value}
+def _wheel(facts: LibraryFacts, copy: Copy | None) -> str:
+    """Return the wheel that a copy is of, if it is the only one that writes there."""
+    return facts.wheels[0] if copy and len(facts.wheels) == 1 and "-packages/nvidia/cudnn/" in copy.path else ""

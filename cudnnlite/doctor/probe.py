@@ -1,105 +1,148 @@
 """What can only be learnt by trying it, done in a process of its own, because it may end that process.
 
-`main` writes a line of JSON before and after each step: import the packages, load libcudnn, ask CUDA, convolve.  `run_probe` of
-`child.py` starts it and reads them.
+`run_probe` starts `main` there, which writes a line of JSON before and after each step: import the packages, load libcudnn, ask
+CUDA, convolve.
 
 C function: `cudnnGetMaxDeviceVersion`.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import warnings
-from collections.abc import Callable
-from functools import partial
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-INTERESTING = ("libcudnn", "libcublas", "libnvrtc", "libcuda.", "libcudart", "libnvJitLink")
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.library import load_library
+from cudnnlite.devices.cuda import cuda_state
+
+# with this process's search path, so that it finds the same packages, wherever it is started
+_START = (
+    "import sys; sys.path[:] = sys.argv[1].split('\\n'); from cudnnlite.doctor.probe import main; "
+    "main(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
+)
+_SECONDS = 180.0  # the first use of a GPU can take a minute, where kernels are compiled for it
+_INTERESTING = ("libcudnn", "libcublas", "libnvrtc")
+
+
+class Probe(NamedTuple):
+    """What the probe found: its steps, how it ended ('was killed by SIGSEGV'; empty if it was done), and during which step."""
+
+    steps: dict[str, dict[str, Any]]
+    end: str = ""
+    during: str = ""
+
+    def step(self, name: str) -> dict[str, Any]:
+        """Return what a step found; an 'error' if it was not done, and whether the process 'crashed' in it."""
+        if name in self.steps:
+            return self.steps[name]
+        happened = f"the process that tried it {self.end}" if name == self.during else "it was not tried"
+        if self.end and name != self.during:
+            happened += f": the process {self.end}" + (f" before, during '{self.during}'" if self.during else "")
+        return {"error": "ProbeError", "message": happened, "crashed": name == self.during, "mapped": []}
+
+    @property
+    def mapped(self) -> tuple[str, ...]:
+        """The files of cuDNN, cuBLAS and NVRTC that the process had loaded, as late as that is known."""
+        lists = (self.step(name)["mapped"] for name in ("trial", "cuda", "library"))
+        return tuple(next(filter(None, lists), ()))
+
+
+def run_probe(
+    device: str, packages: tuple[str, ...] = (), environment: Mapping[str, str] | None = None, seconds: float = _SECONDS
+) -> Probe:
+    """Start the probe, and wait for its end; for `device` and `packages` see `main`."""
+    environment = {**(os.environ if environment is None else environment), "CUDNNLITE_TUNING_CACHE": ":memory:"}
+    # files, not pipes: what the packages start may keep a pipe open
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
+        command = [sys.executable, "-c", _START, "\n".join(sys.path), str(file.fileno()), device, *packages]
+        null, kept = subprocess.DEVNULL, [file.fileno()]
+        process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors)
+        try:
+            code = process.wait(seconds)
+            errors.seek(0)
+            end = _ending(code, errors.read())
+        except subprocess.TimeoutExpired:
+            end = f"had not ended after {seconds:.0f} s"
+        finally:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):  # nothing ends what hangs in a driver: it is left behind
+                process.wait(5)
+        file.seek(0)
+        return read_probe(file.read(), end)
+
+
+def read_probe(written: bytes, end: str) -> Probe:
+    """Return what the lines say that a probe has written."""
+    steps: dict[str, dict[str, Any]] = {}
+    during = "start"
+    for line in written.splitlines():
+        with suppress(ValueError):  # cut off
+            record = json.loads(line)
+            name = record.pop("step")
+            if record:
+                steps[name], during = record, "the end"
+            else:
+                during = name
+    return Probe(steps, end, during if end else "")
+
+
+def _ending(code: int, stderr: bytes) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"was killed by {name}"
+    last = stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return f"ended with {code}" + (f" ({last[0]})" if last else "") if code else ""
 
 
 def main(descriptor: int, device: str, packages: list[str]) -> None:
-    """Do the steps.
+    """Do the steps, and write what they find to an open file: what libraries print must not come between.
 
-    Parameters
-    ----------
-    descriptor : int
-        The open file that the lines are written to: what libraries print must not come between.
-    device : str
-        The device to convolve on; 'auto' for CUDA if this process sees a GPU, the emulated one if not.  It is left out where
-        it cannot work, and for 'none'.
-    packages : list of str
-        What to import first.
+    `device` is where to convolve; 'auto' is CUDA if this process sees a GPU, the emulated one if not; nowhere with 'none', and
+    where it cannot work.  `packages` are imported first.
     """
     with open(descriptor, "w", encoding="utf-8", closefd=False) as out:
         for package in packages:
-            _step(out, f"import {package}", partial(_import, package))
+            _step(out, f"import {package}", import_module, package)
         library = _step(out, "library", load)
         devices = _step(out, "cuda", ask_cuda).get("devices")
         if device.lower() == "auto":
             device = "cuda" if devices else "emulated"
-        hopeless = "message" in library or (device.lower().startswith("cuda") and not devices)
+        hopeless = "error" in library or (device.lower().startswith("cuda") and not devices)
         if device != "none" and not hopeless:
-            _step(out, "trial", partial(convolve, device))
+            _step(out, "trial", convolve, device)
 
 
-def _step(out: Any, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    _write(out, {"step": name})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            found = work()
-        except Exception as error:
-            found = _told(error)
-    found["warnings"] = [
-        str(each.message) for each in caught if issubclass(each.category, (RuntimeWarning, UserWarning))
-    ]
-    _write(out, {"step": name, "done": True, "mapped": _mapped(), **found})
+def _step(out: Any, name: str, work: Callable[..., Any], *arguments: str) -> dict[str, Any]:
+    print(json.dumps({"step": name}), file=out, flush=True)
+    try:
+        result = work(*arguments)
+        found = result if isinstance(result, dict) else {}
+    except Exception as error:
+        found = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps({"step": name, "mapped": _mapped(), **found}), file=out, flush=True)
     return found
-
-
-def _write(out: Any, record: dict[str, Any]) -> None:
-    out.write(json.dumps(record) + "\n")
-    out.flush()
-
-
-def _told(error: BaseException) -> dict[str, Any]:
-    causes: list[str] = []
-    cause = error.__cause__
-    while cause is not None and len(causes) < 5:
-        causes.append(str(cause))
-        cause = cause.__cause__
-    return {"error": type(error).__name__, "message": str(error), "causes": causes}
-
-
-def _import(package: str) -> dict[str, Any]:
-    importlib.import_module(package)
-    return {}
 
 
 def load() -> dict[str, Any]:
     """Load libcudnn, and return what it says of itself."""
-    from cudnnlite._raw.api import CudnnApi
-    from cudnnlite._raw.library import load_library
-
     library = load_library()
     api = CudnnApi(library)
-    return {
-        "path": library.path,
-        "how": library.how,
-        "version": library.version_text,
-        "number": library.version,
-        "cudart": library.cudart_version,
-        "newest_gpu": int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0,
-    }
+    newest = int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0
+    told = {"path": library.path, "how": library.how, "version": library.version_text, "number": library.version}
+    return {**told, "cudart": library.cudart_version, "newest_gpu": newest}
 
 
 def ask_cuda() -> dict[str, Any]:
     """Return what CUDA says, without using a device."""
-    from cudnnlite.devices.cuda import cuda_state
-
     return cuda_state()._asdict()
 
 
@@ -113,20 +156,15 @@ def convolve(name: str) -> dict[str, Any]:
         x, w = handle.array(np.ones((1, 2, 5, 5), np.float32)), handle.array(np.ones((3, 2, 3, 3), np.float32))
         y = dnn.convolution_forward(handle, x, w).numpy()
         free, total = handle.device.memory_info()
-        return {
-            "device": f"{handle.device.kind}:{handle.device.index}",
-            "name": handle.device.name,
-            "right": y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all()),
-            "free": free,
-            "total": total,
-        }
+        right = y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all())
+        return {"device": f"{handle.device.kind}:{handle.device.index}", "right": right, "free": free, "total": total}
 
 
 def _mapped() -> list[str]:
-    """Return the files of CUDA's and cuDNN's libraries that this process has loaded; empty where /proc does not tell."""
+    """Return the interesting files that this process has loaded; empty where /proc does not tell."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return []
     paths = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) > 5}
-    return sorted(path for path in paths if os.path.basename(path).startswith(INTERESTING))
+    return sorted(path for path in paths if os.path.basename(path).startswith(_INTERESTING))

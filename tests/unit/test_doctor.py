@@ -1,6 +1,5 @@
-"""`cudnnlite doctor` as a whole: the probe in its own process, the cache's file, two copies of libcudnn, output, exit codes."""
+"""`cudnnlite doctor` as a whole: the probe in its own process, the cache, two copies of libcudnn, output, exit codes."""
 
-import builtins
 import json
 import os
 import pty
@@ -8,21 +7,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import doctor
 from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.cli import app
 from cudnnlite.devices import cuda as cuda_device
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.doctor import Verdict, child, copies, examination, places, probe
-from cudnnlite.doctor.cache import gather_cache, judge_cache
-from cudnnlite.doctor.child import Probe, read_probe, run_probe
+from cudnnlite.doctor import Verdict, cuda, environment, libraries, probe
+from cudnnlite.doctor.probe import Probe, read_probe, run_probe
 
 from . import tuning_files
 from .elf_files import write_copy
@@ -40,13 +38,13 @@ PROBED = {
         "newest_gpu": 1210,
     },
     "cuda": {"bindings": "12.9.10", "supports": 0, "driver": "", "code": "", "error": "none", "devices": []},
-    "trial": {"device": "emulated:0", "name": "emulated (NumPy)", "right": True, "free": 1, "total": 1},
+    "trial": {"device": "emulated:0", "right": True, "free": 1, "total": 1},
 }
 
 
 def probed(**steps):
     """A probe that was not made."""
-    return Probe({name: {"mapped": [], "warnings": [], **step} for name, step in {**PROBED, **steps}.items()})
+    return Probe({name: {"mapped": [], **step} for name, step in {**PROBED, **steps}.items()})
 
 
 def run(*arguments):
@@ -83,11 +81,8 @@ def quick(monkeypatch, tmp_path):
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(child, "run_probe", lambda *_, **__: probed() if found is None else found)
-        monkeypatch.setattr(places, "loader_cache", dict)
-        monkeypatch.setattr(
-            places, "all_places", lambda *_: [places.Place(str(tmp_path), "LD_LIBRARY_PATH", places.Reach.LOADER)]
-        )
+        monkeypatch.setattr(probe, "run_probe", lambda *_, **__: probed() if found is None else found)
+        monkeypatch.setattr(libraries, "all_places", lambda *_: [("LD_LIBRARY_PATH", str(tmp_path))])
 
     use()
     return use
@@ -232,8 +227,6 @@ class FakeDriver:
 
 
 def fake_cuda(monkeypatch, driver, devices=()):
-    from types import ModuleType, SimpleNamespace
-
     package, bindings = ModuleType("cuda"), ModuleType("cuda.bindings")
     bindings.__version__, bindings.driver = "13.0.1", driver
     core = SimpleNamespace(Device=SimpleNamespace(get_all_devices=lambda: devices))
@@ -244,8 +237,6 @@ def fake_cuda(monkeypatch, driver, devices=()):
 
 
 def test_the_state_of_cuda(monkeypatch):
-    from types import SimpleNamespace
-
     device = SimpleNamespace(name="NVIDIA H200", compute_capability=(9, 0), uuid="GPU-1")
     fake_cuda(monkeypatch, FakeDriver(), [device])
     state = cuda_device.cuda_state()
@@ -284,69 +275,78 @@ def test_cuda_python_that_is_not_there(monkeypatch):
     assert state.error.startswith("cuda-python cannot be imported")
 
 
-# ---------------------------------------------------------------- the cache's file
+# ---------------------------------------------------------------- the tuning cache
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     folder.mkdir()
-    monkeypatch.setenv(CACHE_VARIABLE, str(folder / "tuning.sqlite"))
-    return folder / "tuning.sqlite"
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder / "tuning"))
+    return folder / "tuning"
 
 
-def cache_findings(**here):
-    facts = gather_cache(**here)
-    return facts, {finding.check: finding for finding in judge_cache(facts)}
+def cache_findings(cudnn=92800, devices=()):
+    return {finding.check: finding for finding in environment.judge_cache(cudnn, devices)}
 
 
 def test_a_cache_is_read_and_left_as_it_is(cache):
     tuning_files.fill(cache, 3)
-    before = cache.read_bytes()
-    facts, found = cache_findings(here=(H200,), cudnn=92800)
-    assert (facts.entries, facts.writable) == (((H200, 3),), True)
+    with tuning_files.nothing_written(cache):
+        found = cache_findings(devices=[[H200.gpu, "9.0", H200.driver, "GPU-1"]])
     assert list(found) == ["cache.file"]
-    assert (cache.read_bytes(), tuning_files.names(cache.parent)) == (before, ["tuning.sqlite"])
+    assert (found["cache.file"].verdict, found["cache.file"].text) == (Verdict.OK, f"3 entries: {cache}")
 
 
-def test_a_cache_of_another_cudnn(cache):
-    tuning_files.fill(cache, 2, device=replace(H200, cudnn=90100))
-    _, found = cache_findings(cudnn=92800)
-    assert "2 of 9.1.0" in found["cache.use"].text
+@pytest.mark.parametrize(
+    ("entries", "devices", "cudnn", "text"),
+    [
+        (replace(H200, cudnn=90100), [], 92800, "where cuDNN is 9.28.0: they are of NVIDIA H200 with driver 570.86.10"),
+        (H200, [["NVIDIA H200", "9.0", "580.1", ""]], 92800, "they are of NVIDIA H200 with driver 570.86.10"),
+        (H200, [["NVIDIA H100", "9.0", "570.86.10", ""]], 92800, "they are of NVIDIA H200"),
+        (H200, [], 92800, ""),
+        (replace(H200, cudnn=90100), [], 0, ""),  # no libcudnn: nothing is known
+    ],
+)  # fmt: skip
+def test_entries_of_something_else(cache, entries, devices, cudnn, text):
+    tuning_files.fill(cache, 2, device=entries)
+    found = cache_findings(cudnn, devices)
+    assert ("cache.use" in found) == bool(text)
+    if text:
+        assert found["cache.use"].verdict is Verdict.WARNING
+        assert text in found["cache.use"].text
 
 
-def test_a_cache_that_is_not_there(cache):
-    facts, found = cache_findings()
-    assert not facts.exists
-    assert found["cache.file"].verdict is Verdict.OK
+def test_a_cache_that_is_not_there(cache, monkeypatch):
+    for path in (cache, cache.parent / "new" / "deeper" / "tuning"):
+        monkeypatch.setenv(CACHE_VARIABLE, str(path))
+        ((check, finding),) = cache_findings().items()
+        assert (check, finding.verdict, finding.text) == ("cache.file", Verdict.OK, f"nothing was tuned yet: {path}")
     assert tuning_files.names(cache.parent) == []
 
 
-def test_a_cache_whose_folder_is_not_there_yet(cache, monkeypatch):
-    monkeypatch.setenv(CACHE_VARIABLE, str(cache.parent / "new" / "deeper" / "tuning.sqlite"))
-    facts, found = cache_findings()
-    assert facts.writable
-    assert list(found) == ["cache.file"]
+def test_entries_that_cannot_be_read(cache):
+    tuning_files.fill(cache, 2)
+    tuning_files.file_of(cache).write_text("half")
+    (cache / f"{'0' * 64}.json.1.damaged").write_text("")
+    finding = cache_findings()["cache.entries"]
+    assert (finding.verdict, finding.text) == (Verdict.WARNING, f"2 of the files in {cache} cannot be read")
 
 
-@pytest.mark.parametrize("kind", ["damaged", "foreign", "newer"])
-def test_a_file_that_is_no_cache(cache, kind):
-    if kind == "damaged":
-        cache.write_bytes(b"x" * 4096)
-    else:
-        tuning_files.fill(cache, 1)
-        tuning_files.sql(cache, "PRAGMA application_id = 7" if kind == "foreign" else "PRAGMA user_version = 99")
-    before = cache.read_bytes()
-    facts, found = cache_findings(cudnn=92800)
-    assert facts.kind == kind
-    assert (found["cache.file"].verdict, str(cache) in found["cache.file"].text) == (Verdict.WARNING, True)
-    assert cache.read_bytes() == before
+@pytest.mark.parametrize("old", [True, False])
+def test_a_file_that_is_no_cache(cache, old):
+    tuning_files.write_old_cache(cache) if old else cache.write_text("x")
+    with tuning_files.nothing_written(cache.parent):
+        finding = cache_findings()["cache.file"]
+    assert (finding.verdict, str(cache) in finding.text) == (Verdict.WARNING, True)
+    assert ("older version" in finding.text) == old
 
 
-def test_a_folder_for_a_cache(cache, monkeypatch):
-    monkeypatch.setenv(CACHE_VARIABLE, str(cache.parent))
-    _, found = cache_findings()
-    assert found["cache.file"].verdict is Verdict.BROKEN
+def test_other_settings_of_the_cache(cache, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, os.devnull)
+    assert cache_findings()["cache.file"].verdict is Verdict.BROKEN
+    monkeypatch.setenv(CACHE_VARIABLE, ":memory:")
+    assert cache_findings()["cache.file"].verdict is Verdict.NOTE
 
 
 def test_a_cache_that_nobody_may_write(cache, monkeypatch):
@@ -354,8 +354,7 @@ def test_a_cache_that_nobody_may_write(cache, monkeypatch):
     real = os.access
     # by a stand-in, because the superuser may write everything
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK and real(path, mode))
-    _, found = cache_findings()
-    assert found["cache.writable"].verdict is Verdict.WARNING
+    assert cache_findings()["cache.writable"].verdict is Verdict.WARNING
 
 
 # ---------------------------------------------------------------- two copies
@@ -402,14 +401,13 @@ def test_a_mixture_that_is_preloaded(tmp_path):
     assert mixed["status"] in ("warning", "broken")
     assert mixed["fix"] == "unset LD_PRELOAD, or take cuDNN's files out of it"
     assert any(line.startswith(f"{tmp_path} (") for line in mixed["lines"])
-    assert "library.warned" not in found, "that is told once"
     assert done.returncode == (mixed["status"] == "broken")
 
 
 def test_a_mixture_that_cudnn_refuses_is_broken(quick):
     """Exit code 1, with both folders, their versions and the fix."""
-    error = {"error": "MixedLibrariesError", "message": "libcudnn 9.1.0 at /x: refused\n  /x\n  /y", "causes": []}
-    library = {**error, "mapped": [str(HERE), "/y/libcudnn_ops.so.9"], "warnings": []}
+    error = {"error": "MixedLibrariesError", "message": "libcudnn 9.1.0 at /x: refused\n  /x\n  /y"}
+    library = {**error, "mapped": [str(HERE), "/y/libcudnn_ops.so.9"]}
     quick(Probe({"library": library, "cuda": probed().steps["cuda"]}))
     done = run()
     assert done.exit_code == 1
@@ -451,7 +449,7 @@ def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
         return probed(cuda={**PROBED["cuda"], **WITH_A_GPU, "devices": devices})
 
     quick(CUDA_VISIBLE_DEVICES="2", **{DEVICE_VARIABLE: "cuda"})
-    monkeypatch.setattr(child, "run_probe", probe_twice)
+    monkeypatch.setattr(probe, "run_probe", probe_twice)
     (visible,) = checks(json.loads(run("--json").stdout))["cuda.visible"]
     assert visible["facts"] == {"value": "2", "visible": 1, "there": 4}
     assert asked[0] is None
@@ -463,9 +461,7 @@ def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [(child, "run_probe"), (places, "loader_cache"), (places, "all_places"), (copies, "find_copies"), (examination, "state_of"),
-     (examination, "installed_version"), (examination, "search_path")],
+    "broken", [(probe, "run_probe"), (libraries, "all_places"), (libraries, "judge"), (cuda, "judge")],
     ids=lambda pair: pair[1],
 )  # fmt: skip
 def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
@@ -473,32 +469,10 @@ def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr(*broken, fail)
-    done = run("--json")
-    found = checks(json.loads(done.stdout))
-    assert "doctor.check" in found
+    found = checks(json.loads(run("--json").stdout))
     assert any("RuntimeError: a mistake" in each["text"] for each in found["doctor.check"])
     assert "cache.file" in found
     assert "environment.CUDNNLITE_TUNING_CACHE" in found
-
-
-def test_a_python_without_sqlite(quick, monkeypatch):
-    for name in [
-        name for name in sys.modules if name.startswith(("cudnnlite.doctor.cache", "cudnnlite.autotune.cache_file"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(doctor, "cache")
-    real = builtins.__import__
-
-    def without(name, *arguments):
-        if name == "sqlite3":
-            raise ModuleNotFoundError("No module named '_sqlite3'")
-        return real(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    plain = doctor.examine().to_plain()
-    monkeypatch.undo()
-    (failed,) = checks(plain)["doctor.check"]
-    assert "'cache' could not be looked at: ModuleNotFoundError" in failed["text"]
 
 
 @pytest.mark.processes
@@ -522,7 +496,7 @@ def test_the_whole_command():
     assert (
         f"  ok       cuDNN {load_library().version_text} is in use: {load_library().path}, found through" in done.stdout
     )
-    assert "a small convolution on the emulated device is right" in done.stdout
+    assert "a small convolution on emulated:0 is right" in done.stdout
     assert lines[-1].startswith("nothing broken, ")
     assert "\x1b" not in done.stdout
 
@@ -574,7 +548,7 @@ def test_names_that_no_package_has(name):
 
 def test_packages_to_import_first(quick, monkeypatch):
     asked = []
-    monkeypatch.setattr(child, "run_probe", lambda device, packages: asked.append(packages) or probed())
+    monkeypatch.setattr(probe, "run_probe", lambda device, packages: asked.append(packages) or probed())
     run("--import", "torch", "--import", "a.b")
     assert asked == [("torch", "a.b")]
 

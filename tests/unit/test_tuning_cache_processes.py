@@ -1,12 +1,16 @@
 """The tuning cache between processes: nothing is lost and nothing is half there, however they write, die or fork."""
 
+import errno
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.claims import measuring_alone
+from cudnnlite.devices.device import DeviceFacts
 
 from .tuning_entries import entry, finish_child, run_child, start_child
 from .tuning_files import DAMAGE, file_of, fill
@@ -276,3 +280,18 @@ def test_a_forked_child_neither_releases_nor_keeps_its_parents_lock(start, path,
     assert other.stdout.readline() == "got\n"
     if child == "stays":
         os.kill(forked, signal.SIGKILL)
+
+
+def test_a_file_system_without_locks_is_done_without(path, monkeypatch):
+    """A mere file in place of the lock would hold up everybody once its process is killed."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(path.parent))
+    gpu = SimpleNamespace(times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1"))
+    for number in range(2):
+        with TuningCache(path) as cache, measuring_alone(gpu, cache):
+            cache.put(entry(number))
+    assert all(file.stat().st_size == 0 for file in path.parent.rglob("*.lock"))  # nobody's mark

@@ -370,7 +370,7 @@ def test_a_row_from_before_a_field_was_there():
 def test_a_row_that_lacks_what_it_must_have(name):
     plain = row_to_plain(ROW)
     del plain[name]
-    with pytest.raises(ArgumentError, match=f"it has no {name}"):
+    with pytest.raises(ArgumentError, match=f"is not a row; .*missing 1 required positional argument: '{name}'"):
         row_from_plain(plain)
 
 
@@ -382,7 +382,7 @@ def test_what_is_no_row(plain):
 
 def test_a_field_from_a_newer_version_is_refused():
     """It may change what the row says: in which layout the algorithm works, for instance."""
-    with pytest.raises(ArgumentError, match=r"'tiling' is not a field of a row; allowed: algorithm, math_type, "):
+    with pytest.raises(ArgumentError, match=r"is not a row; tiling=3 was read last: KeyError\('tiling'\)"):
         row_from_plain(row_to_plain(ROW) | {"tiling": 3})
 
 
@@ -409,7 +409,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
 def test_a_value_that_a_row_cannot_have(name, value):
-    with pytest.raises(ArgumentError, match=rf"{name}=.* is not allowed in a row"):
+    with pytest.raises(ArgumentError, match=rf"is not a row; {name}=.* was read last"):
         row_from_plain(row_to_plain(ROW) | {name: value})
 
 
