@@ -26,6 +26,7 @@ from cudnnlite.descriptors import (
     RNNDescriptor,
     TensorDescriptor,
 )
+from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -37,12 +38,16 @@ from cudnnlite.enums import (
     DataType,
     Determinism,
     MathType,
+    NanPropagation,
+    PoolingMode,
     ReorderType,
     RNNAlgo,
     RNNBiasMode,
     RNNDataLayout,
     RNNInputMode,
     RNNMode,
+    SoftmaxAlgorithm,
+    SoftmaxMode,
     Status,
     TensorFormat,
 )
@@ -76,20 +81,25 @@ from cudnnlite.errors import (
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
+    find_convolution_forward,
+    get_convolution_forward,
     plan_convolution_forward,
 )
-from cudnnlite.operations.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
 
 __all__ = [
@@ -128,10 +138,14 @@ __all__ = [
     "MissingPackageError",
     "MixedLibrariesError",
     "ModelTuning",
+    "NanPropagation",
     "NoAlgorithmError",
     "NoDeviceError",
     "NotInitializedError",
     "NotSupportedError",
+    "PoolingDescriptor",
+    "PoolingMode",
+    "PoolingSpec",
     "ProblemList",
     "RNNAlgo",
     "RNNBiasMode",
@@ -151,6 +165,8 @@ __all__ = [
     "RNNWeights",
     "ReorderType",
     "SkippedNode",
+    "SoftmaxAlgorithm",
+    "SoftmaxMode",
     "Status",
     "SymbolNotFoundError",
     "TensorDescriptor",
@@ -177,11 +193,15 @@ __all__ = [
     "get_convolution_forward",
     "plan_convolution_forward",
     "plan_rnn",
+    "pooling_backward",
+    "pooling_forward",
     "problems_from_onnx",
     "raw",
     "record_problems",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
+    "softmax_backward",
+    "softmax_forward",
     "tune_model",
 ]

@@ -18,12 +18,15 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALIGNMENT
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
-from cudnnlite.operations.convolution import ConvolutionForwardPlan
-from cudnnlite.operations.convolution_problem import ConvolutionProblem, filter_spec_of
-from cudnnlite.operations.convolution_search import find_convolution_forward, get_convolution_forward
+from cudnnlite.operations.call import specs_of
+from cudnnlite.operations.convolution import (
+    ConvolutionForwardPlan,
+    find_convolution_forward,
+    get_convolution_forward,
+)
+from cudnnlite.operations.convolution_problem import FORWARD, ConvolutionForwardProblem
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.problem import ConvolutionForwardProblem
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
@@ -59,7 +62,7 @@ def check_operands(
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
     # a filter of one tap, or of one channel, fits either format
     w = own["w"].spec
-    filter_spec_of(own["w"], problem.x)  # says it better where it is none at all
+    specs_of(FORWARD, (own["x"], own["w"]), None)  # says it better where it is no filter at all
     fits = w.shape == problem.w.shape and w.dtype == problem.w.dtype and w.fits(problem.w.layout)
     if own["x"].spec != problem.x or not fits:
         raise ArgumentError(f"x is {own['x'].spec}, w is {own['w'].spec}; the problem has {problem.x} and {problem.w}")
@@ -148,10 +151,7 @@ class _Trial:
             return row
         problem = self._problem
         try:
-            described = ConvolutionProblem(self._handle, problem.x, problem.w, problem.conv, problem.y)
-            plan = self._stack.enter_context(
-                ConvolutionForwardPlan(self._handle, described, row, None, problem.alpha, problem.beta)
-            )
+            plan = self._stack.enter_context(ConvolutionForwardPlan(self._handle, problem, row))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
                 return replace(row, why_not=f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}")

@@ -11,7 +11,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.search.accuracy import Errors, relative_errors
 from cudnnlite.specs import TensorSpec
 
@@ -96,7 +96,7 @@ class ConvolutionReference:
                 windows = {group: np.moveaxis(gathered, 1, 0).reshape(count, -1)}  # channels come group by group
             # a product for each place: of the whole matrix BLAS makes threads, which go on spinning while calls are timed
             sums.append(np.matmul(windows[group][:, None, :], values.reshape(-1, 1))[:, 0, 0])
-        return problem.alpha * np.array(sums)
+        return np.asarray(problem.alpha * np.array(sums))
 
 
 def _some(random: np.random.Generator, size: int, most: int) -> list[int]:

@@ -14,8 +14,8 @@ from cudnnlite.devices.storage import ALIGNMENT
 from cudnnlite.enums import MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.problem import RNNForwardProblem
 from cudnnlite.operations.rnn.choice import ALGORITHMS
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.search import search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable

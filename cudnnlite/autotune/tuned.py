@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 
 Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time

@@ -22,7 +22,9 @@ from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
 from cudnnlite.operations.choosing import alignment_of
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user

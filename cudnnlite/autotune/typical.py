@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 from math import floor, log2
 
-from cudnnlite.operations.problem import Problem, RNNForwardProblem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import RNNDataSpec
 
 

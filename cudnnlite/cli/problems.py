@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from cudnnlite.cli.common import misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -214,8 +216,8 @@ def _of_rank(layout: str | None, rank: int) -> str | None:
 
 def _with_math_type(problem: Problem, math_type: MathType) -> Problem:
     specs = {
-        item.name: spec.replace(math_type=math_type)
-        for item in fields(problem)
-        if isinstance(spec := getattr(problem, item.name), (ConvolutionSpec, RNNSpec))
+        name: spec.replace(math_type=math_type)
+        for name, spec in problem.values.items()
+        if isinstance(spec, (ConvolutionSpec, RNNSpec))
     }
-    return replace(problem, **specs)
+    return problem.replace(**specs)  # type: ignore[no-any-return]

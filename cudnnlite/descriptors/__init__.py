@@ -3,14 +3,16 @@
 They need no device: they belong to the process-wide libcudnn and serve every handle.  (What is the exception says so.)
 """
 
-from cudnnlite.descriptors.convolution import ConvolutionDescriptor, read_convolution_spec
+from cudnnlite.descriptors.convolution import ConvolutionDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
-from cudnnlite.descriptors.filter import FilterDescriptor, read_filter_spec
+from cudnnlite.descriptors.filter import FilterDescriptor
+from cudnnlite.descriptors.native import DESCRIPTORS
 from cudnnlite.descriptors.rnn import RNNDescriptor, read_rnn
 from cudnnlite.descriptors.rnn_data import RNNDataDescriptor, read_rnn_data_spec
-from cudnnlite.descriptors.tensor import TensorDescriptor, check_describable, read_tensor_spec
+from cudnnlite.descriptors.tensor import TensorDescriptor, check_describable
 
 __all__ = [
+    "DESCRIPTORS",
     "ConvolutionDescriptor",
     "DropoutDescriptor",
     "FilterDescriptor",
@@ -18,9 +20,6 @@ __all__ = [
     "RNNDescriptor",
     "TensorDescriptor",
     "check_describable",
-    "read_convolution_spec",
-    "read_filter_spec",
     "read_rnn",
     "read_rnn_data_spec",
-    "read_tensor_spec",
 ]

@@ -10,7 +10,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.filter import FilterDescriptor
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.spatial import SpatialDescriptor
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -18,7 +18,7 @@ from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 
-class ConvolutionDescriptor(NativeObject):
+class ConvolutionDescriptor(SpatialDescriptor, describes=ConvolutionSpec):
     """A `cudnnConvolutionDescriptor_t`.
 
     Parameters
@@ -55,6 +55,7 @@ class ConvolutionDescriptor(NativeObject):
     _type = cudnnConvolutionDescriptor_t
     _create = "cudnnCreateConvolutionDescriptor"
     _destroy = "cudnnDestroyConvolutionDescriptor"
+    _missing = (0, 1, 1)
 
     def __init__(
         self,
@@ -72,20 +73,14 @@ class ConvolutionDescriptor(NativeObject):
             spec = padding
         else:
             raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
-        self._spatial_rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
-        if self._spatial_rank not in range(1, MAX_SPATIAL_RANK + 1):
-            raise ArgumentError(f"spatial_rank={spatial_rank!r}; allowed: 1 to {MAX_SPATIAL_RANK}")
-        spec.steps(self._spatial_rank)
-        super().__init__(spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT))
+        super().__init__(
+            spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT), spatial_rank
+        )
 
     def _set(self, spec: ConvolutionSpec) -> None:
-        padding, stride, dilation = spec.steps(self._spatial_rank)
-        if self._spatial_rank == 1:  # one pixel high
-            padding, stride, dilation = (0, *padding), (1, *stride), (1, *dilation)
-        assert spec.compute_type is not None
-        self.api.cudnnSetConvolutionNdDescriptor(
-            self.ptr, len(padding), c_ints(padding), c_ints(stride), c_ints(dilation), spec.mode, spec.compute_type
-        )
+        padding, stride, dilation = map(c_ints, self._steps)
+        kind = spec.compute_type or DataType.FLOAT
+        self.api.cudnnSetConvolutionNdDescriptor(self.ptr, len(padding), padding, stride, dilation, spec.mode, kind)
         self.api.cudnnSetConvolutionGroupCount(self.ptr, spec.groups)
         self.api.cudnnSetConvolutionMathType(self.ptr, spec.math_type)
         self.api.cudnnSetConvolutionReorderType(self.ptr, spec.reorder_type)
@@ -96,9 +91,26 @@ class ConvolutionDescriptor(NativeObject):
         self.api.cudnnSetConvolutionMathType(self.ptr, kind)
         self._spec = self._spec.replace(math_type=kind)
 
-    def read_back(self) -> ConvolutionSpec:
-        """Return what cuDNN holds (`cudnnGetConvolutionNdDescriptor` and its companions)."""
-        return read_convolution_spec(self.api, self.ptr)
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> ConvolutionSpec:
+        """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
+        rank, mode, compute = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        groups, math, reorder = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        padding, stride, dilation = (c_ints([0] * MAX_SPATIAL_RANK) for _ in range(3))
+        api.cudnnGetConvolutionNdDescriptor(native, MAX_SPATIAL_RANK, rank, padding, stride, dilation, mode, compute)
+        api.cudnnGetConvolutionGroupCount(native, groups)
+        api.cudnnGetConvolutionMathType(native, math)
+        api.cudnnGetConvolutionReorderType(native, reorder)
+        return ConvolutionSpec(
+            padding[: rank.value],
+            stride[: rank.value],
+            dilation[: rank.value],
+            groups.value,
+            mode=ConvolutionMode(mode.value),
+            compute_type=DataType(compute.value),
+            math_type=MathType(math.value),
+            reorder_type=ReorderType(reorder.value),
+        )
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the output's shape as cuDNN computes it (`cudnnGetConvolutionNdForwardOutputDim`).
@@ -115,24 +127,3 @@ class ConvolutionDescriptor(NativeObject):
         self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)
         shape = tuple(dims)
         return (*shape[:2], shape[3]) if x.spec.rank == 3 else shape
-
-
-def read_convolution_spec(api: CudnnApi, native: Any) -> ConvolutionSpec:
-    """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
-    rank, mode, compute = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    groups, math, reorder = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    padding, stride, dilation = (c_ints([0] * MAX_SPATIAL_RANK) for _ in range(3))
-    api.cudnnGetConvolutionNdDescriptor(native, MAX_SPATIAL_RANK, rank, padding, stride, dilation, mode, compute)
-    api.cudnnGetConvolutionGroupCount(native, groups)
-    api.cudnnGetConvolutionMathType(native, math)
-    api.cudnnGetConvolutionReorderType(native, reorder)
-    return ConvolutionSpec(
-        padding[: rank.value],
-        stride[: rank.value],
-        dilation[: rank.value],
-        groups.value,
-        mode=ConvolutionMode(mode.value),
-        compute_type=DataType(compute.value),
-        math_type=MathType(math.value),
-        reorder_type=ReorderType(reorder.value),
-    )

@@ -17,7 +17,7 @@ from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, VECT_C
 
 
-class FilterDescriptor(NativeObject):
+class FilterDescriptor(NativeObject, describes=FilterSpec):
     """A `cudnnFilterDescriptor_t`.
 
     Parameters
@@ -66,9 +66,15 @@ class FilterDescriptor(NativeObject):
         dims = spec.native()
         self.api.cudnnSetFilterNdDescriptor(self.ptr, spec.dtype, spec.format, len(dims), c_ints(dims))
 
-    def read_back(self) -> FilterSpec:
-        """Return what cuDNN holds, at the rank that cuDNN was told (`cudnnGetFilterNdDescriptor`)."""
-        return read_filter_spec(self.api, self.ptr)
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> FilterSpec:
+        """Read a `cudnnFilterDescriptor_t` back (`cudnnGetFilterNdDescriptor`)."""
+        dtype, layout, rank = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        dims = c_ints([0] * MAX_RANK)
+        api.cudnnGetFilterNdDescriptor(native, MAX_RANK, dtype, layout, rank, dims)
+        names = {TensorFormat.NHWC: CHANNELS_LAST, TensorFormat.NCHW_VECT_C: {4: VECT_C}}
+        name = names.get(TensorFormat(layout.value), CHANNELS_FIRST).get(rank.value)
+        return FilterSpec(dims[: rank.value], DataType(dtype.value), name)
 
     @property
     def nbytes(self) -> int:
@@ -76,13 +82,3 @@ class FilterDescriptor(NativeObject):
         size = ctypes.c_size_t()
         self.api.cudnnGetFilterSizeInBytes(self.ptr, size)
         return size.value
-
-
-def read_filter_spec(api: CudnnApi, native: Any) -> FilterSpec:
-    """Read a `cudnnFilterDescriptor_t` back (`cudnnGetFilterNdDescriptor`)."""
-    dtype, layout, rank = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    dims = c_ints([0] * MAX_RANK)
-    api.cudnnGetFilterNdDescriptor(native, MAX_RANK, dtype, layout, rank, dims)
-    names = {TensorFormat.NHWC: CHANNELS_LAST, TensorFormat.NCHW_VECT_C: {4: VECT_C}}
-    name = names.get(TensorFormat(layout.value), CHANNELS_FIRST).get(rank.value)
-    return FilterSpec(dims[: rank.value], DataType(dtype.value), name)

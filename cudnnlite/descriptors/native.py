@@ -15,6 +15,8 @@ from cudnnlite.errors import ClosedError
 
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
+DESCRIPTORS: dict[type, type[NativeObject]] = {}  # by the spec class that each describes
+
 
 def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
     """Destroy a native object."""
@@ -61,12 +63,35 @@ class NativeObject(Closable):
     is destroyed all the same, with a `ResourceWarning`; one that is alive when the interpreter ends is left to the process's
     end, because destroying native objects then can crash.
 
-    Subclasses name the C functions, and describe the fresh object in `_set`.
+    Subclasses name the C functions, describe the fresh object in `_set`, and read one back in `read`.
+
+    Parameters
+    ----------
+    describes : type, optional
+        Of a subclass: the spec class whose descriptor it is, for operations that have such a spec.
     """
 
     _type: ClassVar[type[ctypes.c_void_p]]
     _create: ClassVar[str]
     _destroy: ClassVar[str]
+
+    def __init_subclass__(cls, describes: type | None = None) -> None:
+        if describes is not None:
+            DESCRIPTORS[describes] = cls
+
+    @classmethod
+    def describing(cls, spec: Any, spatial_rank: int) -> Any:
+        """Return a descriptor of a spec, for tensors with so many spatial axes."""
+        return cls(spec)
+
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> Any:
+        """Return what cuDNN holds at a native object, whoever made it."""
+        raise NotImplementedError
+
+    def read_back(self) -> Any:
+        """Return what cuDNN holds, at the rank that cuDNN was told."""
+        return self.read(self.api, self.ptr)
 
     def __init__(self, spec: Any, *, api: CudnnApi | None = None) -> None:
         self.api = library_api() if api is None else api

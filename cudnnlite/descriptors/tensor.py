@@ -18,7 +18,7 @@ from cudnnlite.specs.layout import MAX_INT, MAX_RANK, VECT_C, span
 from cudnnlite.specs.tensor import tensor_spec_of
 
 
-class TensorDescriptor(NativeObject):
+class TensorDescriptor(NativeObject, describes=TensorSpec):
     """A `cudnnTensorDescriptor_t`.
 
     Parameters
@@ -72,9 +72,16 @@ class TensorDescriptor(NativeObject):
         else:
             self.api.cudnnSetTensorNdDescriptor(self.ptr, spec.dtype, len(dims), c_ints(dims), c_ints(strides))
 
-    def read_back(self) -> TensorSpec:
-        """Return what cuDNN holds, at the rank that cuDNN was told (`cudnnGetTensorNdDescriptor`)."""
-        return read_tensor_spec(self.api, self.ptr)
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> TensorSpec:
+        """Read a `cudnnTensorDescriptor_t` back (`cudnnGetTensorNdDescriptor`)."""
+        dtype, rank = ctypes.c_int(), ctypes.c_int()
+        dims, strides = c_ints([0] * MAX_RANK), c_ints([0] * MAX_RANK)
+        api.cudnnGetTensorNdDescriptor(native, MAX_RANK, dtype, rank, dims, strides)
+        kind, shape = DataType(dtype.value), tuple(dims[: rank.value])
+        if vector_length(kind) > 1:
+            return TensorSpec(shape, kind, VECT_C)
+        return TensorSpec(shape, kind, strides=strides[: rank.value])
 
     @property
     def nbytes(self) -> int:
@@ -82,17 +89,6 @@ class TensorDescriptor(NativeObject):
         size = ctypes.c_size_t()
         self.api.cudnnGetTensorSizeInBytes(self.ptr, size)
         return size.value
-
-
-def read_tensor_spec(api: CudnnApi, native: Any) -> TensorSpec:
-    """Read a `cudnnTensorDescriptor_t` back (`cudnnGetTensorNdDescriptor`)."""
-    dtype, rank = ctypes.c_int(), ctypes.c_int()
-    dims, strides = c_ints([0] * MAX_RANK), c_ints([0] * MAX_RANK)
-    api.cudnnGetTensorNdDescriptor(native, MAX_RANK, dtype, rank, dims, strides)
-    kind, shape = DataType(dtype.value), tuple(dims[: rank.value])
-    if vector_length(kind) > 1:
-        return TensorSpec(shape, kind, VECT_C)
-    return TensorSpec(shape, kind, strides=strides[: rank.value])
 
 
 def check_describable(spec: TensorSpec | FilterSpec, argument: str) -> None:

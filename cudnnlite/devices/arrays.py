@@ -64,14 +64,6 @@ class DeviceArray:
         self._owner: object | None = owner
         self.stream = stream
 
-    def __getattr__(self, name: str) -> Any:
-        # `ptr` is a plain slot, which costs a call nothing; closing empties it, and only then does Python ask here
-        if name == "ptr":
-            raise ClosedError("this DeviceArray was closed")
-        if name == "__cuda_array_interface__":  # the property had none to give; it says why
-            return self.device.cuda_array_interface(self._exported(), self.stream)
-        raise AttributeError(f"a DeviceArray has no attribute {name!r}")
-
     @property
     def shape(self) -> tuple[int, ...]:
         """``(N, C, *spatial)``, whatever the layout."""
@@ -110,7 +102,7 @@ class DeviceArray:
         """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
         if self._owner is not None:
             self._owner = None
-            del self.ptr
+            self.__class__ = _ClosedArray
 
     def _exported(self) -> ForeignArray:
         shape, strides = memory_axes(self.spec)
@@ -141,6 +133,16 @@ class DeviceArray:
     def __repr__(self) -> str:
         state = "closed " if self._owner is None else ""
         return f"<{state}DeviceArray {self.shape} {dtype_name(self.spec.dtype)} {self.layout} on {self.device}>"
+
+
+class _ClosedArray(DeviceArray):
+    """What an array becomes by `close()`.  So an open one has plain slots, which cost a call nothing."""
+
+    __slots__ = ()
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        raise ClosedError("this DeviceArray was closed")
 
 
 def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
@@ -221,7 +223,7 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
     ArrayTypeError
         It is a host array, or on another device, or no array at all.
     """
-    if type(array) is DeviceArray:
+    if isinstance(array, DeviceArray):
         if array.device is not device:
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array

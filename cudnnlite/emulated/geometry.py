@@ -1,94 +1,40 @@
-"""The geometry that the emulated convolutions share: output shapes, tiles of bounded size, padded reads."""
+"""The geometry that the emulated convolutions share: tiles of bounded size, padded reads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from cudnnlite.enums import ConvolutionMode
+from cudnnlite.specs import ConvolutionSpec
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The geometry of a convolution; one entry per spatial axis, slowest first.
-
-    Attributes
-    ----------
-    padding, stride, dilation : tuple of int
-        As in ``cudnnSetConvolutionNdDescriptor``; padding is the same before and after an axis.
-    groups : int
-        As in ``cudnnSetConvolutionGroupCount``.
-    flip : bool
-        True for ``CUDNN_CONVOLUTION`` (the filter is rotated), False for ``CUDNN_CROSS_CORRELATION``.
-    """
-
-    padding: Shape
-    stride: Shape
-    dilation: Shape
-    groups: int = 1
-    flip: bool = False
-
-
-def output_shape(x_shape: Sequence[int], w_shape: Sequence[int], problem: Problem) -> Shape:
-    """Shape of y, ``(N, K, *out)``, as ``cudnnGetConvolutionNdForwardOutputDim`` has it.
-
-    Parameters
-    ----------
-    x_shape : sequence of int
-        ``(N, C, *spatial)``.
-    w_shape : sequence of int
-        ``(K, C // groups, *taps)``.
-    problem : Problem
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit together, or the dilated filter is larger than the padded image.
-    """
-    axes = len(x_shape) - 2
-    if axes not in {1, 2, 3} or len(w_shape) != len(x_shape):
-        raise ValueError(f"x {tuple(x_shape)} and w {tuple(w_shape)} need the same 1, 2 or 3 spatial axes")
-    if any(len(values) != axes for values in (problem.padding, problem.stride, problem.dilation)):
-        raise ValueError(f"{problem} does not have {axes} spatial axes")
-    if min(*x_shape, *w_shape, *problem.stride, *problem.dilation, problem.groups) < 1 or min(problem.padding) < 0:
-        raise ValueError(f"sizes must be positive: x {tuple(x_shape)}, w {tuple(w_shape)}, {problem}")
-    if x_shape[1] != w_shape[1] * problem.groups or w_shape[0] % problem.groups:
-        raise ValueError(f"x {tuple(x_shape)} and w {tuple(w_shape)} do not fit {problem.groups} group(s)")
-    out = tuple(
-        1 + (size + 2 * pad - (dilation * (taps - 1) + 1)) // stride
-        for size, taps, pad, stride, dilation in zip(
-            x_shape[2:], w_shape[2:], problem.padding, problem.stride, problem.dilation, strict=True
-        )
-    )
-    if min(out) < 1:
-        raise ValueError(f"w {tuple(w_shape)} is larger than the padded x {tuple(x_shape)}: output {out}")
-    return (x_shape[0], w_shape[0], *out)
-
-
-def check_operands(x: Array, w: Array, problem: Problem, out: Array) -> None:
+def check_operands(x: Array, w: Array, problem: ConvolutionSpec, out: Array) -> None:
     """Raise unless `x`, `w` and `out` have one compute dtype and `out` has the right shape."""
-    expected = output_shape(x.shape, w.shape, problem)
+    expected = problem.output_shape(x.shape, w.shape)
     if out.shape != expected:
         raise ValueError(f"out has shape {out.shape}; {expected} expected")
     if not x.dtype == w.dtype == out.dtype or out.dtype.name not in {"float32", "float64", "int32"}:
         raise ValueError(f"one of float32, float64, int32 expected for all; got {x.dtype}, {w.dtype}, {out.dtype}")
 
 
-def transform_unsupported(problem: Problem, dtype: DTypeLike) -> str | None:
+def transform_unsupported(problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     """Why no algorithm that transforms x and w can compute this convolution; None if nothing speaks against it."""
     if np.dtype(dtype).kind != "f":
         return "only floating-point data; integer sums have to be exact"
-    if max(problem.stride) > 1:
-        return f"stride 1 only; got {problem.stride}"
-    if max(problem.dilation) > 1:
-        return f"dilation 1 only; got {problem.dilation}"
+    _, stride, dilation = problem.steps(problem.spatial_rank or 1)
+    if max(stride) > 1:
+        return f"stride 1 only; got {stride}"
+    if max(dilation) > 1:
+        return f"dilation 1 only; got {dilation}"
     return None
 
 
@@ -98,9 +44,9 @@ def require(reason: str | None) -> None:
         raise ValueError(reason)
 
 
-def correlation_filter(w: Array, problem: Problem) -> Array:
-    """View of `w` that, cross-correlated, does what `problem` asks (rotated when it says `flip`)."""
-    return np.flip(w, tuple(range(2, w.ndim))) if problem.flip else w
+def correlation_filter(w: Array, problem: ConvolutionSpec) -> Array:
+    """View of `w` that, cross-correlated, does what `problem` asks (rotated where it is a convolution proper)."""
+    return np.flip(w, tuple(range(2, w.ndim))) if problem.mode == ConvolutionMode.CONVOLUTION else w
 
 
 def split_groups(a: Array, axis: int, groups: int) -> Array:

@@ -23,7 +23,6 @@ from numpy.typing import DTypeLike, NDArray
 from cudnnlite.emulated.geometry import (
     Array,
     Box,
-    Problem,
     Shape,
     box_shape,
     boxes,
@@ -34,7 +33,6 @@ from cudnnlite.emulated.geometry import (
     correlation_filter,
     gather,
     matrices,
-    output_shape,
     split_groups,
 )
 from cudnnlite.emulated.kernels_fft import (
@@ -46,11 +44,11 @@ from cudnnlite.emulated.kernels_fft import (
     fft_workspace,
 )
 from cudnnlite.emulated.kernels_winograd import winograd, winograd_unsupported, winograd_workspace
+from cudnnlite.specs import ConvolutionSpec
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
-    "Problem",
     "direct_gemm",
     "direct_gemm_workspace",
     "fft",
@@ -59,7 +57,6 @@ __all__ = [
     "fft_workspace",
     "im2col_gemm",
     "im2col_gemm_workspace",
-    "output_shape",
     "supports",
     "winograd",
     "winograd_workspace",
@@ -87,9 +84,9 @@ class _Blocks(NamedTuple):
         return self.groups * self.channels * self.column_taps * self.positions
 
 
-def _blocks(x_shape: Shape, w_shape: Shape, problem: Problem, itemsize: int, *, one_tap: bool) -> _Blocks:
+def _blocks(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, itemsize: int, *, one_tap: bool) -> _Blocks:
     """Choose block sizes that respect the byte limits above for every problem."""
-    n, k, *out = output_shape(x_shape, w_shape, problem)
+    n, k, *out = problem.output_shape(x_shape, w_shape)
     channels = min(w_shape[1], _REDUCTION // 4)
     taps = min(math.prod(w_shape[2:]), _REDUCTION // channels)
     groups = min(problem.groups, _REDUCTION // (channels * taps))
@@ -115,7 +112,7 @@ def _product_dtype(x: Array, w: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if exact else np.int64)
 
 
-def _blocked_gemm(x: Array, w: Array, problem: Problem, out: Array, columns: Array, blocks: _Blocks) -> None:
+def _blocked_gemm(x: Array, w: Array, problem: ConvolutionSpec, out: Array, columns: Array, blocks: _Blocks) -> None:
     """Convolve with products of a filter matrix and a column matrix (taps x channels by output positions).
 
     Both matrices are laid out so that the copies into and out of them follow the memory order of `x` and `out`; BLAS
@@ -156,17 +153,16 @@ def _blocked_gemm(x: Array, w: Array, problem: Problem, out: Array, columns: Arr
                 _store(y_groups[inside], result, add=cs.start + ts.start + part.start > 0)
 
 
-def _gather_columns(columns: Array, x: Array, box: Box, taps: Sequence[Shape], problem: Problem) -> None:
+def _gather_columns(columns: Array, x: Array, box: Box, taps: Sequence[Shape], problem: ConvolutionSpec) -> None:
     """Fill `columns`, ``(groups, taps * channels, points of box)``, from `x`, ``(n, groups, channels, *spatial)``."""
     per_tap = columns.reshape(len(columns), len(taps), -1, *box_shape(box))
+    padding, stride, dilation = problem.steps(len(box) - 1)
     for i, tap in enumerate(taps):
         corner = [
-            outputs.start * stride - pad + offset * dilation
-            for outputs, stride, pad, offset, dilation in zip(
-                box[1:], problem.stride, problem.padding, tap, problem.dilation, strict=True
-            )
+            outputs.start * step - pad + offset * reach
+            for outputs, step, pad, offset, reach in zip(box[1:], stride, padding, tap, dilation, strict=True)
         ]
-        gather(np.moveaxis(per_tap[:, i], 2, 0), x, corner, problem.stride)
+        gather(np.moveaxis(per_tap[:, i], 2, 0), x, corner, stride)
 
 
 def _store(target: Array, result: Array, *, add: bool) -> None:
@@ -184,7 +180,7 @@ def _column_itemsize(dtype: DTypeLike) -> int:
     return max(np.dtype(dtype).itemsize, 8 if np.dtype(dtype).kind == "i" else 0)
 
 
-def direct_gemm(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def direct_gemm(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
     """Convolve tap by tap, one matrix product each (``IMPLICIT_GEMM``); `scratch` is not used.
 
     int32 sums are exact modulo 2**32. Parameters are described at the head of this module.
@@ -196,13 +192,13 @@ def direct_gemm(x: Array, w: Array, problem: Problem, *, out: Array, scratch: ND
         _blocked_gemm(x, w, problem, out, np.empty(blocks.column_size, dtype), blocks)
 
 
-def direct_gemm_workspace(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> int:
+def direct_gemm_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
     """Bytes of scratch that :func:`direct_gemm` uses: none."""
-    output_shape(x_shape, w_shape, problem)
+    problem.output_shape(x_shape, w_shape)
     return 0
 
 
-def im2col_gemm(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def im2col_gemm(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
     """Convolve as products with an explicit column matrix, in blocks (``IMPLICIT_PRECOMP_GEMM``, ``GEMM``).
 
     A block lies in `scratch`. int32 sums are exact modulo 2**32. Parameters are described at the head of this module.
@@ -215,13 +211,13 @@ def im2col_gemm(x: Array, w: Array, problem: Problem, *, out: Array, scratch: ND
         _blocked_gemm(x, w, problem, out, columns, blocks)
 
 
-def im2col_gemm_workspace(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> int:
+def im2col_gemm_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
     """Bytes of scratch that :func:`im2col_gemm` needs: one block of the column matrix."""
     itemsize = _column_itemsize(dtype)
     return _blocks(x_shape, w_shape, problem, itemsize, one_tap=False).column_size * itemsize
 
 
-def _any_problem(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> str | None:
+def _any_problem(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     return None
 
 
@@ -229,8 +225,8 @@ class Algorithm(NamedTuple):
     """One way to convolve: the function, the workspace it needs, and why it cannot (None if it can)."""
 
     run: Callable[..., None]
-    workspace: Callable[[Shape, Shape, Problem, DTypeLike], int]
-    unsupported: Callable[[Shape, Shape, Problem, DTypeLike], str | None]
+    workspace: Callable[[Shape, Shape, ConvolutionSpec, DTypeLike], int]
+    unsupported: Callable[[Shape, Shape, ConvolutionSpec, DTypeLike], str | None]
 
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
@@ -244,7 +240,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 )
 
 
-def supports(name: str, x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> str | None:
+def supports(name: str, x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     """Why algorithm `name` cannot compute this convolution, mathematically; None if it can.
 
     What cuDNN or a GPU refuses beyond that is no concern of this module.
@@ -254,7 +250,7 @@ def supports(name: str, x_shape: Shape, w_shape: Shape, problem: Problem, dtype:
     KeyError
         If `name` is not in `ALGORITHMS`.
     ValueError
-        If there is no such convolution (see :func:`output_shape`).
+        If there is no such convolution (see `ConvolutionSpec.output_shape`).
     """
-    output_shape(x_shape, w_shape, problem)
+    problem.output_shape(x_shape, w_shape)
     return ALGORITHMS[name].unsupported(x_shape, w_shape, problem, dtype)

@@ -16,7 +16,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from cudnnlite.emulated.geometry import (
     Array,
-    Problem,
     Shape,
     box_shape,
     boxes,
@@ -25,11 +24,11 @@ from cudnnlite.emulated.geometry import (
     chunks,
     correlation_filter,
     gather,
-    output_shape,
     require,
     split_groups,
     transform_unsupported,
 )
+from cudnnlite.specs import ConvolutionSpec
 
 _BYTES = 128 << 20  # of scratch
 _POINTS = 1 << 20  # of the largest single transform
@@ -81,8 +80,8 @@ def _transform_size(out: Sequence[int], taps: Sequence[int], *, tiled: bool) -> 
     return size
 
 
-def _plan(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike, *, tiled: bool) -> _Plan:
-    n, k, *out = output_shape(x_shape, w_shape, problem)
+def _plan(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike, *, tiled: bool) -> _Plan:
+    n, k, *out = problem.output_shape(x_shape, w_shape)
     taps = w_shape[2:]
     size = _transform_size(out, taps, tiled=tiled)
     step = tuple(min(extent, s - tap + 1) for extent, s, tap in zip(out, size, taps, strict=True))
@@ -124,7 +123,10 @@ def _invert_spectra(images: Array, spectra: Array, size: Shape) -> None:
         images[part] = pixels[first]
 
 
-def _overlap_save(x: Array, w: Array, problem: Problem, out: Array, scratch: NDArray[np.uint8], plan: _Plan) -> None:
+def _overlap_save(
+    x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8], plan: _Plan
+) -> None:
+    padding, _, _ = problem.steps(x.ndim - 2)
     x_flat, w_hat, y_flat = carve(scratch, np.result_type(x.dtype, np.complex64), *plan.shapes)
     x_groups = split_groups(x, 1, problem.groups)
     w_groups = split_groups(correlation_filter(w, problem), 0, problem.groups)
@@ -148,7 +150,7 @@ def _overlap_save(x: Array, w: Array, problem: Problem, out: Array, scratch: NDA
                 np.conjugate(ws, out=ws)  # correlation, not convolution
                 transformed = (g, ks, cs)
             for i, start in enumerate(tiles):
-                corner = [pixel - pad for pixel, pad in zip(start, problem.padding, strict=True)]
+                corner = [pixel - pad for pixel, pad in zip(start, padding, strict=True)]
                 _transform_images(xs[:, i :: len(tiles)], x_groups[ns, g, cs], corner, plan.size)
             _multiply_spectra(xs, ws, ys, add=cs.start > 0)
         for i, start in enumerate(tiles):
@@ -169,7 +171,7 @@ def _scratch_bytes(plan: _Plan, dtype: DTypeLike) -> int:
     return 2 * np.dtype(dtype).itemsize * sum(map(math.prod, plan.shapes))
 
 
-def _run(x: Array, w: Array, problem: Problem, out: Array, scratch: NDArray[np.uint8], *, tiled: bool) -> None:
+def _run(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8], *, tiled: bool) -> None:
     check_operands(x, w, problem, out)
     require((fft_tiled_unsupported if tiled else fft_unsupported)(x.shape, w.shape, problem, x.dtype))
     plan = _plan(x.shape, w.shape, problem, x.dtype, tiled=tiled)
@@ -177,7 +179,7 @@ def _run(x: Array, w: Array, problem: Problem, out: Array, scratch: NDArray[np.u
         _overlap_save(x, w, problem, out, scratch, plan)
 
 
-def fft(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def fft(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
     """Convolve by transforms of whole images (``FFT``); the transforms lie in `scratch`.
 
     Raises
@@ -188,7 +190,7 @@ def fft(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArray[np
     _run(x, w, problem, out, scratch, tiled=False)
 
 
-def fft_tiled(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def fft_tiled(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
     """Convolve by transforms of overlapping tiles (``FFT_TILING``), keeping the part of each that does not wrap round.
 
     A filter that is long against the usual tile of 32 x 32 (16 x 16 x 16) makes the tiles larger. The transforms lie
@@ -202,30 +204,30 @@ def fft_tiled(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDAr
     _run(x, w, problem, out, scratch, tiled=True)
 
 
-def fft_workspace(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> int:
+def fft_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
     """Bytes of scratch that :func:`fft` needs."""
     require(fft_unsupported(x_shape, w_shape, problem, dtype))
     return _scratch_bytes(_plan(x_shape, w_shape, problem, dtype, tiled=False), dtype)
 
 
-def fft_tiled_workspace(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> int:
+def fft_tiled_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
     """Bytes of scratch that :func:`fft_tiled` needs."""
     require(fft_tiled_unsupported(x_shape, w_shape, problem, dtype))
     return _scratch_bytes(_plan(x_shape, w_shape, problem, dtype, tiled=True), dtype)
 
 
-def fft_unsupported(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> str | None:
+def fft_unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     """Why :func:`fft` cannot compute this convolution; None if it can."""
     if len(x_shape) > 4:
         return "the FFT of whole images has two spatial axes at most"
     return transform_unsupported(problem, dtype) or _too_large(x_shape, w_shape, problem, tiled=False)
 
 
-def fft_tiled_unsupported(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> str | None:
+def fft_tiled_unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     """Why :func:`fft_tiled` cannot compute this convolution; None if it can."""
     return transform_unsupported(problem, dtype) or _too_large(x_shape, w_shape, problem, tiled=True)
 
 
-def _too_large(x_shape: Shape, w_shape: Shape, problem: Problem, *, tiled: bool) -> str | None:
-    points = math.prod(_transform_size(output_shape(x_shape, w_shape, problem)[2:], w_shape[2:], tiled=tiled))
+def _too_large(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, *, tiled: bool) -> str | None:
+    points = math.prod(_transform_size(problem.output_shape(x_shape, w_shape)[2:], w_shape[2:], tiled=tiled))
     return f"one transform has {points} points; {_POINTS} at most" if points > _POINTS else None

@@ -15,7 +15,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from cudnnlite.emulated.geometry import (
     Array,
-    Problem,
     Shape,
     box_shape,
     boxes,
@@ -26,10 +25,10 @@ from cudnnlite.emulated.geometry import (
     correlation_filter,
     gather,
     matrices,
-    output_shape,
     require,
     transform_unsupported,
 )
+from cudnnlite.specs import ConvolutionSpec
 
 _FILTERS = 4096
 _CHANNELS = 1024
@@ -56,8 +55,8 @@ class _Plan(NamedTuple):
         return (16, self.filters, self.channels), (16 * self.channels * self.tiles,), (16 * self.filters * self.tiles,)
 
 
-def _plan(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> _Plan:
-    n, k, *out = output_shape(x_shape, w_shape, problem)
+def _plan(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> _Plan:
+    n, k, *out = problem.output_shape(x_shape, w_shape)
     point = 16 * np.dtype(dtype).itemsize
     channels = min(x_shape[1], _CHANNELS)
     filters = min(k, _FILTERS, _FILTER_BYTES // (channels * point))
@@ -65,7 +64,7 @@ def _plan(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) ->
     return _Plan(filters, channels, min(tiles, _TILES, _TILE_BYTES // (max(channels, filters) * point)))
 
 
-def winograd(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def winograd(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
     """Convolve with the minimal filtering algorithm F(2x2, 3x3) (``WINOGRAD``, ``WINOGRAD_NONFUSED``).
 
     The transformed filters, tiles and products lie in `scratch`. Source: Lavin and Gray (2015), arXiv:1509.09308.
@@ -79,7 +78,7 @@ def winograd(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArr
     require(winograd_unsupported(x.shape, w.shape, problem, x.dtype))
     plan = _plan(x.shape, w.shape, problem, x.dtype)
     u, v_flat, m_flat = carve(scratch, x.dtype, *plan.shapes)
-    w = correlation_filter(w, problem)
+    w, (padding, _, _) = correlation_filter(w, problem), problem.steps(2)
     x_last, y_last = channels_last(x), channels_last(out)
     grid = [len(x), *((extent + 1) // 2 for extent in out.shape[2:])]
     with np.errstate(all="ignore"):
@@ -90,7 +89,7 @@ def winograd(x: Array, w: Array, problem: Problem, *, out: Array, scratch: NDArr
                 n, *tiles = box_shape(box)
                 points = math.prod((n, *tiles))
                 v = matrices(v_flat, 16, c, points, contiguous_columns=x_last)
-                corner = [2 * outer.start - pad for outer, pad in zip(box[1:], problem.padding, strict=True)]
+                corner = [2 * outer.start - pad for outer, pad in zip(box[1:], padding, strict=True)]
                 _transform_tiles(v.reshape(16, c, n, *tiles), x[box[0], cs].swapaxes(0, 1), corner, last=x_last)
                 m = matrices(m_flat, 16, k, points, contiguous_columns=y_last)
                 np.matmul(u[:, :k, :c], v, out=m)
@@ -147,14 +146,14 @@ def _output_row(row: int, m0: Array, m1: Array, m2: Array, m3: Array) -> Array:
     return result
 
 
-def winograd_workspace(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> int:
+def winograd_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
     """Bytes of scratch that :func:`winograd` needs."""
     require(winograd_unsupported(x_shape, w_shape, problem, dtype))
     plan = _plan(x_shape, w_shape, problem, dtype)
     return np.dtype(dtype).itemsize * sum(map(math.prod, plan.shapes))
 
 
-def winograd_unsupported(x_shape: Shape, w_shape: Shape, problem: Problem, dtype: DTypeLike) -> str | None:
+def winograd_unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     """Why :func:`winograd` cannot compute this convolution; None if it can."""
     if tuple(w_shape[2:]) != (3, 3):
         return f"3 x 3 filters only; got {tuple(w_shape[2:])}"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnlite._raw.enums import ForwardMode, WgradMode
-from cudnnlite.descriptors import read_tensor_spec
+from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
 from cudnnlite.dtypes import dtype_name, numpy_dtype
@@ -115,7 +115,7 @@ class _Call:
 
     def _check_state(self, descriptor: Any, name: str, shape: tuple[int, ...]) -> None:
         try:
-            state = read_tensor_spec(self.api.real, descriptor)
+            state = TensorDescriptor.read(self.api.real, descriptor)
         except ArgumentError as error:  # it was never set
             raise bad(f"{name}: {error}") from error
         if state.shape != shape:

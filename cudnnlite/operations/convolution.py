@@ -1,39 +1,22 @@
-"""Forward convolution: one line, and a plan for many calls."""
+"""Forward convolution: one line, a plan for many calls, and cuDNN's two searches."""
 
 from __future__ import annotations
 
-from threading import get_ident
 from typing import Any
 
-from cudnnlite._raw.calls import PreparedCall
-from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import ConvolutionFwdAlgo, MathType, Status, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
-from cudnnlite.operations import recording
-from cudnnlite.operations.choosing import tuned_choice
-from cudnnlite.operations.convolution_problem import DEFAULT_CONV, ConvolutionProblem, filter_spec_of
-from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
-from cudnnlite.operations.operands import (
-    HostScalars,
-    check_overlap,
-    check_shape,
-    check_workspace,
-    check_writable,
-    on_device,
-    use,
-    wait_for_streams,
-)
-from cudnnlite.operations.plan import Plan, cached_plan
-from cudnnlite.operations.problem import ConvolutionForwardProblem, real_number
+from cudnnlite.enums import ConvolutionFwdAlgo
+from cudnnlite.operations.algorithms import found, ranked
+from cudnnlite.operations.call import call, make_plan, problem_of
+from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
+from cudnnlite.operations.operands import check_writable, on_device, use
+from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.sizes import format_size
-from cudnnlite.specs import ConvolutionSpec, TensorSpec
-from cudnnlite.warn import warn_user
+from cudnnlite.specs import ConvolutionSpec
 
 
-class ConvolutionForwardPlan(Plan):
+class ConvolutionForwardPlan(OperationPlan, operation=FORWARD):
     """A forward convolution made once and called many times: `plan(x, w, out=y)`.  See `plan_convolution_forward`.
 
     Attributes
@@ -49,193 +32,6 @@ class ConvolutionForwardPlan(Plan):
     -----
     C functions of a call: `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.
     """
-
-    def __init__(
-        self,
-        handle: Handle,
-        problem: ConvolutionProblem,
-        algorithm: AlgorithmResult | ConvolutionFwdAlgo | None,
-        workspace_limit: int | None,
-        alpha: float,
-        beta: float,
-    ) -> None:
-        scalars = HostScalars(alpha, beta, problem.conv.compute_type_for(problem.x))
-        super().__init__(handle, f"ConvolutionForwardPlan of {problem.x} by {problem.w}, {problem.conv}")
-        self.x, self.w, self.conv, self.y = problem.x, problem.w, problem.conv, problem.y
-        self._problem = problem
-        self._scalars, self._scale = scalars, (alpha, beta)
-        self._recorded: ConvolutionForwardProblem | None = None  # made when somebody records
-        # the specs that were compared last: the same objects need not be compared again
-        self._x_seen: TensorSpec = problem.x
-        self._w_seen: TensorSpec | None = None
-        self._y_seen: TensorSpec = problem.y
-        # what the last call was given: the addresses of x, w and y, found not to overlap, and of the workspace
-        self._pointers, self._scratch = (0, 0, 0), 0
-        self._prepared: PreparedCall | ConvertedConvolution | None = None
-        self.choice: AlgorithmResult | None = None
-        self.workspace = 0
-        self._limit = workspace_limit
-        if problem.y.size == 0:  # an empty batch: nothing to describe, nothing to call
-            return
-        try:
-            problem.describe(self._resources)
-            self._choose(algorithm, workspace_limit)
-        except BaseException as error:
-            if isinstance(error, CudnnError):
-                problem.involve(error)
-            self.close()
-            raise
-
-    def _choose(self, algorithm: AlgorithmResult | ConvolutionFwdAlgo | None, limit: int | None) -> None:
-        problem = self._problem
-        if algorithm is None:
-            problem.prefer_tensor_cores()
-            table = problem.heuristic()
-            if not any(row.ok for row in table):
-                raise NotSupportedError(
-                    "cudnnGetConvolutionForwardAlgorithm_v7",
-                    Status.NOT_SUPPORTED,
-                    "every algorithm refuses this combination",
-                )
-            choice = table.best(limit)
-            self._tell_passed_over(choice, limit)
-        elif isinstance(algorithm, AlgorithmResult):
-            choice = algorithm
-        else:
-            choice = AlgorithmResult(algorithm, problem.conv.math_type)
-        if problem.conv.math_type == MathType.FMA != choice.math_type:
-            raise ArgumentError(
-                f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
-            )
-        layout = conversion_layout(problem, choice.layout)
-        if layout:
-            self._prepared = ConvertedConvolution(problem, choice, layout, self._scalars, self._resources)
-            self.workspace = self._prepared.workspace
-        else:
-            self._prepared, self.workspace = problem.prepare(choice, self._scalars)
-        if limit is not None and self.workspace > limit:
-            converted = f" in {layout}, converted operands included," if layout else ""
-            raise WorkspaceLimitError(
-                f"{choice.algorithm}{converted} needs a workspace of {format_size(self.workspace)}; the limit is "
-                f"{format_size(limit)}"
-            )
-        self.choice = choice
-
-    def _tell_passed_over(self, choice: AlgorithmResult, limit: int | None) -> None:
-        excluded = [other for other, _ in choice.passed_over if other.ok]
-        if excluded and limit is not None:
-            listed = ", ".join(f"{row.algorithm} ({format_size(row.workspace)})" for row in excluded)
-            warn_user(
-                f"the workspace limit of {format_size(limit)} excluded {listed}, which cuDNN's heuristic prefers to "
-                f"{choice.algorithm}; find_convolution_forward measures what that costs",
-                WorkspaceLimitWarning,
-            )
-
-    def __call__(self, x: Any, w: Any, *, out: Any = None, workspace: Any = None) -> DeviceArray:
-        """Enqueue y = alpha * conv(x, w) + beta * y on the handle's stream.
-
-        Parameters
-        ----------
-        x, w : device arrays
-            Of the specs that the plan was made for.
-        out : device array, optional
-            Written in place; read too where beta is not 0.  A new one if not given.
-        workspace : device array, optional
-            The caller's own scratch memory, instead of the handle's.
-
-        Returns
-        -------
-        DeviceArray
-            y, which is `out` where that is a DeviceArray.
-
-        Raises
-        ------
-        ArgumentError, ArrayTypeError, ClosedError, ThreadError
-            Before anything is written.
-        CudnnError
-            The C function failed.
-        """
-        if self._closed or get_ident() != self._thread:
-            self.use()
-        device = self._device
-        if type(x) is not DeviceArray or x.device is not device:
-            x = on_device(self._handle, x, "x")
-        if type(w) is not DeviceArray or w.device is not device:
-            w = on_device(self._handle, w, "w")
-        if x.spec is not self._x_seen:
-            self._check_x(x)
-        if w.spec is not self._w_seen:
-            self._check_w(w)
-        if out is None:
-            y = self._new_output()
-        else:
-            y = out if type(out) is DeviceArray and out.device is device else on_device(self._handle, out, "out")
-            if y.spec is not self._y_seen:
-                self._check_y(y)
-        pointers = (x.ptr, w.ptr, y.ptr)
-        moved = pointers != self._pointers
-        if moved or y.readonly:
-            check_writable(y, "out", x=x, w=w)
-        prepared = self._prepared
-        if prepared is None:  # an empty batch
-            return y
-        stream = self._handle._stream
-        needed = scratch = self.workspace
-        if workspace is not None:
-            scratch = self._own_workspace(workspace, x, w, y)
-        elif needed:
-            scratch = self._handle.workspace.reserve(needed, stream, limit=self._limit)
-        if moved or scratch != self._scratch:
-            prepared.replace(x=x.ptr, w=w.ptr, y=y.ptr, workSpace=scratch)
-            self._pointers, self._scratch = pointers, scratch
-        crossed = None
-        if x.stream is not stream or w.stream is not stream or y.stream is not stream:
-            crossed = wait_for_streams(stream, x, w, y)
-        try:
-            prepared.function(*prepared.arguments)
-        except CudnnError as error:
-            self._problem.involve(error)
-            raise
-        finally:
-            if crossed:
-                for other in crossed:
-                    other.wait(stream)
-        if recording.active:
-            self._record()
-        return y
-
-    def _record(self) -> None:
-        if self._recorded is None:
-            self._recorded = ConvolutionForwardProblem(self.x, self.w, self.conv, self.y, *self._scale)
-        recording.record(self._recorded)
-
-    def _check_y(self, y: DeviceArray) -> None:
-        check_shape(y.spec, self.y)
-        if y.spec != self.y:
-            raise ArgumentError(f"out is {y.spec}; the plan was made for {self.y}")
-        self._y_seen = y.spec
-
-    def _new_output(self) -> DeviceArray:
-        if self._scalars.beta.value:
-            raise ArgumentError(f"beta={self._scalars.beta.value} needs out, which it scales")
-        return arrays.empty(self._device, self._handle.stream, self.y)
-
-    def _own_workspace(self, workspace: Any, x: DeviceArray, w: DeviceArray, y: DeviceArray) -> int:
-        own = check_workspace(self._handle, workspace, self.workspace)
-        check_overlap(own, "workspace", x=x, w=w, out=y)
-        return own.ptr
-
-    def _check_x(self, x: DeviceArray) -> None:
-        if x.spec != self.x:
-            raise ArgumentError(f"x is {x.spec}; the plan was made for {self.x}")
-        self._x_seen = x.spec
-
-    def _check_w(self, w: DeviceArray) -> None:
-        # compared with the plan's format, because a filter of one tap fits either
-        spec = w.spec
-        if spec.shape != self.w.shape or spec.dtype != self.w.dtype or not spec.fits(self.w.layout):
-            raise ArgumentError(f"w is {w.spec}; the plan was made for {self.w}")
-        self._w_seen = w.spec
 
 
 def plan_convolution_forward(
@@ -310,19 +106,10 @@ def plan_convolution_forward(
     ...     print(y.shape, plan.closed)
     (1, 4, 6, 6) True
     """
-    use(handle)
-    limit = handle.workspace.limit_for(workspace_limit)
-    problem = ConvolutionProblem(handle, x, w, conv, out)
-    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
-    kind = _parse_algorithm(algorithm)
-    if kind is None and handle.chooser is not None and problem.y.size:
-        posed = ConvolutionForwardProblem(problem.x, problem.w, problem.conv, problem.y, alpha, beta)
-        known = {
-            name: array if isinstance(array, DeviceArray) else None
-            for name, array in zip(("x", "w", "out"), (x, w, out), strict=True)
-        }
-        kind = tuned_choice(handle, posed, lambda: posed, limit, **known)
-    return ConvolutionForwardPlan(handle, problem, kind, limit, alpha, beta)
+    return make_plan(  # type: ignore[no-any-return]
+        handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
+        workspace_limit=workspace_limit,
+    )  # fmt: skip
 
 
 def convolution_forward(
@@ -392,43 +179,111 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0
     """
+    return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace)
+
+
+def get_convolution_forward(
+    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, out: Any = None
+) -> AlgorithmTable:
+    """Ask cuDNN's v7 heuristic for its ranking; nothing is run.
+
+    Parameters
+    ----------
+    handle : Handle
+        The device that it ranks for.
+    x, w, conv, out
+        As in `plan_convolution_forward`.
+
+    Returns
+    -------
+    AlgorithmTable
+        All algorithms, the preferred first, those that cuDNN refuses with their status last.
+
+    Raises
+    ------
+    ArgumentError
+        As in `plan_convolution_forward`.
+
+    Notes
+    -----
+    C functions: `cudnnGetConvolutionForwardAlgorithm_v7`, `cudnnGetConvolutionForwardAlgorithmMaxCount`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     ranked = dnn.get_convolution_forward(handle, x, w)
+    ...     y = dnn.convolution_forward(handle, x, w, algorithm=ranked.best(workspace_limit=0))
+    >>> print(ranked[0].status, ranked[0].time_ms)
+    SUCCESS None
+    """
     use(handle)
-    x = on_device(handle, x, "x")
-    w = on_device(handle, w, "w")
+    return ranked(handle, problem_of(FORWARD, (x, w), (conv,), out))
+
+
+def find_convolution_forward(
+    handle: Handle,
+    x: Any,
+    w: Any,
+    conv: ConvolutionSpec = DEFAULT_CONV,
+    *,
+    beta: float = 0.0,
+    out: Any = None,
+    workspace_limit: int | str | None = None,
+) -> AlgorithmTable:
+    """Let cuDNN run and time every algorithm on these arrays.
+
+    Parameters
+    ----------
+    handle : Handle
+        Waited for: the search synchronises.
+    x, w : device arrays
+        As in `convolution_forward`.
+    conv : ConvolutionSpec
+        As in `convolution_forward`.
+    beta : float
+        With beta = 0, `out` serves as the search's output and is overwritten.  Otherwise it is left alone, and scratch
+        memory is used in its place.
+    out : device array, optional
+        What the result should look like; scratch memory of the dtype and layout of `x` if not given.
+    workspace_limit : int or str, optional
+        The most workspace that the search itself may use; the handle's limit if not given.  To see what a limit costs,
+        search without one and give the limit to `AlgorithmTable.best`.
+
+    Returns
+    -------
+    AlgorithmTable
+        Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times
+        contain tens to hundreds of microseconds of host overhead, so small problems are often misranked.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, DeviceMemoryError
+        As in `convolution_forward`.
+
+    Notes
+    -----
+    C functions: `cudnnFindConvolutionForwardAlgorithmEx`, `cudnnGetConvolutionForwardAlgorithmMaxCount`, and, for the size of
+    the search's own workspace, `cudnnGetConvolutionForwardWorkspaceSize`.  Plain `cudnnFind...`, which allocates behind the
+    caller's back, is never used.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     found = dnn.find_convolution_forward(handle, x, w)
+    ...     best = found.best(workspace_limit="1 MiB", deterministic=True)
+    ...     y = dnn.convolution_forward(handle, x, w, algorithm=best)
+    >>> print(best.time_ms > 0, best.deterministic, best.workspace <= 2**20)
+    True True True
+    """
+    use(handle)
+    x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
     y = None if out is None else on_device(handle, out, "out")
-    if workspace is not None and workspace_limit is None:
-        workspace = on_device(handle, workspace, "workspace")
-        workspace_limit = workspace.nbytes  # the caller's buffer is all there is
+    problem = problem_of(FORWARD, (x, w), (conv,), y)
+    if y is not None:
+        check_writable(y, "out", x=x, w=w)
     limit = handle.workspace.limit_for(workspace_limit)
-    # as plain values, so that what is equal finds the same plan
-    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
-    algorithm = _parse_algorithm(algorithm)
-    if algorithm is None and handle.chooser is not None and x.spec.size:
-        posed = (x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta)
-        algorithm = tuned_choice(handle, posed, lambda: _problem(*posed), limit, x=x, w=w, out=y)
-    key = ("convolution_forward", x.spec, w.spec, conv, None if y is None else y.spec, alpha, beta, algorithm, limit)
-    plan = cached_plan(
-        handle,
-        key,
-        lambda: plan_convolution_forward(
-            handle, x, w, conv, alpha=alpha, beta=beta, out=y, algorithm=algorithm, workspace_limit=limit
-        ),
-    )
-    return plan(x, w, out=y, workspace=workspace)
-
-
-def _problem(
-    x: TensorSpec, w: TensorSpec, conv: ConvolutionSpec, y: TensorSpec | None, alpha: float, beta: float
-) -> ConvolutionForwardProblem:
-    """Return the problem of a call with arrays of these specs."""
-    return ConvolutionForwardProblem(x, filter_spec_of(w, x), conv, y, alpha, beta)  # type: ignore[arg-type]
-
-
-def _parse_algorithm(algorithm: Any) -> AlgorithmResult | ConvolutionFwdAlgo | None:
-    if isinstance(algorithm, AlgorithmResult) and not algorithm.ok:
-        raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
-    if algorithm is None or isinstance(algorithm, AlgorithmResult):
-        return algorithm
-    if isinstance(algorithm, AlgorithmTable):
-        raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")
-    return parse_enum(ConvolutionFwdAlgo, algorithm, "algorithm")
+    return found(handle, problem, {"x": x, "w": w}, None if beta != 0 else y, limit)

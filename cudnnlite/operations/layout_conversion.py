@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALIGNMENT
-from cudnnlite.dtypes import compute_type_for, dtype_name, numpy_dtype
+from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.convolution_problem import ConvolutionProblem
-from cudnnlite.operations.operands import HostScalars
-from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.algorithms import prepare
+from cudnnlite.operations.described import Described
+from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
@@ -26,14 +26,14 @@ class ConvertedConvolution:
 
     Parameters
     ----------
-    problem : ConvolutionProblem
+    handle : Handle
+        Whose table is called.
+    problem : Problem
         The operands as they lie.
     choice : AlgorithmResult
         Algorithm and math type.
     layout : str
         What `conversion_layout` returned.
-    scalars : HostScalars
-        alpha and beta.
     stack : ExitStack
         Owns the descriptors.
 
@@ -57,10 +57,10 @@ class ConvertedConvolution:
     arguments: tuple[()] = ()
 
     def __init__(
-        self, problem: ConvolutionProblem, choice: AlgorithmResult, layout: str, scalars: HostScalars, stack: ExitStack
+        self, handle: Handle, problem: Problem, choice: AlgorithmResult, layout: str, stack: ExitStack
     ) -> None:
         self._layout = layout
-        handle, alpha, beta = problem.handle, scalars.alpha.value, scalars.beta.value
+        beta = problem.beta
         specs = _memory_of(problem)
         inside = {name: TensorSpec(spec.shape, spec.dtype, layout) for name, spec in specs.items()}
         moved = [name for name, spec in specs.items() if not spec.fits(layout)]
@@ -69,13 +69,12 @@ class ConvertedConvolution:
                 f"beta={beta} with algorithm.layout={layout!r} and out={problem.y}: the convolution is rounded to "
                 f"{dtype_name(problem.y.dtype)} before it is converted, so beta * out would come too late; allowed: beta=0"
             )
-        # alpha before the result is rounded, beta where the old values are
-        self._scalars = HostScalars(alpha, 0.0, problem.conv.compute_type_for(problem.x)) if "y" in moved else scalars
         filters = FilterSpec(problem.w.shape, problem.w.dtype, layout)
-        convolution = ConvolutionProblem(handle, inside["x"], filters, problem.conv, inside["y"])
+        # alpha before the result is rounded, beta where the old values are
+        there = problem.replace(x=inside["x"], w=filters, y=inside["y"], beta=0.0 if "y" in moved else beta)
         try:
-            convolution.describe(stack)
-            self._convolution, own = convolution.prepare(choice, self._scalars)
+            self._described = Described(handle, there, stack)  # keeps the scalars
+            self._convolution, own = prepare(self._described, choice)
             self._there = {
                 name: _Conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != "y"
             }
@@ -93,7 +92,7 @@ class ConvertedConvolution:
         back = [] if self._back is None else [self._back.call]
         self._calls = (*(conversion.call for conversion in self._there.values()), self._convolution, *back)
 
-    def replace(self, *, x: int, w: int, y: int, workSpace: int) -> None:
+    def replace(self, **addresses: int) -> None:
         """Change the addresses.
 
         Raises
@@ -101,18 +100,18 @@ class ConvertedConvolution:
         ArgumentError
             The workspace is not aligned.
         """
-        if workSpace % ALIGNMENT:
+        workspace = addresses["workSpace"]
+        if workspace % ALIGNMENT:
             raise ArgumentError(
-                f"workspace begins at {workSpace:#x}; with algorithm.layout={self._layout!r}, whose operands are converted in "
+                f"workspace begins at {workspace:#x}; with algorithm.layout={self._layout!r}, whose operands are converted in "
                 f"it, it must be aligned to {ALIGNMENT} bytes"
             )
-        given = {"x": x, "w": w, "y": y}
-        places = {name: workSpace + offset for name, offset in self._places.items()}
+        places = {name: workspace + offset for name, offset in self._places.items()}
         for name, conversion in self._there.items():
-            conversion.call.replace(x=given[name], y=places[name])
+            conversion.call.replace(x=addresses[name], y=places[name])
         if self._back is not None:
-            self._back.call.replace(x=places["y"], y=y)
-        self._convolution.replace(**given | places)
+            self._back.call.replace(x=places["y"], y=addresses["y"])
+        self._convolution.replace(**addresses | places)
 
     def function(self) -> None:
         """Enqueue all of it."""
@@ -124,19 +123,20 @@ class ConvertedConvolution:
             raise
 
 
+TRANSFORM = Operation("transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x)
+
+
 class _Conversion:
     """A `cudnnTransformTensor` from one layout to another: target = source + beta * target."""
 
     def __init__(self, handle: Handle, source: TensorSpec, target: TensorSpec, beta: float, stack: ExitStack) -> None:
-        self._scalars = HostScalars(1.0, beta, compute_type_for(source.dtype))
-        x_desc, y_desc = (stack.enter_context(TensorDescriptor(spec)) for spec in (source, target))
-        self.call = handle.api.prepare(
-            "cudnnTransformTensor", handle.ptr, self._scalars.alpha_pointer, x_desc.ptr, 0, self._scalars.beta_pointer,
-            y_desc.ptr, 0,
-        )  # fmt: skip
+        self._described = Described(
+            handle, Problem(TRANSFORM, x=source, y=target, beta=beta), stack
+        )  # keeps the scalars
+        self.call = self._described.prepare()
 
 
-def conversion_layout(problem: ConvolutionProblem | ConvolutionForwardProblem, wanted: str) -> str:
+def conversion_layout(problem: Problem, wanted: str) -> str:
     """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
 
     Raises
@@ -163,7 +163,7 @@ def conversion_layout(problem: ConvolutionProblem | ConvolutionForwardProblem, w
     return layout
 
 
-def _memory_of(problem: ConvolutionProblem | ConvolutionForwardProblem) -> dict[str, TensorSpec]:
+def _memory_of(problem: Problem) -> dict[str, TensorSpec]:
     """Return the operands as tensors: a filter's memory is that of a packed one."""
     w = problem.w
     return {"x": problem.x, "w": TensorSpec(w.shape, w.dtype, w.layout), "y": problem.y}

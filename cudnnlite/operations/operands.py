@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
-from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
@@ -37,12 +35,6 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
             f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: handle.array({argument})"
         )
     return spec
-
-
-def check_shape(out: TensorSpec, expected: TensorSpec) -> None:
-    """Raise ArgumentError unless `out` has the shape of the result."""
-    if out.shape != expected.shape:
-        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
 
 
 def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
@@ -101,21 +93,3 @@ def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
             f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes); this call needs {needed} bytes"
         )
     return buffer
-
-
-class HostScalars:
-    """alpha and beta in the host type that cuDNN wants for them: double beside double tensors, float otherwise.
-
-    Attributes
-    ----------
-    alpha, beta : ctypes scalar
-        Kept alive here.
-    alpha_pointer, beta_pointer : int
-        Their addresses.
-    """
-
-    def __init__(self, alpha: float, beta: float, compute_type: DataType) -> None:
-        kind = ctypes.c_double if compute_type == DataType.DOUBLE else ctypes.c_float
-        self.alpha, self.beta = kind(alpha), kind(beta)
-        self.alpha_pointer = ctypes.addressof(self.alpha)
-        self.beta_pointer = ctypes.addressof(self.beta)

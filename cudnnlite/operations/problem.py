@@ -1,177 +1,167 @@
-"""Problems: what an operation is asked to do, as values that can be listed, saved, sent and looked up.
+"""`Problem`: what an operation is asked to do, as a value that can be listed, saved, sent and looked up.
 
-A problem holds specs and no arrays.  It is what a search is for and what a cache remembers a choice for.
+A problem holds specs and no arrays.  It is what a plan is made for, what a search is for, and what a choice is remembered for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from math import prod
+from dataclasses import FrozenInstanceError
 from typing import Any, ClassVar
 
-from cudnnlite.enums import MathType, RNNInputMode, RNNMode
+from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.operations.operation import OPERATIONS, Operation
+from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.plain import from_plain, to_plain
 
+KINDS: dict[str, type[Problem]] = {}  # of operations whose problems users make: a class with a signature of its own
 
-@dataclass(frozen=True)
+
 class Problem:
-    """What the kinds of problem share."""
+    """An operation with its specs, options and scalars: a frozen value, equal and hashable by all of them.
+
+    Parameters
+    ----------
+    operation : Operation
+        What is done.
+    **values
+        What `Operation.fields` names; each is an attribute too.  What is written may be left out, as the scalars may.
+
+    Raises
+    ------
+    ArgumentError
+        A value of a wrong type, or values that do not fit together; the message names the argument.
+    """
 
     kind: ClassVar[str]
+    operation: Operation
+    values: Mapping[str, Any]
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return every field as JSON can hold it, under 'kind' the kind of problem."""
-        return {"kind": self.kind, **{item.name: to_plain(getattr(self, item.name)) for item in fields(self)}}
+    def __init_subclass__(cls, operation: Operation | None = None) -> None:
+        if operation is not None:
+            cls.kind = operation.name
+            KINDS[operation.name] = cls
+
+    def __init__(self, operation: Operation, **values: Any) -> None:
+        unknown = set(values) - set(operation.fields)
+        missing = {*operation.reads, *operation.options} - set(values)
+        if unknown or missing:
+            raise TypeError(
+                f"{operation.name} has the fields {', '.join(operation.fields)}; given: {', '.join(values)}"
+            )
+        specs = {name: values[name] for name in operation.reads}
+        for name, spec in specs.items():
+            _check_type(spec, name, FilterSpec if name in operation.filters else TensorSpec)
+        options = {name: _parse(values[name], name, kind) for name, kind in operation.options.items()}
+        expected = operation.infer(**specs, **options) if operation.writes else None
+        found = dict(operation.complete(specs, options))
+        if expected is not None:
+            (written,), given = operation.writes, values.get(operation.writes[0])
+            found[written] = expected if given is None else given
+            _check_type(found[written], written, TensorSpec)
+            check_shape(found[written], expected)
+            if found[written].overlaps_itself:
+                raise ArgumentError(f"out={found[written]}: its values overlap each other in memory")
+            operation.check(specs | {written: found[written]}, options)
+            found |= {"alpha": real_number(values.get("alpha", 1.0), "alpha")}
+            found |= {"beta": real_number(values.get("beta", 0.0), "beta")}
+        everything = specs | found
+        self._thaw(operation, {name: everything[name] for name in operation.fields})
+
+    def _thaw(self, operation: Operation, values: Mapping[str, Any]) -> None:
+        vars(self).update(values, operation=operation, values=values, kind=operation.name)
+        vars(self)["_hash"] = hash((operation.name, *values.values()))
+
+    @property
+    def specs(self) -> dict[str, Any]:
+        """The specs of the operands, what is read first."""
+        return {name: self.values[name] for name in (*self.operation.reads, *self.operation.writes)}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name."""
+        return {name: self.values[name] for name in self.operation.options}
 
     @property
     def flops(self) -> int:
-        """The multiplications and additions of the usual algorithm, padding counted."""
-        raise NotImplementedError
+        """The multiplications and additions of the usual way, padding counted."""
+        return self.operation.flops(self)
 
     @property
     def math_type(self) -> MathType:
         """The math type that the user asked for: what bounds the choice."""
-        raise NotImplementedError
+        return self.operation.math_type(self)
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return every field as JSON can hold it, under 'kind' the kind of problem."""
+        return {"kind": self.kind, **{name: to_plain(value) for name, value in self.values.items()}}
 
-_PLAIN = ConvolutionSpec()
+    def replace(self, **changes: Any) -> Any:
+        """Return a problem with some fields changed."""
+        return make_problem(self.operation, {**self.values, **changes})
 
+    def __getattr__(self, name: str) -> Any:  # for type checkers; the values are attributes
+        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
 
-@dataclass(frozen=True)
-class ConvolutionForwardProblem(Problem):
-    """A forward convolution: y = alpha * conv(x, w) + beta * y.
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"a {type(self).__name__} does not change; {name!r} cannot be set")
 
-    Parameters
-    ----------
-    x : TensorSpec
-        The images.
-    w : FilterSpec
-        The filter.
-    conv : ConvolutionSpec
-        Padding, stride, dilation, groups, mode, compute type, math type.
-    y : TensorSpec, optional
-        The output; packed, in the dtype and layout of `x`, if not given.
-    alpha, beta : float
-        The scalars.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Problem):
+            return NotImplemented
+        return self.operation is other.operation and tuple(self.values.values()) == tuple(other.values.values())
 
-    Raises
-    ------
-    ArgumentError
-        Specs that do not fit together; the message names the argument.
+    def __hash__(self) -> int:
+        return int(vars(self)["_hash"])
 
-    Examples
-    --------
-    >>> x, w = dnn.TensorSpec((32, 64, 56, 56), "float16", "NHWC"), dnn.FilterSpec((64, 64, 3, 3), "float16", "NHWC")
-    >>> problem = dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec(padding=1))
-    >>> problem.y.shape, problem.flops
-    ((32, 64, 56, 56), 7398752256)
-    """
+    def __reduce__(self) -> Any:
+        return _thawed, (type(self), self.operation, dict(self.values))
 
-    kind: ClassVar[str] = "convolution_forward"
-
-    x: TensorSpec
-    w: FilterSpec
-    conv: ConvolutionSpec = _PLAIN
-    y: TensorSpec = None  # type: ignore[assignment]  # never None once it is made
-    alpha: float = 1.0
-    beta: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, wanted in (("x", TensorSpec), ("w", FilterSpec), ("conv", ConvolutionSpec), ("y", TensorSpec)):
-            value = getattr(self, name)
-            if not isinstance(value, wanted) and not (name == "y" and value is None):
-                raise ArgumentError(f"{name}={value!r} is not a {wanted.__name__}")
-        for name in ("alpha", "beta"):
-            object.__setattr__(self, name, real_number(getattr(self, name), name))
-        expected = self.conv.output_spec(self.x, self.w)
-        # what is left open, and what can be written in two ways, is written in one: equal problems are equal
-        steps = {name: _one_number(getattr(self.conv, name)) for name in ("padding", "stride", "dilation")}
-        conv = self.conv.replace(compute_type=self.conv.compute_type_for(self.x), **steps)
-        object.__setattr__(self, "conv", conv)
-        if vars(self)["y"] is None:
-            object.__setattr__(self, "y", expected)
-        if self.y.shape != expected.shape:
-            raise ArgumentError(f"out has shape {self.y.shape}; the result has {expected.shape}")
-        if self.y.overlaps_itself:
-            raise ArgumentError(f"out={self.y}: its values overlap each other in memory")
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
 
     @property
-    def flops(self) -> int:
-        """The multiplications and additions of the direct sum: 2 N K P Q C/groups R S."""
-        return 2 * self.y.size * prod(self.w.shape[1:])
-
-    @property
-    def math_type(self) -> MathType:
-        """The math type of `conv`."""
-        return self.conv.math_type
+    def terms(self) -> str:
+        """The specs and options in words: 'x by w to y, conv'."""
+        specs, options = self.specs, "".join(f", {option}" for option in self.options.values())
+        ends = [[str(specs[name]) for name in names] for names in (self.operation.reads, self.operation.writes)]
+        return " to ".join(" by ".join(names) for names in ends) + options
 
     def __str__(self) -> str:
-        return f"convolution forward of {self.x} by {self.w} to {self.y}, {self.conv}"
+        return f"{self.kind.replace('_', ' ')} of {self.terms}"
 
 
-@dataclass(frozen=True)
-class RNNForwardProblem(Problem):
-    """A forward pass of a recurrent network.
+def make_problem(operation: Operation, values: Mapping[str, Any]) -> Problem:
+    """Return the problem of an operation; of the class that users make, where there is one."""
+    return KINDS[operation.name](**values) if operation.name in KINDS else Problem(operation, **values)
 
-    Parameters
-    ----------
-    spec : RNNSpec
-        The network.
-    data : RNNDataSpec
-        The sequences: shape, lengths, layout.
-    training : bool
-        Whether the backward passes will follow.
 
-    Raises
-    ------
-    ArgumentError
-        The data is not an input of that network.
+def _thawed(kind: type[Problem], operation: Operation, values: Mapping[str, Any]) -> Problem:
+    problem = kind.__new__(kind)
+    problem._thaw(operation, values)
+    return problem
 
-    Examples
-    --------
-    >>> lstm = dnn.RNNSpec("lstm", input_size=256, hidden_size=256, num_layers=2)
-    >>> problem = dnn.RNNForwardProblem(lstm, dnn.RNNDataSpec((100, 64, 256)), training=True)
-    >>> problem.flops
-    13421772800
-    """
 
-    kind: ClassVar[str] = "rnn_forward"
+def _parse(value: Any, argument: str, kind: Any) -> Any:
+    """Return an option, an enum's by its name too; ArgumentError if it is none."""
+    if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
+        return value
+    if hasattr(kind, "__members__"):
+        return parse_enum(kind, value, argument)
+    hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
+    raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}{hint}")
 
-    spec: RNNSpec
-    data: RNNDataSpec
-    training: bool = False
 
-    def __post_init__(self) -> None:
-        for name, wanted in (("spec", RNNSpec), ("data", RNNDataSpec), ("training", bool)):
-            if not isinstance(getattr(self, name), wanted):
-                raise ArgumentError(f"{name}={getattr(self, name)!r} is not a {wanted.__name__}")
-        if (self.data.vector_size, self.data.dtype) != (self.spec.input_size, self.spec.dtype):
-            raise ArgumentError(f"data={self.data} is not an input of {self.spec}")
+def _check_type(value: Any, argument: str, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}")
 
-    @property
-    def flops(self) -> int:
-        """The multiplications and additions of the matrix products, over all steps of all sequences."""
-        spec = self.spec
-        gates = {RNNMode.LSTM: 4, RNNMode.GRU: 3}.get(spec.cell, 1)
-        state, values = spec.state_size, 0
-        for layer in range(spec.num_layers):
-            skipped = layer == 0 and spec.input_mode == RNNInputMode.SKIP
-            inputs = 0 if skipped else spec.layer_input_size(layer)
-            values += spec.directions * gates * spec.hidden_size * (inputs + state)
-            values += spec.directions * spec.hidden_size * state if spec.projects else 0
-        return 2 * values * sum(self.data.lengths)
 
-    @property
-    def math_type(self) -> MathType:
-        """The math type of `spec`."""
-        return self.spec.math_type
-
-    def __str__(self) -> str:
-        return f"RNN forward of {self.data} through {self.spec}{' in training' if self.training else ''}"
+def check_shape(out: TensorSpec, expected: TensorSpec) -> None:
+    """Raise ArgumentError unless `out` has the shape of the result."""
+    if out.shape != expected.shape:
+        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
 
 
 def real_number(value: Any, argument: str) -> float:
@@ -184,14 +174,6 @@ def real_number(value: Any, argument: str) -> float:
     raise ArgumentError(f"{argument}={value!r} must be a real number")
 
 
-def _one_number(steps: int | tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return the number that stands for every axis, where it does."""
-    return steps[0] if isinstance(steps, tuple) and len(set(steps)) == 1 else steps
-
-
-KINDS: dict[str, type[Problem]] = {kind.kind: kind for kind in (ConvolutionForwardProblem, RNNForwardProblem)}
-
-
 def problem_from_plain(plain: Any) -> Problem:
     """Return the problem that `Problem.to_plain` was called on.
 
@@ -201,21 +183,15 @@ def problem_from_plain(plain: Any) -> Problem:
         It is no problem, lacks a field, or has one that is not allowed.
     """
     name = plain.get("kind") if isinstance(plain, Mapping) else None
-    kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*KINDS]}")
+    operation = OPERATIONS.get(name) if isinstance(name, str) else None
+    if operation is None:
+        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}")
     values = {
         name: from_plain(value, name) if isinstance(value, Mapping) else value
         for name, value in plain.items()
         if name != "kind"
     }
     try:
-        return kind(**values)
+        return make_problem(operation, values)
     except TypeError as error:
-        raise ArgumentError(f"{plain!r} is not a {kind.kind} problem: {error}") from error
-
-
-def spec_fields(problem: Problem) -> dict[str, FrozenSpec]:
-    """Return the specs of a problem by the name of the field."""
-    found = {item.name: getattr(problem, item.name) for item in fields(problem)}
-    return {name: value for name, value in found.items() if isinstance(value, FrozenSpec)}
+        raise ArgumentError(f"{plain!r} is not a {operation.name} problem: {error}") from error

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from cudnnlite.dtypes import dtype_name
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem, problem_from_plain
+from cudnnlite.operations.problem import Problem, problem_from_plain
 
 FORMAT = "cudnnlite problems"
 VERSION = 1
@@ -245,18 +244,7 @@ class ProblemList(Sequence[ListedProblem]):
 
 def summary(problem: Problem) -> str:
     """Return a problem in a few words: what distinguishes it from others of its kind."""
-    if isinstance(problem, ConvolutionForwardProblem):
-        x, w, y = ("x".join(map(str, spec.shape)) for spec in (problem.x, problem.w, problem.y))
-        kind, conv = dtype_name(problem.x.dtype), str(problem.conv.replace(compute_type=None))
-        options = conv.removeprefix("ConvolutionSpec(").removesuffix(")")
-        return f"{x} by {w} to {y}, {kind} {problem.x.layout}" + (f", {options}" if options else "")
-    if isinstance(problem, RNNForwardProblem):
-        spec, data = problem.spec, problem.data
-        cell = f"{'bidirectional ' if spec.bidirectional else ''}{spec.cell.name}"
-        sizes = f"{spec.input_size} to {spec.hidden_size}" + (f" x {spec.num_layers}" if spec.num_layers > 1 else "")
-        steps = f"T={data.max_length} N={data.batch}" + ("" if data.is_full else f", {sum(data.lengths)} steps in all")
-        return f"{cell} {sizes}, {steps}, {dtype_name(spec.dtype)}{', training' if problem.training else ''}"
-    return str(problem)
+    return problem.operation.words(problem)
 
 
 def _numbers(listed: ListedProblem) -> tuple[str, str]:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from inspect import signature
+from typing import Any, TypeVar
+
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType
+
+SpecT = TypeVar("SpecT", bound="FrozenSpec")
+
+SPECS: dict[str, type[FrozenSpec]] = {}  # by name, as files have it
 
 
 class FrozenSpec:
@@ -16,6 +24,9 @@ class FrozenSpec:
 
     _hash: int
     _key: tuple[Any, ...]
+
+    def __init_subclass__(cls) -> None:
+        SPECS[cls.__name__] = cls
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""
@@ -33,6 +44,18 @@ class FrozenSpec:
     def from_values(cls, values: dict[str, Any]) -> Any:
         """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names."""
         return cls(**values)
+
+    def replace(self: SpecT, **changes: Any) -> SpecT:
+        """Return a copy with some fields changed."""
+        return type(self).from_values(self.values() | changes)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        parts, defaults = [], signature(type(self)).parameters
+        for name, value in self.values().items():
+            if name not in defaults or value != defaults[name].default:
+                shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
+                parts.append(f"{name}={shown!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -9,16 +9,7 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.convolution import ConvolutionSpec
-from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.rnn import RNNSpec
-from cudnnlite.specs.rnn_data import RNNDataSpec
-from cudnnlite.specs.tensor import TensorSpec
-
-_KINDS: dict[str, type[FrozenSpec]] = {
-    kind.__name__: kind for kind in (TensorSpec, FilterSpec, ConvolutionSpec, RNNSpec, RNNDataSpec)
-}
+from cudnnlite.specs.frozen import SPECS, FrozenSpec
 
 
 def to_plain(value: Any) -> Any:
@@ -51,9 +42,9 @@ def from_plain(plain: Any, argument: str = "spec") -> Any:
         It is no spec, lacks a field, or has one that is not allowed.
     """
     name = plain.get("spec") if isinstance(plain, dict) else None
-    kind = _KINDS.get(name) if isinstance(name, str) else None
+    kind = SPECS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ArgumentError(f"{argument}={plain!r} is not a spec; allowed: an object with 'spec', one of {[*_KINDS]}")
+        raise ArgumentError(f"{argument}={plain!r} is not a spec; allowed: an object with 'spec', one of {[*SPECS]}")
     values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     if {*values} != {*known}:

@@ -167,10 +167,6 @@ class RNNSpec(FrozenSpec):
                 parts.append(f"{name}={shown!r}")
         return f"RNNSpec({', '.join(parts)})"
 
-    def replace(self, **changes: Any) -> RNNSpec:
-        """Return a copy with some fields changed."""
-        return RNNSpec(**self.values() | changes)
-
     @property
     def gates(self) -> tuple[str, ...]:
         """The gates' names in cuDNN's order: i, f, g, o of an LSTM; r, z, n of a GRU; h of a plain network."""

@@ -154,6 +154,19 @@ class TensorSpec(FrozenSpec):
             reach = stride * (size - 1) + reach
         return False
 
+    def packed(self, shape: tuple[int, ...], dtype: DataType | None = None) -> TensorSpec:
+        """Return the spec of other images, ``(N, C, *spatial)``, in this one's layout, packed; in its dtype if none is given.
+
+        Raises
+        ------
+        ArgumentError
+            These are no images: the rank is not 3 to 5.
+        """
+        if self.rank not in CHANNELS_FIRST:
+            raise ArgumentError(f"x={self}: it must be (N, C, *spatial), of rank 3, 4 or 5")
+        layout = VECT_C if self.vector > 1 else (CHANNELS_LAST if self.is_channels_last else CHANNELS_FIRST)[self.rank]
+        return TensorSpec(shape, self.dtype if dtype is None else dtype, layout)
+
     def native(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (dims, strides) as cuDNN is told them: of rank 4 at least, a 1-D image being one pixel high."""
         dims = as_four(self.shape, missing=1)

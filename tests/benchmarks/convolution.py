@@ -302,7 +302,7 @@ def main():
     import torch
 
     rows, begin, left_out = [], time.perf_counter(), 0
-    with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
+    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
         print(
             f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]},",
             f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}",

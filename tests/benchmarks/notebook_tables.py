@@ -377,7 +377,7 @@ def main():
     wanted = options.tables.split(",")
     if not set(wanted) <= TABLES.keys():
         parser.error(f"--tables: {', '.join(TABLES)}")
-    device = dnn.device.get_device(options.device)
+    device = dnn.devices.choice.get_device(options.device)
     if options.out is None and ("H200" not in device.name or options.quick):
         parser.error(f"{H200.name} holds what an H200 took; give --out for {device.name}{' --quick' * options.quick}")
     out = options.out or H200

@@ -260,7 +260,7 @@ def main():
     import torch
 
     rows, start = [], time.perf_counter()
-    with dnn.Handle("cuda", stream=dnn.device.get_device("cuda").create_stream()) as handle:
+    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
         versions = (
             f"cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
         )

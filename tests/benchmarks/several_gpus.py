@@ -38,7 +38,7 @@ def problems(config, which):
 
 def small():
     import cudnnlite as dnn
-    from cudnnlite.operations.problem import ConvolutionForwardProblem
+    from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 
     return ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 16, 16)), dnn.FilterSpec((8, 8, 3, 3)))
 

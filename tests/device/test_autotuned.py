@@ -15,10 +15,10 @@ import cudnnlite as dnn
 from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.typical import rounded
-from cudnnlite.descriptors import read_convolution_spec
 from cudnnlite.operations.choosing import alignment_of, tuned_choice
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case
@@ -97,7 +97,7 @@ def test_what_was_chosen_is_recalled(
     """The second call poses no problem and makes no plan: it is the call alone."""
     out = poisoned(handle, case.output_spec)
     case.run(out=out)
-    monkeypatch.setattr("cudnnlite.operations.convolution.ConvolutionForwardProblem", None)
+    monkeypatch.setattr("cudnnlite.operations.convolution_problem.ConvolutionForwardProblem.__init__", None)
     calls = count_calls(monkeypatch, handle.api, *MAKING)
     for _ in range(3):
         case.run(out=out)
@@ -748,7 +748,7 @@ def asked_with(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle) -> list[dnn.
     real, asked = handle.api.cudnnGetConvolutionForwardAlgorithm_v7, []
 
     def ask(*arguments: Any) -> None:
-        asked.append(read_convolution_spec(handle.api, arguments[3]).math_type)
+        asked.append(dnn.ConvolutionDescriptor.read(handle.api, arguments[3]).math_type)
         real(*arguments)
 
     monkeypatch.setattr(handle.api, HEURISTIC, ask)

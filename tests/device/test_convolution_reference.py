@@ -11,7 +11,7 @@ from oracles import HAS_TORCH, onnx_convolution, scipy_convolution, torch_convol
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
-from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.search.accuracy import Errors, why_wrong
 
 from .problems import FLOATS, Array, moderate_values, poisoned, random_values, upload, with_gaps

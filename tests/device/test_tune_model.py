@@ -20,7 +20,8 @@ from cudnnlite.autotune.claims import Claim
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .problems import Problem as Case
 from .test_plan import count_calls
@@ -99,7 +100,7 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
 
 @pytest.mark.gpu
 def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = dnn.device.get_device("cuda")
+    device = dnn.devices.choice.get_device("cuda")
     tune_model(PROBLEMS, device=device, cache=path)
     running = [name for name, function in FUNCTIONS.items() if function.needs_device and hasattr(device.api, name)]
     assert {"cudnnConvolutionForward", "cudnnCreate", "cudnnRNNForward"} <= set(running)
@@ -114,15 +115,15 @@ def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.Mo
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
-    seen = dnn.device.visible_gpus()
+    seen = dnn.devices.choice.visible_gpus()
     with working(way) as options:
         tuning = tune_model(PROBLEMS, device="cuda", cache=path, **options)
     assert tuning.measured == 5
     assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in seen}
     assert len({worker.uuid for worker in tuning.workers}) <= len(seen)
-    assert dnn.device.get_device("cuda").facts() == seen[0]
+    assert dnn.devices.choice.get_device("cuda").facts() == seen[0]
     claim = Claim(list(enumerate(seen)))
-    assert claim.gpu == dnn.device.get_device(f"cuda:{claim.index}").facts()
+    assert claim.gpu == dnn.devices.choice.get_device(f"cuda:{claim.index}").facts()
     claim.close()
 
 
@@ -134,7 +135,7 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.operations.problem import ConvolutionForwardProblem
+        from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
         problem = ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3)))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
             try:
@@ -151,7 +152,7 @@ def test_two_programs_at_once_double_nothing_and_lose_nothing(device: Any, path:
         import sys
         import cudnnlite as dnn
         from cudnnlite.autotune.model import tune_model
-        from cudnnlite.operations.problem import ConvolutionForwardProblem
+        from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
         problems = [ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((k, 4, 3, 3)))
                     for k in (2, 3, 5, 6)]
         tuning = tune_model(problems, device=sys.argv[2], cache=sys.argv[1], workers=1)

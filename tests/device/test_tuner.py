@@ -15,9 +15,10 @@ from unit.harness import World
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.descriptors import read_convolution_spec
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
@@ -92,7 +93,7 @@ def forward_calls(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, after: An
             return ctypes.cast(arguments[position[name]], ctypes.c_void_p).value or 0
 
         algorithm = arguments[position["algo"]]
-        math_type = read_convolution_spec(api, arguments[position["convDesc"]]).math_type
+        math_type = dnn.ConvolutionDescriptor.read(api, arguments[position["convDesc"]]).math_type
         calls.append(
             Call(A(getattr(algorithm, "value", algorithm)), math_type, address("x"), address("w"), address("y"))
         )

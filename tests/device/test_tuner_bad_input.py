@@ -6,7 +6,6 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.choice import get_device
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .problems import PATTERN, Problem, fill, memory_of
 from .test_plan import count_calls
@@ -91,7 +91,6 @@ MAKING: dict[str, tuple[Callable[[dnn.Handle], Any], str]] = {
     "cache_number": (lambda handle: dnn.Tuner(handle, 3), "3"),
     "cache_bytes": (lambda handle: dnn.Tuner(handle, b"tuning.sqlite"), "tuning.sqlite"),
     "cache_policy": (lambda handle: dnn.Tuner(handle, dnn.TuningPolicy()), "TuningPolicy"),
-    "cache_folder": (lambda handle: dnn.Tuner(handle, Path(__file__).parent), "device"),
     "policy_text": (lambda handle: dnn.Tuner(handle, ":memory:", "latency"), "policy='latency' is not a TuningPolicy"),
     "policy_dict": (lambda handle: dnn.Tuner(handle, ":memory:", {"deterministic": True}), "policy=.* is not a TuningPolicy"),
     "policy_class": (lambda handle: dnn.Tuner(handle, ":memory:", dnn.TuningPolicy), "policy=.* is not a TuningPolicy"),

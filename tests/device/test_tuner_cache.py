@@ -175,14 +175,14 @@ def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cach
 
 
 OTHERS = {
-    "x": dataclasses.replace(SMALL, x=dnn.TensorSpec((1, *X[1:])), y=None),
-    "layout": dataclasses.replace(SMALL, x=dnn.TensorSpec(X, layout="NHWC"), y=None),
-    "w": dataclasses.replace(SMALL, w=dnn.FilterSpec((5, *W[1:])), y=None),
-    "conv": dataclasses.replace(SMALL, conv=FMA.replace(padding=0), y=None),
-    "math_type": dataclasses.replace(SMALL, conv=FMA.replace(math_type="default")),
-    "y": dataclasses.replace(SMALL, y=with_gaps(Y, "float32")),
-    "alpha": dataclasses.replace(SMALL, alpha=2.0),
-    "beta": dataclasses.replace(SMALL, beta=1.0),
+    "x": SMALL.replace(x=dnn.TensorSpec((1, *X[1:])), y=None),
+    "layout": SMALL.replace(x=dnn.TensorSpec(X, layout="NHWC"), y=None),
+    "w": SMALL.replace(w=dnn.FilterSpec((5, *W[1:])), y=None),
+    "conv": SMALL.replace(conv=FMA.replace(padding=0), y=None),
+    "math_type": SMALL.replace(conv=FMA.replace(math_type="default")),
+    "y": SMALL.replace(y=with_gaps(Y, "float32")),
+    "alpha": SMALL.replace(alpha=2.0),
+    "beta": SMALL.replace(beta=1.0),
     "rnn": LSTM,
 }
 

@@ -12,7 +12,7 @@ from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
-from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec

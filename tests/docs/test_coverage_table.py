@@ -36,7 +36,10 @@ def test_calls_are_found_in_every_form():
     assert "devices/handle.py" in CALLED["cudnnCreate"]  # _create = "cudnnCreate"
     assert "operations/rnn/plan.py" in CALLED["cudnnRNNForward"]  # handle.api.prepare("cudnnRNNForward", ...)
     assert "_raw/library.py" in CALLED["cudnnOpsVersionCheck"]  # a name among others, for getattr
-    assert "cudnnPoolingForward" not in CALLED
+    assert (
+        "operations/pooling.py" in CALLED["cudnnPoolingForward"]
+    )  # Operation("pooling_forward", "cudnnPoolingForward", ...)
+    assert "cudnnActivationForward" not in CALLED
     assert not [name for modules in CALLED.values() for name in modules if name.startswith("emulated/")]
 
 
@@ -69,10 +72,10 @@ def test_emulated_functions_are_marked():
         assert (row.without_gpu == table.EMULATED) == own
         assert (row.without_gpu == table.GPU) == (record.needs_device and not own)
     assert ROWS["cudnnRNNForward"].without_gpu == table.EMULATED
-    assert ROWS["cudnnPoolingForward"].without_gpu == table.GPU
+    assert ROWS["cudnnActivationForward"].without_gpu == table.GPU
     assert ROWS["cudnnCreatePoolingDescriptor"].without_gpu == table.LIBCUDNN
-    with pytest.raises(dnn.NotSupportedError, match="does not implement cudnnPoolingForward"):
-        api.cudnnPoolingForward(*[None] * 8)
+    with pytest.raises(dnn.NotSupportedError, match="does not implement cudnnActivationForward"):
+        api.cudnnActivationForward(*[None] * 8)
     version = api.cudnnGetMaxDeviceVersion()
     assert version > 0
 

@@ -18,7 +18,6 @@ from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.rnn import RNNDescriptor, RNNStateDescriptor
 from cudnnlite.descriptors.rnn_data import RNNDataDescriptor
-from cudnnlite.descriptors.tensor import read_tensor_spec
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -168,7 +167,7 @@ class Net:
             self.machine.ptr, self.rnn.ptr, pseudo_layer, self.weight_bytes() if nbytes is None else nbytes, base,
             linear_layer, descriptors[0].ptr, matrix, descriptors[1].ptr, bias,
         )  # fmt: skip
-        specs = [read_tensor_spec(self.api, descriptor.ptr) for descriptor in descriptors]
+        specs = [TensorDescriptor.read(self.api, descriptor.ptr) for descriptor in descriptors]
         return (matrix.value, specs[0]), (bias.value, specs[1])
 
     def offsets(self):

@@ -23,7 +23,7 @@ from cudnnlite.autotune import tuner
 from cudnnlite.devices import choice
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"
 A, M = dnn.ConvolutionFwdAlgo, dnn.MathType

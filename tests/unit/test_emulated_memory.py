@@ -304,9 +304,9 @@ def test_a_bad_pointer_becomes_an_execution_failure(own_handle, pointer):
 
         def call():
             own_handle.api.cudnnConvolutionForward(
-                own_handle.ptr, ctypes.addressof(one), plan._problem.x_desc.ptr, pointers["x"], plan._problem.w_desc.ptr,
-                pointers["w"], plan._problem.conv_desc.ptr, plan.choice.algorithm, pointers["workspace"], plan.workspace,
-                ctypes.addressof(zero), plan._problem.y_desc.ptr, pointers["y"],
+                own_handle.ptr, ctypes.addressof(one), plan.descriptors["x"].ptr, pointers["x"], plan.descriptors["w"].ptr,
+                pointers["w"], plan.descriptors["conv"].ptr, plan.choice.algorithm, pointers["workspace"], plan.workspace,
+                ctypes.addressof(zero), plan.descriptors["y"].ptr, pointers["y"],
             )  # fmt: skip
 
         pointers[pointer] += ALIGNMENT * 100

@@ -18,7 +18,7 @@ from onnx_models import FILTER, IMAGE, absent, conv, model, one_conv, one_rnn, o
 import cudnnlite as dnn
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.operations.problem import ConvolutionForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem_list import SkippedNode
 
 DATA = Path(__file__).parent.parent / "data"

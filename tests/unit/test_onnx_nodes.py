@@ -15,7 +15,8 @@ from onnx_models import DTYPES, FILTER, GATES, IMAGE, absent, conv, model, one_c
 
 import cudnnlite as dnn
 from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 # ---------------------------------------------------------------- convolutions
 

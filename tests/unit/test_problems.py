@@ -25,10 +25,13 @@ from cudnnlite import (
 )
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.operations.problem import KINDS, problem_from_plain, spec_fields
+from cudnnlite.operations.problem import KINDS, problem_from_plain
 from cudnnlite.specs.plain import from_plain, to_plain
 
+from .tunings import specs_of
+
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")
+
 CONV = ConvolutionSpec((1, 2), (2, 1), 1, 2, mode="convolution", math_type="tensor_op")
 CONVOLUTION = ConvolutionForwardProblem(X, W, CONV, alpha=0.5, beta=2)
 LSTM = RNNSpec("lstm", 6, 8, 2, True, projection_size=5, dropout=0.25, clip=(-1, 1), dtype="bfloat16")
@@ -144,18 +147,18 @@ def test_kinds_are_told_apart():
     assert {kind: type(problem) for kind, problem in PROBLEMS.items()} == KINDS
     assert CONVOLUTION != RNN
     assert "in training" in str(RNN)
-    assert "in training" not in str(dataclasses.replace(RNN, training=False))
+    assert "in training" not in str(RNN.replace(training=False))
 
 
 def test_the_specs_of_a_problem():
-    assert spec_fields(CONVOLUTION) == {"x": X, "w": W, "conv": CONVOLUTION.conv, "y": CONVOLUTION.y}
-    assert spec_fields(RNN) == {"spec": LSTM, "data": RNN.data}
+    assert specs_of(CONVOLUTION) == {"x": X, "w": W, "conv": CONVOLUTION.conv, "y": CONVOLUTION.y}
+    assert specs_of(RNN) == {"spec": LSTM, "data": RNN.data}
 
 
 @pytest.mark.parametrize("math_type", MathType, ids=str)
 def test_the_math_type_is_the_users(math_type):
     assert ConvolutionForwardProblem(X, W, CONV.replace(math_type=math_type)).math_type == math_type
-    assert dataclasses.replace(RNN, spec=LSTM.replace(math_type=math_type)).math_type == math_type
+    assert RNN.replace(spec=LSTM.replace(math_type=math_type)).math_type == math_type
 
 
 # ---------------------------------------------------------------- how much work it is
@@ -299,7 +302,7 @@ def test_every_problem_comes_back_from_json(problem):
     assert hash(again) == hash(problem)
     assert str(again) == str(problem)
     assert again.to_plain() == problem.to_plain() or "nan" in str(problem.to_plain())
-    for spec in spec_fields(problem).values():
+    for spec in specs_of(problem).values():
         plain = to_plain(spec)
         assert set(plain) == {"spec", *spec.values()}
         assert from_plain(json.loads(json.dumps(plain))) == spec
@@ -324,7 +327,7 @@ def test_integers_come_back_too(x, w):
 def test_every_field_is_written(kind, problem):
     plain = problem.to_plain()
     assert plain["kind"] == kind == problem.kind
-    assert list(plain) == ["kind", *(item.name for item in dataclasses.fields(problem))]
+    assert list(plain) == ["kind", *problem.values]
 
 
 JUNK = (None, True, -7, 0, 0.5, float("nan"), 10**30, "", "x", [], ["a"], [[]], [None], [-1], {}, {"spec": "x"},
@@ -385,12 +388,12 @@ def test_what_is_missing_or_too_much_is_named(problem):
         except ArgumentError:
             continue
         assert len(path) == 1, f"{path} may be left out, and what is meant is then anybody's guess"
-        left_out = {item.name for item in dataclasses.fields(problem)} - set(changed)
+        left_out = set(problem.values) - set(changed)
         assert left_out <= {"conv", "y", "alpha", "beta", "training"}
         assert type(made) is type(problem)
     with pytest.raises(ArgumentError, match="tiling"):
         problem_from_plain(plain | {"tiling": 1})
-    (first, *_) = spec_fields(problem)
+    (first, *_) = specs_of(problem)
     with pytest.raises(ArgumentError, match="tiling"):
         problem_from_plain(plain | {first: plain[first] | {"tiling": 1}})
 

@@ -10,7 +10,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.operations import recording
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.recording import paused, record, record_problems
 
 

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -23,6 +24,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.errors import TuningWarning
+from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 
@@ -402,17 +404,16 @@ def test_a_model_file_is_read(one, path, tmp_path):
         tune_model(tmp_path / "absent.onnx", cache=path)
 
 
-class Other(Problem):
-    flops = 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ({"problems": problem()}, "problems="),
         ({"problems": None}, "problems=None"),
         ({"problems": [problem(), 7]}, "problem=7"),
-        ({"problems": [Other()]}, "cannot be tuned; allowed: ConvolutionForwardProblem, RNNForwardProblem"),
+        (
+            {"problems": [Problem(TRANSFORM, x=dnn.TensorSpec((1, 2, 3, 4)))]},
+            "cannot be tuned; allowed: ConvolutionForwardProblem, RNNForwardProblem",
+        ),
         ({"policy": "latency"}, "policy='latency'"),
         ({"executor": 7}, "executor=7"),
         ({"workers": 0}, "workers=0"),
@@ -695,6 +696,9 @@ def test_ctrl_c_is_heard_while_everybody_measures(there, path, way):
             tune_model(PROBLEMS, cache=path, **options)
         timer.join()
         there.stop(*(f"wait-{k}" for k in KS))  # an executor that is given is not ended
+    until = time.monotonic() + 10
+    while set(entries(path)) != set(there.searched) and time.monotonic() < until:
+        time.sleep(0.01)  # what was being measured is saved by its own thread
     assert set(entries(path)) == set(there.searched)
     # those that had begun, where nobody can end them; a process of an executor has taken a further one
     assert len(there.searched) <= {"threads": 2, "processes": 3, "others": 5}.get(way, 0)

@@ -11,8 +11,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import tune_model
-from cudnnlite.operations.problem import RNNForwardProblem
 from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 
 from .pretend import Pretence, problem, rows_of
 

@@ -14,19 +14,16 @@ from cudnnlite.autotune.keys import SCHEMA, DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.rows import LEFT_OUT, row_from_plain, row_to_plain
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
-from cudnnlite.operations.problem import (
-    KINDS,
-    ConvolutionForwardProblem,
-    RNNForwardProblem,
-    problem_from_plain,
-    spec_fields,
-)
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import KINDS, problem_from_plain
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.specs.frozen import FrozenSpec
 
 from .tuning_entries import ALIGNMENTS, H200, entry
+from .tunings import specs_of
 
 X, W = TensorSpec((2, 8, 16, 16), "float16"), FilterSpec((8, 8, 3, 3), "float16")
+
 CONV = ConvolutionSpec(padding=1)
 NETWORK, DATA = RNNSpec("lstm", 8, 8), RNNDataSpec((5, 2, 8))
 
@@ -115,12 +112,12 @@ def key(problem=BASE["convolution_forward"], alignments=ALIGNMENTS, policy=None,
 
 def leaves(problem):
     """The names of a problem's fields and of its specs' fields."""
-    specs = spec_fields(problem)
-    for item in fields(problem):
-        if item.name in specs:
-            yield from (f"{item.name}.{inner.name}" for inner in fields(specs[item.name]))
+    specs = specs_of(problem)
+    for name in problem.values:
+        if name in specs:
+            yield from (f"{name}.{inner.name}" for inner in fields(specs[name]))
         else:
-            yield item.name
+            yield name
 
 
 def leaf(problem, path):
@@ -137,7 +134,7 @@ def forged(problem, path, value):
         value, values = object.__new__(type(before)), before.values() | {inner: value}
         value._freeze(**values)
     copy = object.__new__(type(problem))
-    vars(copy).update(vars(problem) | {outer: value})
+    copy._thaw(problem.operation, problem.values | {outer: value})
     return copy
 
 
@@ -160,8 +157,8 @@ def test_no_two_fields_change_it_alike():
 
 
 def test_every_kind_of_spec_was_walked():
-    walked = {type(spec) for problem in BASE.values() for spec in spec_fields(problem).values()}
-    assert walked == set(FrozenSpec.__subclasses__())
+    walked = {type(spec) for problem in BASE.values() for spec in specs_of(problem).values()}
+    assert walked == {TensorSpec, FilterSpec, ConvolutionSpec, RNNSpec, RNNDataSpec}
     assert {type(problem) for problem in BASE.values()} == set(KINDS.values())
 
 

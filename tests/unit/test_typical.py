@@ -1,7 +1,6 @@
 """`typical`: few problems stand for many, and each for those that the same algorithms can do."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,7 +73,7 @@ def test_what_the_algorithms_ask_for_is_kept(layout, batch):
                 assert before == after
             assert (found.data.batch, found.data.layout) == (problem.data.batch, problem.data.layout)
             assert found.data.padding_fill == -1.0
-            assert replace(found, data=problem.data) == problem
+            assert found.replace(data=problem.data) == problem
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,7 +10,8 @@ from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorS
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, make_key
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmResult
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)

@@ -5,7 +5,9 @@ import random
 import cudnnlite as dnn
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.operations.problem import ConvolutionForwardProblem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.specs.frozen import FrozenSpec
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
 KIB, MIB = 1 << 10, 1 << 20
@@ -88,3 +90,8 @@ def model(count=23, seed=0):
             tuned([*rows, NOTHING], problem, numbers.randint(1, 5), (f"/layer{index}/conv/Conv",), index % 4 == 0)
         )
     return found
+
+
+def specs_of(problem):
+    """The specs of a problem by the name of the field, those of options too."""
+    return {name: value for name, value in problem.values.items() if isinstance(value, FrozenSpec)}

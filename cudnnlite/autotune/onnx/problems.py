@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from cudnnlite.autotune.onnx.node import NoProblemError, OnnxNode
 from cudnnlite.enums import DataType
-from cudnnlite.operations.problem import ConvolutionForwardProblem, Problem, RNNForwardProblem
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 

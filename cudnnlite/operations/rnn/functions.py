@@ -12,7 +12,7 @@ from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.plan import cached_plan
-from cudnnlite.operations.problem import RNNForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import check_reserve, check_spec, data_spec, make_request

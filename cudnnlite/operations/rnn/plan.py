@@ -22,7 +22,7 @@ from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, Cudnn
 from cudnnlite.operations import recording
 from cudnnlite.operations.operands import check_workspace, check_writable, on_device, wait_for_streams
 from cudnnlite.operations.plan import Plan
-from cudnnlite.operations.problem import RNNForwardProblem
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reserve, explain
 from cudnnlite.operations.rnn.weights import RNNWeights

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
-from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor, read_tensor_spec
+from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -330,7 +330,7 @@ def _read_layout(handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, n
             address, descriptor = (bias_at.value, bias) if part.bias else (matrix_at.value, matrix)
             if address is None:
                 raise LibraryError(f"cuDNN has no {part.name} in {spec}")
-            shape = read_tensor_spec(handle.api, descriptor.ptr).shape  # (1, rows, columns); a bias has one column
+            shape = TensorDescriptor.read(handle.api, descriptor.ptr).shape  # (1, rows, columns); a bias has one column
             if shape != (1, *part.shape, *(1,) * (2 - len(part.shape))):
                 raise LibraryError(f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}")
             places[part.name] = WeightPlace(part.name, address - base, part.shape)

@@ -1,0 +1,181 @@
+"""The choice among cuDNN's algorithms for an operation: its ranking, its search, and what a plan runs with."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from typing import Any
+
+from cudnnlite._raw.calls import PreparedCall
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitWarning
+from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.operands import wait_for_streams
+from cudnnlite.operations.operation import Algorithms, Operation
+from cudnnlite.operations.problem import Problem
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.sizes import format_size
+from cudnnlite.warn import warn_user
+
+
+def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
+    """Return what the user asked for: a result of a search, a member of the operation's enum, or None."""
+    if algorithm is None:
+        return None
+    if isinstance(algorithm, AlgorithmResult):
+        if not algorithm.ok:
+            raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
+        return algorithm
+    if isinstance(algorithm, AlgorithmTable):
+        raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")
+    return parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
+
+
+def _algorithms(operation: Operation) -> Algorithms:
+    if operation.algorithms is None:
+        raise ArgumentError(f"cuDNN has no choice of algorithms for {operation.name}")
+    return operation.algorithms
+
+
+def choose(described: Described, algorithm: Any, limit: int | None) -> AlgorithmResult:
+    """Return what a plan runs with: what was asked for, or the heuristic's first choice within the limit."""
+    math_type = described.problem.math_type
+    if algorithm is None:
+        choice = _heuristic_choice(described, limit)
+    elif isinstance(algorithm, AlgorithmResult):
+        choice = algorithm
+    else:
+        choice = AlgorithmResult(algorithm, math_type)
+    if math_type == MathType.FMA != choice.math_type:
+        raise ArgumentError(
+            f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
+        )
+    return choice
+
+
+def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResult:
+    problem = described.problem
+    if problem.math_type == MathType.DEFAULT and problem.x.dtype in (DataType.HALF, DataType.BFLOAT16):
+        # with DEFAULT math cuDNN multiplies float16 and bfloat16 without tensor cores, on an H200 in ten times the time
+        described.descriptors["conv"].set_math_type(MathType.TENSOR_OP)
+    table = rank(described)
+    if not any(row.ok for row in table):
+        function = _algorithms(problem.operation).heuristic
+        raise NotSupportedError(function, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
+    choice = table.best(limit)
+    excluded = [other for other, _ in choice.passed_over if other.ok]
+    if excluded and limit is not None:
+        listed = ", ".join(f"{row.algorithm} ({format_size(row.workspace)})" for row in excluded)
+        warn_user(
+            f"the workspace limit of {format_size(limit)} excluded {listed}, which cuDNN's heuristic prefers to "
+            f"{choice.algorithm}; find_{problem.kind} measures what that costs",
+            WorkspaceLimitWarning,
+        )
+    return choice
+
+
+def workspace_of(described: Described, algorithm: Any) -> int:
+    """Return the bytes of workspace that the algorithm needs with the descriptor's present math type."""
+    size = ctypes.c_size_t()
+    described.ask(_algorithms(described.problem.operation).workspace, algo=algorithm, sizeInBytes=size)
+    return size.value
+
+
+def prepare(described: Described, choice: AlgorithmResult) -> tuple[PreparedCall, int]:
+    """Return the call of a choice, addresses missing, and the bytes of workspace that it needs."""
+    # a result is applied as one: its math type first, then the workspace is asked again
+    described.descriptors["conv"].set_math_type(choice.math_type)
+    size = workspace_of(described, choice.algorithm)
+    return described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
+
+
+def rank(described: Described) -> AlgorithmTable:
+    """Ask cuDNN's heuristic, with the descriptor's present math type; nothing is run."""
+    return _filled(described, f"none, ranked by cuDNN's heuristic on {described.handle.device}", "heuristic")
+
+
+def _filled(
+    described: Described, timing: str, function: str, searched_with: int | None = None, **given: Any
+) -> AlgorithmTable:
+    """Call a function that fills result structures, and turn them into a table."""
+    algorithms, device = _algorithms(described.problem.operation), described.handle.device
+    room, count = ctypes.c_int(), ctypes.c_int()
+    described.ask(algorithms.count, count=room)
+    results = (algorithms.result * room.value)()
+    described.ask(
+        getattr(algorithms, function),
+        requestedAlgoCount=room.value,
+        returnedAlgoCount=count,
+        perfResults=results,
+        **given,
+    )
+    rows = [
+        AlgorithmResult(
+            algorithms.kind(result.algo),
+            MathType(result.mathType),
+            Status(result.status),
+            result.time if result.time >= 0 else None,
+            result.memory,
+            result.determinism == Determinism.DETERMINISTIC,
+        )
+        for result in results[: count.value]
+    ]
+    memory = device.memory_info()[1]
+    return AlgorithmTable(
+        rows, title=str(described.problem), timing=timing, device_memory=memory, searched_with=searched_with
+    )
+
+
+def ranked(handle: Handle, problem: Problem) -> AlgorithmTable:
+    """Return the ranking of cuDNN's heuristic for a problem."""
+    with ExitStack() as stack:
+        try:
+            return rank(Described(handle, problem, stack))
+        except CudnnError as error:
+            involve(error, problem)
+            raise
+
+
+def found(
+    handle: Handle, problem: Problem, operands: dict[str, DeviceArray], out: DeviceArray | None, limit: int | None
+) -> AlgorithmTable:
+    """Let cuDNN run and time every algorithm on these arrays; `out` is overwritten."""
+    (written,), stream = problem.operation.writes, handle.stream
+    spec = problem.values[written]
+    if spec.size == 0:
+        first = problem.operation.reads[0]
+        raise ArgumentError(f"{first}={problem.values[first]} is an empty batch; there is nothing to time")
+    with ExitStack() as stack:
+        try:
+            described = Described(handle, problem, stack)
+            y = arrays.empty(handle.device, stream, spec) if out is None else out
+            size = _search_workspace(described, limit)
+            scratch = handle.device.allocate(size, stream)
+            stack.callback(scratch.close, stream)
+            for other in wait_for_streams(stream, *operands.values(), y):
+                stack.callback(other.wait, stream)
+            addresses = {name: array.ptr for name, array in operands.items()} | {written: y.ptr}
+            return _filled(
+                described, f"cudnnFind on {handle.device}", "find", size,
+                workSpace=int(scratch.handle), workSpaceSizeInBytes=size, **addresses,
+            )  # fmt: skip
+        except CudnnError as error:
+            involve(error, problem)
+            raise
+
+
+def _search_workspace(described: Described, limit: int | None) -> int:
+    """Return the workspace that lets every algorithm run which fits the limit and, with a margin, the free memory."""
+    free = described.handle.device.memory_info()[0] // 2
+    most = free if limit is None else min(limit, free)
+    sizes = [0]
+    for algorithm in _algorithms(described.problem.operation).kind:
+        if algorithm.name != "COUNT":
+            try:
+                sizes.append(workspace_of(described, algorithm))
+            except NotSupportedError:  # the search will say so too
+                continue
+    return max(size for size in sizes if size <= most)

@@ -1,0 +1,106 @@
+"""`call`: the one line of every operation; and `make_plan`, for many calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.operations.algorithms import parse_algorithm
+from cudnnlite.operations.choosing import tuned_choice
+from cudnnlite.operations.operands import on_device, tensor_spec, use
+from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.operation_plan import plan_class
+from cudnnlite.operations.problem import Problem, make_problem, real_number
+from cudnnlite.specs import FilterSpec
+
+
+def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
+    """Return the specs of operands, which may be specs themselves, by name; None for an output that is not given.
+
+    Filters are read in the layout of the first operand where they fit both.
+    """
+    specs: dict[str, Any] = {}
+    for name, operand in zip(operation.reads, operands, strict=True):
+        if name not in operation.filters:
+            specs[name] = tensor_spec(operand, name)
+        elif isinstance(operand, FilterSpec):
+            specs[name] = operand
+        else:
+            first = specs[operation.reads[0]]
+            specs[name] = FilterSpec.from_tensor(
+                tensor_spec(operand, name), channels_last=first.is_channels_last, argument=name
+            )
+    specs[operation.writes[0]] = None if out is None else tensor_spec(out, "out")
+    return specs
+
+
+def make_plan(
+    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], *, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None,
+) -> Any:  # fmt: skip
+    """Return a plan for operands, arrays or specs, of an operation."""
+    use(handle)
+    limit = handle.workspace.limit_for(workspace_limit)
+    problem = problem_of(operation, operands, options, out, alpha, beta)
+    if operation.algorithms is not None:
+        algorithm = parse_algorithm(operation, algorithm)
+        if algorithm is None and handle.chooser is not None and problem.values[operation.writes[0]].size:
+            given = dict(zip((*operation.reads, "out"), (*operands, out), strict=True))
+            known = {name: array if isinstance(array, DeviceArray) else None for name, array in given.items()}
+            algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
+    return plan_class(operation)(handle, problem, algorithm, limit)
+
+
+def call(
+    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None, workspace: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Run an operation on arrays, by the plan that the handle keeps for calls of this kind."""
+    use(handle)
+    device, given, specs = handle.device, [], []
+    for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)
+        if type(array) is not DeviceArray or array.device is not device:
+            array = on_device(handle, array, name)  # noqa: PLW2901
+        given.append(array)
+        specs.append(array.spec)
+    y = y_spec = None
+    if out is not None:
+        y = on_device(handle, out, "out")
+        y_spec = y.spec
+    if workspace is not None and workspace_limit is None:
+        workspace = on_device(handle, workspace, "workspace")
+        workspace_limit = workspace.nbytes  # the caller's buffer is all there is
+    limit = handle.workspace.limit_for(workspace_limit)
+    # as plain values, so that what is equal finds the same plan
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    if algorithm is not None:
+        algorithm = parse_algorithm(operation, algorithm)
+    elif handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
+        posed = (operation, *specs, *options, y_spec, alpha, beta)
+        named = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
+        algorithm = tuned_choice(
+            handle, posed, lambda: problem_of(operation, given, options, y, alpha, beta), limit, **named
+        )
+
+    def make() -> Any:
+        problem = problem_of(operation, given, options, y, alpha, beta)
+        return plan_class(operation)(handle, problem, algorithm, limit)
+
+    plan = handle.plans.get((operation, *specs, *options, y_spec, alpha, beta, algorithm, limit), make)
+    return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]
+
+
+def problem_of(
+    operation: Operation,
+    operands: Sequence[Any],
+    options: Sequence[Any],
+    out: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> Problem:
+    """Return the problem of operands, arrays or specs."""
+    values = specs_of(operation, operands, out) | dict(zip(operation.options, options, strict=True))
+    return make_problem(operation, {**values, "alpha": alpha, "beta": beta})

@@ -1,0 +1,86 @@
+"""`Described`: a problem told to cuDNN: its descriptors, and calls with their arguments found by the header's names."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from typing import Any
+
+from cudnnlite._raw.calls import PreparedCall
+from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.descriptors import DESCRIPTORS, check_describable
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import DataType
+from cudnnlite.errors import CudnnError, NotSupportedError
+from cudnnlite.operations.problem import Problem
+from cudnnlite.specs.frozen import FrozenSpec
+
+
+class Described:
+    """The descriptors of a problem on one handle.
+
+    Parameters
+    ----------
+    handle : Handle
+        Whose table is called.
+    problem : Problem
+        What is described.
+    stack : ExitStack
+        Owns the descriptors.
+    beta : float, optional
+        Instead of the problem's own, as `alpha`.
+
+    Attributes
+    ----------
+    descriptors : dict
+        Of operands and options, by name.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        stack: ExitStack,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+    ) -> None:
+        self.handle, self.problem = handle, problem
+        specs, operation = problem.specs, problem.operation
+        rank = specs[operation.reads[0]].rank - 2
+        for name, spec in specs.items():
+            check_describable(spec, "out" if name in operation.writes else name)
+        described = specs | {name: value for name, value in problem.options.items() if isinstance(value, FrozenSpec)}
+        self.descriptors = {
+            name: stack.enter_context(DESCRIPTORS[type(spec)].describing(spec, rank))
+            for name, spec in described.items()
+        }
+        # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
+        scalar = ctypes.c_double if specs[operation.reads[0]].dtype == DataType.DOUBLE else ctypes.c_float
+        scalars = {"alpha": problem.alpha if alpha is None else alpha, "beta": problem.beta if beta is None else beta}
+        self._scalars = {name: scalar(value) for name, value in scalars.items()}
+        self._values: dict[str, Any] = {name: ctypes.addressof(value) for name, value in self._scalars.items()}
+        self._values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
+        self._values |= dict.fromkeys([*specs, "workSpace"], 0) | {"handle": handle.ptr}
+        self._values |= {name: value for name, value in problem.options.items() if name not in self.descriptors}
+        self._values |= {there: self._values[here] for there, here in operation.names.items() if here in self._values}
+
+    def _arguments(self, function: str, given: dict[str, Any]) -> list[Any]:
+        values = self._values | given
+        return [values[name] for name in FUNCTIONS[function].argnames]
+
+    def ask(self, function: str, **given: Any) -> None:
+        """Call a C function now; what the problem does not say is given by the header's names."""
+        getattr(self.handle.api, function)(*self._arguments(function, given))
+
+    def prepare(self, **given: Any) -> PreparedCall:
+        """Return the operation's call, addresses missing."""
+        function = self.problem.operation.function
+        return self.handle.api.prepare(function, *self._arguments(function, given))
+
+
+def involve(error: CudnnError, problem: Problem) -> CudnnError:
+    """Add the specs to an error's message, and what is known to be refused; returns the error."""
+    hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
+    error.notes += (hint,) if hint else ()
+    return error.involving(**problem.specs, **problem.options)

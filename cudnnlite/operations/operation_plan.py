@@ -1,0 +1,172 @@
+"""`OperationPlan`: a problem made once and called many times."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
+from cudnnlite.operations.algorithms import choose, prepare
+from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
+from cudnnlite.operations.operands import check_overlap, check_workspace
+from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.plan import Plan
+from cudnnlite.operations.problem import Problem, check_shape
+from cudnnlite.operations.unrolled import unrolled
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import FilterSpec, TensorSpec
+
+_plans: dict[Operation, type[OperationPlan]] = {}
+
+
+class Prepared(Protocol):
+    """What a plan runs, as ``prepared.function(*prepared.arguments)``: one C call, or several as one."""
+
+    @property
+    def function(self) -> Callable[..., None]:
+        """What is called."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What it is called with."""
+
+    def replace(self, **addresses: int) -> None:
+        """Change addresses: the operands', and ``workSpace``."""
+
+
+class OperationPlan(Plan):
+    """A problem on one handle, with everything decided and marshalled: ``plan(*operands, out=..., workspace=...)``.
+
+    Attributes
+    ----------
+    problem : Problem
+        What it was made for; its specs and options are attributes of the plan too.
+    choice : AlgorithmResult or None
+        Algorithm, math type and layout that each call uses, with what was passed over; None where there is no choice, or
+        for an empty batch.
+    workspace : int
+        Bytes that each call needs; converted operands are among them.
+    descriptors : dict
+        Of operands and options, by name; empty for an empty batch.
+    """
+
+    def __init__(self, handle: Handle, problem: Problem, algorithm: Any = None, limit: int | None = None) -> None:
+        super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
+        self.problem = problem
+        operation = problem.operation
+        # by setattr: a look at __dict__, or a __getattr__, would make the plan's attributes slower
+        for name, value in problem.values.items():
+            setattr(self, name, value)
+        for name, spec in problem.specs.items():  # compared last: the same objects need not be compared again
+            setattr(self, f"_seen_{name}", None if name in operation.filters else spec)
+        # what the last call was given: the addresses of the operands, found not to overlap, and of the workspace
+        self._pointers: tuple[int, ...] = ()
+        self._scratch = 0
+        self._prepared: Prepared | None = None
+        self.choice: AlgorithmResult | None = None
+        self.workspace = 0
+        self.descriptors: dict[str, Any] = {}
+        self._limit = limit
+        if problem.values[operation.writes[0]].size == 0:  # an empty batch: nothing to describe, nothing to call
+            return
+        try:
+            self._prepare(algorithm, limit)
+        except BaseException as error:
+            if isinstance(error, CudnnError):
+                involve(error, problem)
+            self.close()
+            raise
+
+    def _prepare(self, algorithm: Any, limit: int | None) -> None:
+        problem = self.problem
+        described = Described(self._handle, problem, self._resources)
+        self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
+        if problem.operation.algorithms is None:
+            self._prepared = described.prepare()
+            return
+        choice = choose(described, algorithm, limit)
+        layout = conversion_layout(problem, choice.layout)
+        if layout:
+            self._prepared = converted = ConvertedConvolution(self._handle, problem, choice, layout, self._resources)
+            self.workspace = converted.workspace
+        else:
+            self._prepared, self.workspace = prepare(described, choice)
+        if limit is not None and self.workspace > limit:
+            inside = f" in {layout}, converted operands included," if layout else ""
+            raise WorkspaceLimitError(
+                f"{choice.algorithm}{inside} needs a workspace of {format_size(self.workspace)}; the limit is "
+                f"{format_size(limit)}"
+            )
+        self.choice = choice
+
+    def __init_subclass__(cls, operation: Operation) -> None:
+        function = unrolled(operation)
+        function.__doc__ = OperationPlan.__call__.__doc__
+        cls.__call__ = function  # type: ignore[method-assign]
+        _plans[operation] = cls
+
+    def __call__(self, *operands: Any, out: Any = None, workspace: Any = None) -> DeviceArray:
+        """Enqueue the operation on the handle's stream.
+
+        Parameters
+        ----------
+        *operands : device arrays
+            Of the specs that the plan was made for.
+        out : device array, optional
+            Written in place; read too where beta is not 0.  A new one if not given.
+        workspace : device array, optional
+            The caller's own scratch memory, instead of the handle's.
+
+        Returns
+        -------
+        DeviceArray
+            What is written: `out` where that is a DeviceArray.
+
+        Raises
+        ------
+        ArgumentError, ArrayTypeError, ClosedError, ThreadError
+            Before anything is written.
+        CudnnError
+            The C function failed.
+        """
+        raise NotImplementedError  # of a plan for one operation it is unrolled
+
+    def _check(self, name: str, array: DeviceArray) -> None:
+        wanted, spec = self.problem.values[name], array.spec
+        if isinstance(wanted, FilterSpec):  # compared with the plan's format, because a filter of one tap fits either
+            fits = spec.shape == wanted.shape and spec.dtype == wanted.dtype and spec.fits(wanted.layout)
+        else:
+            fits = spec == wanted
+        if not fits:
+            raise ArgumentError(f"{name} is {spec}; the plan was made for {wanted}")
+        setattr(self, f"_seen_{name}", spec)
+
+    def _check_out(self, name: str, out: DeviceArray) -> None:
+        check_shape(out.spec, self.problem.values[name])
+        if out.spec != self.problem.values[name]:
+            raise ArgumentError(f"out is {out.spec}; the plan was made for {self.problem.values[name]}")
+        setattr(self, f"_seen_{name}", out.spec)
+
+    def _new_output(self, spec: TensorSpec) -> DeviceArray:
+        if self.problem.beta:
+            raise ArgumentError(f"beta={self.problem.beta} needs out, which it scales")
+        return arrays.empty(self._device, self._handle.stream, spec)
+
+    def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
+        own = check_workspace(self._handle, workspace, self.workspace)
+        check_overlap(own, "workspace", **operands)
+        return own.ptr
+
+
+def plan_class(operation: Operation) -> type[OperationPlan]:
+    """Return the class of plans of an operation; made when it is first asked for, unless a family has one of its own."""
+    if operation not in _plans:
+        name = "".join(word.capitalize() for word in operation.name.split("_")) + "Plan"
+        types.new_class(name, (OperationPlan,), {"operation": operation})  # enters itself
+    return _plans[operation]

@@ -1,0 +1,77 @@
+"""Softmax, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
+
+
+def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse what cuDNN 9.19 computes wrongly on an H200, and calls a success."""
+    check_alike(specs)
+    name, first = next(iter(specs.items()))
+    if first.dtype == DataType.DOUBLE and options["mode"] == SoftmaxMode.CHANNEL and first.layout == "NDHWC":
+        raise ArgumentError(f"{name} is {first}: in float64 and five dimensions the channels must come first")
+
+
+_OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}
+FORWARD = Operation(
+    "softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES, check=_check
+)
+BACKWARD = gradient_of(FORWARD, "cudnnSoftmaxBackward", ("y", "dy"))
+
+
+@documented(FORWARD, "shaped as `x`")
+def softmax_forward(
+    handle: Handle, x: Any, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
+    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Compute the softmax, or its logarithm.
+
+    Parameters
+    ----------
+    x : device array
+        ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
+    algorithm : SoftmaxAlgorithm or str
+        "accurate" (the largest value is subtracted first, so that nothing overflows), "fast" (it is not), or "log" (the
+        logarithm of the softmax).
+    mode : SoftmaxMode or str
+        "channel": over C, at each position of each image; "instance": over C and all positions of an image.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.log([[1.0, 2.0, 5.0]]), dtype="float32")
+    ...     print(dnn.softmax_forward(handle, x).numpy().round(3))
+    [[0.125 0.25  0.625]]
+    """
+    return call(handle, FORWARD, (x,), (algorithm, mode), alpha, beta, out)
+
+
+@documented(BACKWARD, "shaped as `y`")
+def softmax_backward(
+    handle: Handle, y: Any, dy: Any, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
+    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Compute the gradient of a softmax's input from its output.
+
+    Parameters
+    ----------
+    y, dy : device arrays
+        What the forward call returned, and the gradient of that.
+    algorithm, mode
+        As in `softmax_forward`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     y = handle.array([[0.25, 0.75]], dtype="float32")
+    ...     dy = handle.array([[1.0, 0.0]], dtype="float32")
+    ...     print(dnn.softmax_backward(handle, y, dy).numpy())
+    [[ 0.1875 -0.1875]]
+    """
+    return call(handle, BACKWARD, (y, dy), (algorithm, mode), alpha, beta, out)

@@ -1,0 +1,57 @@
+"""`PoolingSpec`: how a window moves over an image, and what is made of the values in it."""
+
+from dataclasses import dataclass
+
+from cudnnlite.enums import NanPropagation, PoolingMode, parse_enum
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
+from cudnnlite.specs.tensor import TensorSpec
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class PoolingSpec(SpatialSpec):
+    """How images are pooled: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    window, padding, stride : int or iterable of int
+        One number for every spatial axis, or one for each.  Padding is on both sides, smaller than the window, and never a
+        maximum.  The stride is the window's size if not given.
+    mode : PoolingMode or str
+        "max", "max_deterministic", "average_count_include_padding" or "average_count_exclude_padding".
+    nan : NanPropagation or str
+        Whether the maximum of a window with a NaN in it is that: "propagate" or "not_propagate".
+
+    Notes
+    -----
+    C function: `cudnnSetPoolingNdDescriptor`.
+
+    Examples
+    --------
+    >>> dnn.PoolingSpec(3, padding=1, stride=2).output_spec(dnn.TensorSpec((1, 64, 112, 112))).shape
+    (1, 64, 56, 56)
+    """
+
+    window: Steps
+    padding: Steps
+    stride: Steps
+    mode: PoolingMode
+    nan: NanPropagation
+    _stepped = ("window", "padding", "stride")
+
+    def __init__(
+        self, window: AnySteps, padding: AnySteps = 0, stride: AnySteps | None = None, *,
+        mode: PoolingMode | str = PoolingMode.MAX, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+    ) -> None:  # fmt: skip
+        taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0)
+        steps = taps if stride is None else parse_steps(stride, "stride", 1)
+        kind, propagation = parse_enum(PoolingMode, mode, "mode"), parse_enum(NanPropagation, nan, "nan")
+        self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)
+        sizes, margins, _ = self.steps(self.spatial_rank or 1)
+        if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
+            raise ArgumentError(f"padding={padding!r} must be smaller than window={window!r}: it would hold no value")
+
+    def output_spec(self, x: TensorSpec) -> TensorSpec:
+        """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
+        window, padding, stride = self.steps(x.rank - 2)
+        return x.packed((*x.shape[:2], *slid(x.shape[2:], "window", window, padding, stride, (1,) * len(window))))
