@@ -36,23 +36,16 @@ class Examination:
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         counts = Counter(finding.verdict for finding in self.findings)
-        return {
-            "schema": _SCHEMA,
-            "cudnnlite": __version__,
-            "python": environment.python_text(),
-            "status": self.verdict.word,
-            "counts": {verdict.word: counts[verdict] for verdict in Verdict},
-            "findings": [finding.to_plain() for finding in self.findings],
-        }
+        about = {"schema": _SCHEMA, "cudnnlite": __version__, "python": environment.python_text()}
+        told = {verdict.word: counts[verdict] for verdict in Verdict}
+        findings = [finding.to_plain() for finding in self.findings]
+        return {**about, "status": self.verdict.word, "counts": told, "findings": findings}
 
 
 def examine(packages: Iterable[str] = ()) -> Examination:
     """Look at this environment; nothing is loaded into this process, and nothing is changed.
 
-    Parameters
-    ----------
-    packages : iterable of str
-        What to import before libcudnn is loaded, as a program does that uses 'torch' first.
+    `packages` are imported before libcudnn is loaded, as a program does that uses 'torch' first.
     """
     variables, packages, findings = dict(os.environ), tuple(packages), []
 
@@ -67,7 +60,7 @@ def examine(packages: Iterable[str] = ()) -> Examination:
 
     wanted, found = variables.get(DEVICE_VARIABLE, ""), probe.Probe({}, "was not started")
 
-    def try_out() -> Iterable[Finding]:
+    def try_out() -> tuple[()]:
         nonlocal found
         found = probe.run_probe(wanted or "auto", packages)
         return ()

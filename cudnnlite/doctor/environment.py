@@ -19,33 +19,27 @@ from cudnnlite.autotune.cache_path import CACHE_VARIABLE, parse_cache_path
 from cudnnlite.autotune.store import EntryFolder, check_place
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
 from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
-from cudnnlite.doctor.finding import Finding, Verdict
+from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.errors import ArgumentError, CudnnliteError, TuningCacheError, TuningCacheWarning
 from cudnnlite.version import __version__
 
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
-    DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH",
-    "LD_PRELOAD", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDNN_LOGLEVEL_DBG", "CUDNN_LOGDEST_DBG",
-    "CUBLAS_WORKSPACE_CONFIG",
-)  # fmt: skip
-LIB_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "targets/*/lib")  # where a prefix may have libraries
-_PACKAGES = (
-    "numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "cuda-pathfinder", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+    DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
+    "CUDNN_LOGLEVEL_DBG", "CUDNN_LOGDEST_DBG", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 _PATHS = (LIBRARY_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
+LIB_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "targets/*/lib")  # where a prefix may have libraries
+_PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudnn-cu12 nvidia-cudnn-cu13"
 
 
 def gather() -> dict[str, Any]:
-    """Return what `cudnnlite info` prints, as plain values for JSON.
-
-    Nothing here raises: what cannot be found out is told as an 'error'.
-    """
+    """Return what `cudnnlite info` prints, for JSON; what cannot be found out is told as an 'error'."""
     return {
         "cudnnlite": __version__,
         "python": python_text(),
-        "packages": {name: version for name in _PACKAGES if (version := installed_version(name))},
+        "packages": {name: version for name in _PACKAGES.split() if (version := installed_version(name))},
         "default device": default_device(),
         "library": _or_error(_library),
         "cuda": _or_error(describe_cuda),
@@ -98,87 +92,86 @@ def split_path(environment: Mapping[str, str], name: str) -> list[str]:
     return [entry for entry in re.split(separators, environment.get(name, "")) if entry]
 
 
+_STUBS, _NO_CUDNN = "a folder 'stubs' has a libcuda that is no driver", "there is no libcudnn.so.9 in its lib or lib64"
+_SLOW, _PRELOADED = "each kernel is waited for: calls are slow", "every program started from here has these libraries"
 # Variable, what its value has to match, how bad that is, why, and what to do; the first that fits counts.
-_STUBS = "a folder 'stubs' holds libcuda for linking only, which is no driver"
 _RULES = (
-    ("NVIDIA_TF32_OVERRIDE", "0", Verdict.NOTE, "float32 never uses TF32: more exact, slower", "unset it"),
-    ("NVIDIA_TF32_OVERRIDE", ".*", Verdict.WARNING, "only 0 has a documented meaning", "unset it, and choose by math type"),
-    ("CUDA_LAUNCH_BLOCKING", "[^0].*", Verdict.WARNING, "each kernel is waited for: calls are slow", "unset it"),
-    ("CUDA_MODULE_LOADING", "(?i)EAGER", Verdict.NOTE, "all kernels are loaded at the start: slow to begin", "unset it"),
-    ("CUDNN_LOGLEVEL_DBG", "[^0].*", Verdict.NOTE, "cuDNN logs: calls are slower", "unset it"),
-    ("LD_LIBRARY_PATH", "(.*[:/])?stubs/*(:.*)?", Verdict.WARNING, _STUBS, "take the folder 'stubs' out of LD_LIBRARY_PATH"),
-    ("LD_PRELOAD", ".*lib(cudnn|cublas|cuda[.]|nvrtc).*", Verdict.WARNING,
-     "every program started from here has these libraries", "take CUDA's libraries out of LD_PRELOAD"),
-)  # fmt: skip
+    ("NVIDIA_TF32_OVERRIDE", "0", NOTE, "float32 never uses TF32: more exact, slower", "unset it"),
+    ("NVIDIA_TF32_OVERRIDE", ".*", WARNING, "only 0 has a documented meaning", "unset it, and choose by math type"),
+    ("CUDA_LAUNCH_BLOCKING", "[^0].*", WARNING, _SLOW, "unset it"),
+    ("CUDA_MODULE_LOADING", "(?i)EAGER", NOTE, "all kernels are loaded at the start: slow to begin", "unset it"),
+    ("CUDNN_LOGLEVEL_DBG", "[^0].*", NOTE, "cuDNN logs: calls are slower", "unset it"),
+    ("LD_LIBRARY_PATH", "(.*[:/])?stubs/*(:.*)?", WARNING, _STUBS, "take the folder 'stubs' out of LD_LIBRARY_PATH"),
+    (
+        "LD_PRELOAD",
+        ".*lib(cudnn|cublas|cuda[.]|nvrtc).*",
+        WARNING,
+        _PRELOADED,
+        "take CUDA's libraries out of LD_PRELOAD",
+    ),
+)
 
 
 def judge(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Tell what the variables change."""
-    for name in (name for name in VARIABLES if name in environment):
-        yield _judge(environment, name, environment[name])
+    yield from (_judge(environment, name, environment[name]) for name in VARIABLES if name in environment)
     known = (*VARIABLES[:3], "CUDNNLITE_REQUIRE_GPU")  # the last is for the tests
     for name in sorted(name for name in environment if name.startswith("CUDNNLITE_") and name not in known):
         close = difflib.get_close_matches(name, known, 1, 0.8)
         fix = f"set {close[0]} instead" if close else f"unset {name}; cudnnlite's are {', '.join(known[:3])}"
-        text = f"{name} is set, but cudnnlite has no such variable"
-        yield Finding("environment.unknown", Verdict.WARNING, text, fix, facts={"name": name})
+        yield Finding("environment.unknown", WARNING, f"{name} is set, but cudnnlite has no such variable", fix)
 
 
 def _judge(environment: Mapping[str, str], name: str, value: str) -> Finding:
-    rules = (rule[2:] for rule in _RULES if rule[0] == name and re.fullmatch(rule[1], value))
-    verdict, remark, fix = next(rules, (Verdict.OK, "", ""))
     paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
     lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
     fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
-    if lost and not remark:  # the images of containers name folders that only some machines have
-        verdict = Verdict.NOTE if name == "LD_LIBRARY_PATH" else Verdict.WARNING
-        remark, fix = f"{', '.join(lost)} does not exist", "unset it, or name what is there"
-    elif name == "CUDNN_PATH" and value and not any(map(glob, fronts)):
-        verdict, fix = Verdict.WARNING, "unset it, or correct it"
-        remark = "there is no libcudnn.so.9 in its lib or lib64"
-    elif name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value):
-        verdict, remark, fix = Verdict.WARNING, f"CUDA_PATH names another folder, {toolkit}", "unset one of the two"
-    text, plain = f"{name}={value}" + (f": {remark}" if remark else ""), {"name": name, "value": value, "missing": lost}
-    return Finding(f"environment.{name}", verdict, text, fix, facts=plain)
+    no_cudnn = name == "CUDNN_PATH" and value and not any(map(glob, fronts))
+    is_other = name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value)
+    gone = NOTE if name == "LD_LIBRARY_PATH" else WARNING  # container images name folders that few machines have
+    rules = (rule[1:] for rule in _RULES if rule[0] == name)
+    return first(
+        f"environment.{name}", {"name": name, "value": value, "missing": lost},
+        *((re.fullmatch(fits, value), bad, f"{name}={value}: {why}", fix) for fits, bad, why, fix in rules),
+        (lost, gone, f"{name}={value}: {', '.join(lost)} does not exist", "unset it, or name what is there"),
+        (no_cudnn, WARNING, f"{name}={value}: {_NO_CUDNN}", "unset it, or correct it"),
+        (is_other, WARNING, f"{name}={value}: CUDA_PATH names another folder, {toolkit}", "unset one of the two"),
+        (True, OK, f"{name}={value}", ""),
+    )  # fmt: skip
 
 
 def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
     """Look at the tuning cache; it is only read.  `cudnn` is the version in use, 0 if unknown; `devices` are those of CUDA."""
+    forgotten, elsewhere = "what is tuned is forgotten when the process ends", f"set {CACHE_VARIABLE} to another folder"
     try:
         path = parse_cache_path(None)
     except ArgumentError as error:
-        yield Finding("cache.file", Verdict.BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
+        yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
         return
-    forgotten, elsewhere = "what is tuned is forgotten when the process ends", f"set {CACHE_VARIABLE} to another folder"
     if not isinstance(path, Path):
-        yield Finding("cache.file", Verdict.NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}", facts={"path": path})
+        yield Finding("cache.file", NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}")
         return
-    folder, plain = EntryFolder(path, read_only=True), {"path": str(path)}
     try:
         check_place(path)
-        number = len(folder.files())
+        folder = EntryFolder(path, read_only=True)
+        with warnings.catch_warnings():  # what cannot be read is told below
+            warnings.simplefilter("ignore", TuningCacheWarning)
+            number, kinds = len(folder.files()), Counter(entry.key.device for entry in folder.entries())
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
-        fix = f"make it readable, or rename it, or {elsewhere}"
-        yield Finding("cache.file", Verdict.WARNING, f"{error}; {forgotten}", fix, facts=plain)
+        yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
-    with warnings.catch_warnings():  # what cannot be read is told below
-        warnings.simplefilter("ignore", TuningCacheWarning)
-        kinds = Counter(entry.key.device for entry in folder.entries())
-    damaged = number - kinds.total() + len(list(path.glob("*.damaged")))
     text = f"{number} {'entry' if number == 1 else 'entries'}: {path}" if number else f"nothing was tuned yet: {path}"
-    yield Finding("cache.file", Verdict.OK, text, facts={**plain, "entries": number, "damaged": damaged})
+    yield Finding("cache.file", OK, text, facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
-        text, fix = f"{path} cannot be written: {forgotten}", f"make it writable, or {elsewhere}"
-        yield Finding("cache.writable", Verdict.WARNING, text, fix, facts=plain)
-    if damaged:
-        text, fix = (
-            f"{damaged} of the files in {path} cannot be read",
-            "remove them, and tune again: cudnnlite autotune",
+        yield Finding(
+            "cache.writable", WARNING, f"{path} cannot be written: {forgotten}", f"make it writable, or {elsewhere}"
         )
-        yield Finding("cache.entries", Verdict.WARNING, text, fix, facts=plain)
-    same = [kind for kind in kinds if kind.cudnn == cudnn]
+    if damaged := number - kinds.total() + len(list(path.glob("*.damaged"))):
+        text = f"{damaged} of the files in {path} cannot be read"
+        yield Finding("cache.entries", WARNING, text, "remove them, and tune again: cudnnlite autotune")
     names = {(name, driver) for name, _, driver, _ in devices}
-    if kinds and cudnn and not [kind for kind in same if not names or (kind.gpu, kind.driver) in names]:
+    used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
+    if kinds and cudnn and not used:
         told = ", ".join(f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}" for kind in kinds)
-        text, fix = f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {told}", "tune again"
-        yield Finding("cache.use", Verdict.WARNING, text, f"{fix}: cudnnlite autotune", facts=plain)
+        text = f"no entry is used here, where cuDNN is {format_version(cudnn)}: they are of {told}"
+        yield Finding("cache.use", WARNING, text, "tune again: cudnnlite autotune")

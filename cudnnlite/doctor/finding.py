@@ -9,19 +9,20 @@ from typing import Any
 
 
 class Verdict(enum.IntEnum):
-    """How bad it is; the worse, the greater.
+    """How bad it is; the worse, the greater."""
 
-    OK is as it should be.  A NOTE changes nothing that was asked for, or was asked for.  A WARNING works now, and may surprise
-    later: slowly, with other numbers, or beside another library.  What is BROKEN keeps cudnnlite from doing what this
-    environment asks of it.
-    """
-
-    OK, NOTE, WARNING, BROKEN = range(4)
+    OK = 0  # as it should be
+    NOTE = 1  # changes nothing that was asked for, or was asked for
+    WARNING = 2  # works now, and may surprise later: slowly, with other numbers, or beside another library
+    BROKEN = 3  # keeps cudnnlite from doing what this environment asks of it
 
     @property
     def word(self) -> str:
         """The name as it is printed and written: 'ok', 'note', 'warning', 'broken'."""
         return self.name.lower()
+
+
+OK, NOTE, WARNING, BROKEN = Verdict
 
 
 @dataclass(frozen=True)
@@ -43,3 +44,10 @@ class Finding:
         """Return it as JSON can hold it."""
         told = {"check": self.check, "status": self.verdict.word, "text": self.text, "fix": self.fix}
         return {**told, "lines": list(self.lines), "facts": dict(self.facts)}
+
+
+def first(check: str, facts: Mapping[str, Any], *rules: tuple[object, Verdict, str, str]) -> Finding:
+    """Return what the first rule says that applies: whether it does, how bad that is, what was found, what to do."""
+    verdict, text, fix = next(rule[1:] for rule in rules if rule[0])
+    text, *lines = text.splitlines()
+    return Finding(check, verdict, text, fix, tuple(line.strip() for line in lines), facts)

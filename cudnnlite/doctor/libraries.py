@@ -13,15 +13,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from glob import escape, glob
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.devices.cuda import format_cuda_version
-from cudnnlite.doctor.elf import NotElfError, read_shared_library
+from cudnnlite.doctor.elf import NotElfError, read_version
 from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, installed_version, split_path
-from cudnnlite.doctor.finding import Finding, Verdict
+from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.doctor.probe import Probe
 
 # what programs ask the loader for: libcudnn.so.9; and as wheels are repaired: libcudnn-74a4c495.so.9.1.0
@@ -32,20 +31,19 @@ _CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
 _SET = f"set {LIBRARY_VARIABLE}"
 _INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
-_CACHE, _SYSTEM, _ASIDE = "the loader's cache", "the system's folders", "a CUDA folder, where nothing here looks"
-_ASKED = "programs that ask the loader get that one", f"remove one of the two, or {_SET} to the folder of one"
+_NO_PRELOAD = "unset LD_PRELOAD, or take cuDNN's files out of it"
+_CACHE, _ASIDE = "the loader's cache", "a CUDA folder, where nothing here looks"
 # how a copy of another version is come upon, the worst first; why that matters; what to do
-_OTHER_VERSION = {
-    "LD_LIBRARY_PATH": ("the loader looks there first, and may mix the two", "take {place} out of LD_LIBRARY_PATH"),
-    "LD_PRELOAD": ("every program started from here loads it", "unset LD_PRELOAD, or take cuDNN's files out of it"),
-    "CUDNN_PATH": ("CUDNN_PATH is looked at last", _SET + "={folder} to use it, or unset CUDNN_PATH"),
-    _CACHE: _ASKED,
-    _SYSTEM: _ASKED,
-    "": ("a package that looks there gets that one", _SET + "={folder} beside that package, or remove one of the two"),
-}
+_OTHER_VERSION = (
+    ("LD_LIBRARY_PATH", "the loader looks there first, and may mix the two", "take {place} out of LD_LIBRARY_PATH"),
+    ("LD_PRELOAD", "every program started from here loads it", _NO_PRELOAD),
+    ("CUDNN_PATH", "CUDNN_PATH is looked at last", _SET + "={folder} to use it, or unset CUDNN_PATH"),
+    (_CACHE, "programs that ask the loader get that one", f"remove one of the two, or {_SET} to the folder of one"),
+    ("", "what looks there gets that one", _SET + "={folder} beside that package, or remove one of the two"),
+)
 _NEEDS = (
-    ("cuBLAS", "libcublasLt", "nvidia-cublas", Verdict.BROKEN, "cuDNN needs it on a GPU"),
-    ("NVRTC", "libnvrtc", "nvidia-cuda-nvrtc", Verdict.WARNING, "cuDNN compiles some of its engines with it"),
+    ("cuBLAS", "libcublasLt", "nvidia-cublas", BROKEN, "cuDNN needs it on a GPU"),
+    ("NVRTC", "libnvrtc", "nvidia-cuda-nvrtc", WARNING, "cuDNN compiles some of its engines with it"),
 )
 
 
@@ -58,7 +56,7 @@ class Copy(NamedTuple):
     found: Mapping[str, str] = {}  # 'LD_LIBRARY_PATH' -> folder; empty where only the probe came upon it
 
     def __str__(self) -> str:
-        told = ", ".join(f"{part} {version}" for part, version in self.parts.items())
+        told = ", ".join(map(" ".join, self.parts.items()))
         return f"of several versions: {told}" if _is_mixed(self) else self.version or "of unknown version"
 
 
@@ -78,13 +76,13 @@ class LibraryFacts:
     needs: tuple[tuple[str, str, str], ...] = ()
     uses_gpu: bool = False
 
-    @cached_property
+    @property
     def in_use(self) -> Copy | None:
         """The loaded copy."""
         path = os.path.realpath(self.loaded.get("path", ""))
         return next((copy for copy in self.copies if copy.path == path), None)
 
-    @cached_property
+    @property
     def lines(self) -> dict[str, str]:
         """Folder that files of cuDNN were loaded from -> that, the version and the files in words."""
         versions, folders = {os.path.dirname(copy.path): str(copy) for copy in self.copies}, _cudnn_folders(self.mapped)
@@ -94,17 +92,16 @@ class LibraryFacts:
 def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str], uses_gpu: bool) -> LibraryFacts:
     """Look for copies of libcudnn, and for what the one in use needs; nothing is loaded."""
     loaded, mapped, places = probe.step("library"), probe.mapped, all_places(environment)
-    major, needs, beside = loaded.get("cudart", 0) // 1000, [], []
-    with suppress(OSError, NotElfError):
-        folder = os.path.dirname(loaded.get("path", ""))
-        beside = list(read_shared_library(os.path.join(folder, "libcudnn_graph.so.9")).search_path)
-    for name in (f"{need[1]}.so.{major}" for need in _NEEDS if major):
-        needs.append((name, *look_up(name, mapped, beside, places)))
+    # what the loader knows; and a libcudnn names the folders of what was installed with it
+    mine = os.path.dirname(os.path.realpath(loaded.get("path", "")))
+    seen = {"LD_LIBRARY_PATH", _CACHE, *(how for how, folder in places if os.path.realpath(folder) == mine)}
+    names = [f"{need[1]}.so.{major}" for need in _NEEDS if (major := loaded.get("cudart", 0) // 1000)]
+    needs = tuple((name, *look_up(name, mapped, seen, places)) for name in names)
     copies = find_copies([*places, *(("", folder) for folder in _cudnn_folders(mapped))])
     imports = {package: probe.step(f"import {package}") for package in packages}
-    names = (f"nvidia-cudnn-cu{number}" for number in (11, 12, 13))
-    wheels = tuple(f"{name} {version}" for name in names if (version := installed_version(name)))
-    return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, tuple(needs), uses_gpu)
+    packages = [f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)]
+    wheels = tuple(f"{name} {version}" for name in packages if (version := installed_version(name)))
+    return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, needs, uses_gpu)
 
 
 def all_places(environment: Mapping[str, str], root: str = "/") -> list[tuple[str, str]]:
@@ -125,7 +122,7 @@ def all_places(environment: Mapping[str, str], root: str = "/") -> list[tuple[st
     packages = [entry for entry in sys.path if entry.rstrip("/").endswith("-packages")]
     add("site-packages", packages, ("nvidia/*/lib", "torch/lib", "*.libs"))
     add(_CACHE, loader_cache())
-    add(_SYSTEM, [f"{root}/usr", f"{root}/usr/local", root], LIB_FOLDERS)
+    add("the system's folders", [f"{root}/usr", f"{root}/usr/local", root], LIB_FOLDERS)
     add(_ASIDE, [f"{root}/usr/local", f"{root}/opt"], [f"cud*/{folder}" for folder in LIB_FOLDERS])
     return list(found)
 
@@ -139,15 +136,14 @@ def loader_cache() -> list[str]:
     return list(dict.fromkeys(_CACHE_LINE.findall(done.stdout)))
 
 
-def look_up(name: str, mapped: Iterable[str], beside: Iterable[str], places: list[tuple[str, str]]) -> tuple[str, str]:
-    """Return the file that cuDNN gets for a name, or ''; then one that it does not see, or ''."""
-    for path in mapped:
-        if f"{os.path.basename(path)}.".startswith(f"{name}."):
-            return path, ""
-    first, last = ([folder for how, folder in places if how == wanted] for wanted in ("LD_LIBRARY_PATH", _CACHE))
-    paths = [os.path.join(folder, name) for folder in (*first, *beside, *last)]
-    aside = [os.path.join(folder, name) for _, folder in places]
-    return next(filter(os.path.isfile, paths), ""), next(filter(os.path.isfile, aside), "")
+def look_up(
+    name: str, mapped: Iterable[str], seen: Iterable[str], places: Iterable[tuple[str, str]]
+) -> tuple[str, str]:
+    """Return the file that cuDNN gets for a name, or ''; then one in a place that it does not see, or ''."""
+    paths = {os.path.join(folder, name): how for how, folder in places if os.path.isfile(os.path.join(folder, name))}
+    loaded = [path for path in mapped if f"{os.path.basename(path)}.".startswith(f"{name}.")]
+    found = [*loaded, *(path for path, how in paths.items() if how in seen)]
+    return (found[0], "") if found else ("", next(iter(paths), ""))
 
 
 def find_copies(places: Iterable[tuple[str, str]]) -> tuple[Copy, ...]:
@@ -164,12 +160,9 @@ def _look_at(path: str, found: dict[str, str]) -> Copy:
     parts: dict[str, str] = {}
     for other in sorted(glob(os.path.join(escape(os.path.dirname(path)), "libcudnn_*.so*"))):
         name = _PART.fullmatch(os.path.basename(other))
-        if (
-            name and _numbers(other)[:1] == _numbers(path)[:1]
-        ):  # cuDNN 8 may lie in the same folder, and has other parts
-            with suppress(OSError, NotElfError):
-                if version := read_shared_library(other).cudnn_version:
-                    parts.setdefault(name[1], format_version(version))
+        with suppress(OSError, NotElfError):  # cuDNN 8 may lie in the same folder, and has other parts
+            if name and _numbers(other)[:1] == _numbers(path)[:1] and (version := read_version(other)):
+                parts.setdefault(name[1], format_version(version))
     # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what any part says
     stated = [parts[part] for part in ("graph", "ops", *parts) if part in parts]
     numbers = _numbers(path) if _numbers(path).count(".") == 2 else ""
@@ -193,128 +186,112 @@ def _cudnn_folders(paths: Iterable[str]) -> dict[str, str]:
 def judge(facts: LibraryFacts) -> Iterator[Finding]:
     """Tell what is to be said of libcudnn."""
     for package, step in facts.imports.items():
-        files = ", ".join(f"{folder}: {names}" for folder, names in _cudnn_folders(step["mapped"]).items())
-        text, fix = f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""
-        if "error" in step:
-            text = (
-                f"{package} cannot be imported before cudnnlite: {step['error']}: {' '.join(step['message'].split())}"
-            )
-            fix = f"install {package} in this environment, or leave out --import {package}"
-        yield Finding("library.import", Verdict.WARNING if fix else Verdict.OK, text, fix, facts={"package": package})
+        files = "; ".join(f"{folder}: {names}" for folder, names in _cudnn_folders(step["mapped"]).items())
+        failed, fix = step.get("error"), f"install {package} in this environment, or leave out --import {package}"
+        yield first(
+            "library.import", {"package": package},
+            (failed, WARNING, f"{package} cannot be imported: {failed}: {' '.join(step.get('message', '').split())}", fix),
+            (True, OK, f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""),
+        )  # fmt: skip
     yield from _unusable(facts) if "error" in facts.loaded else _in_use(facts, facts.loaded["version"])
-    for copy in facts.copies:
-        if copy.found and copy != facts.in_use:
-            yield _other(facts.loaded, copy)
+    yield from (_other(facts.loaded, copy) for copy in facts.copies if copy.found and copy != facts.in_use)
     if len(facts.wheels) > 1:
-        text = f"{' and '.join(facts.wheels)} are installed together; both write the same files, so neither may be complete"
-        fix = f"pip uninstall {' '.join(wheel.partition(' ')[0] for wheel in facts.wheels)}, then install the one that fits"
-        yield Finding("library.wheels", Verdict.WARNING, text, fix, facts={"wheels": list(facts.wheels)})
+        names = " ".join(wheel.partition(" ")[0] for wheel in facts.wheels)
+        text = f"{' and '.join(facts.wheels)} write the same files, so neither may be complete"
+        yield Finding(
+            "library.wheels", WARNING, text, f"pip uninstall {names}, then install the one that fits the driver"
+        )
     for (what, _, package, bad, why), (name, path, aside) in zip(_NEEDS, facts.needs, strict=False):
-        verdict, text, fix = bad if facts.uses_gpu else Verdict.NOTE, f"{what} ({name}) was not found; {why}", ""
-        if path:
-            verdict, text = Verdict.OK, f"{what} is there: {path}"
-        elif aside:
-            text, fix = (
-                f"{what} is at {aside}, where cuDNN does not look; {why}",
-                f"add {os.path.dirname(aside)} to LD_LIBRARY_PATH",
-            )
-        else:
-            fix = f"pip install {package}{'-cu12' * name.endswith('.12')}"  # the wheels for CUDA 13 have no such suffix
-        yield Finding(f"library.{what.lower()}", verdict, text, fix, facts={"name": name, "path": path, "aside": aside})
+        verdict, folder = bad if facts.uses_gpu else NOTE, os.path.dirname(aside)
+        suffix = "-cu12" * name.endswith(".12")  # the wheels for CUDA 13 have none
+        yield first(
+            f"library.{what.lower()}", {"name": name, "path": path, "aside": aside},
+            (path, OK, f"{what} is there: {path}", ""),
+            (aside, verdict, f"{what} is at {aside}, where cuDNN does not look; {why}", f"add {folder} to LD_LIBRARY_PATH"),
+            (True, verdict, f"{what} ({name}) was not found; {why}", f"pip install {package}{suffix}"),
+        )  # fmt: skip
 
 
 def _unusable(facts: LibraryFacts) -> Iterator[Finding]:
-    (head, *rest), plain = facts.loaded["message"].splitlines(), {"error": facts.loaded["error"]}
-    text = f"no libcudnn can be used: {head}"
-    mixed = facts.loaded["error"] == "MixedLibrariesError"
-    lines = tuple(facts.lines.values()) if mixed else tuple(map(str.strip, rest))
-    yield Finding("library.mixed" if mixed else "library.loaded", Verdict.BROKEN, text, _fix(facts), lines, plain)
+    error, text = facts.loaded["error"], f"no libcudnn can be used: {facts.loaded['message']}"
+    if error == "MixedLibrariesError":
+        text, lines = text.splitlines()[0], tuple(facts.lines.values())
+        yield Finding("library.mixed", BROKEN, text, _fix(facts), lines, {"error": error})
+    else:
+        yield first("library.loaded", {"error": error}, (True, BROKEN, text, _fix(facts)))
 
 
 def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
     loaded, lines, copy = facts.loaded, tuple(facts.lines.values()), facts.in_use
     how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
-    built = format_cuda_version(loaded["cudart"])
-    text = f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {built}"
-    plain = {name: loaded[name] for name in ("path", "version", "number", "how", "cudart")}
-    yield Finding("library.loaded", Verdict.OK, text, facts=plain)
+    text = (
+        f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {format_cuda_version(loaded['cudart'])}"
+    )
+    yield Finding("library.loaded", OK, text, facts={name: loaded[name] for name in loaded if name != "mapped"})
     if len(lines) > 1:  # cuDNN accepted them, or did not look, as it does for its engine libraries
-        text = "files of several copies of cuDNN are in one process"
-        yield Finding("library.mixed", Verdict.WARNING, text, _fix(facts), lines)
-    if copy and copy.parts:
-        told, plain = (
-            ", ".join(f"{name} {stated}" for name, stated in copy.parts.items()),
-            {"versions": dict(copy.parts)},
+        yield Finding(
+            "library.mixed", WARNING, "files of several copies of cuDNN are in one process", _fix(facts), lines
         )
-        if set(copy.parts.values()) == {version}:
-            yield Finding("library.parts", Verdict.OK, f"its parts agree: {told}", "", lines, plain)
-        else:
-            text = f"its parts are of several versions: {told}; the process has {version}"
-            yield Finding("library.parts", Verdict.BROKEN, text, _reinstall(facts, copy), lines, plain)
+    if not copy:
+        return
+    told, plain = ", ".join(map(" ".join, copy.parts.items())), {"versions": dict(copy.parts)}
+    if set(copy.parts.values()) <= {version}:
+        yield Finding("library.parts", OK, f"its parts agree: {told or 'cuDNN accepts them'}", "", lines, plain)
+    else:
+        text = f"its parts are of several versions: {told}; the process has {version}"
+        yield Finding("library.parts", BROKEN, text, _reinstall(facts, copy), lines, plain)
     wheel = _wheel(facts, copy)
-    if copy and wheel and not f"{wheel}.".partition(" ")[2].startswith(f"{version}."):
+    if wheel and not f"{wheel}.".partition(" ")[2].startswith(f"{version}."):
         text = f"{wheel} is installed, but the file in use is cuDNN {version}: something has replaced it"
-        yield Finding("library.wheels", Verdict.WARNING, text, _reinstall(facts, copy))
+        yield Finding("library.wheels", WARNING, text, _reinstall(facts, copy))
 
 
 def _other(loaded: Mapping[str, Any], copy: Copy) -> Finding:
     """Tell of another copy, that the loader or another package may come upon."""
-    text, fix, version = (
-        f"cuDNN {copy}: {copy.path}, found through {', '.join(copy.found)}",
-        "",
-        loaded.get("version", ""),
-    )
-    if not version or set(copy.found) == {_ASIDE}:
-        text = f"a copy, {text}"
-    elif _numbers(copy.path)[:1] != version[:1]:
-        text = f"another copy, {text}; of another major version, which programs ask for by another name"
-    elif copy.version == version and not _is_mixed(copy):
-        text = f"another copy, {text}; the same version, not in use"
-    else:
-        way = next(way for way in _OTHER_VERSION if way in ("", *copy.found))
-        why, fix = _OTHER_VERSION[way]
-        fix = fix.format(place=copy.found.get(way), folder=os.path.dirname(copy.path))
-        text = f"another copy, {text}; in use is {version}, {loaded['path']}; {why}"
-    plain = {"path": copy.path, "version": copy.version, "found": dict(copy.found)}
-    return Finding("library.copy", Verdict.WARNING if fix else Verdict.NOTE, text, fix, facts=plain)
+    text, version = f"cuDNN {copy}: {copy.path}, found through {', '.join(copy.found)}", loaded.get("version", "")
+    way, why, fix = next(rule for rule in _OTHER_VERSION if rule[0] in ("", *copy.found))
+    fix = fix.format(place=copy.found.get(way), folder=os.path.dirname(copy.path))
+    same = copy.version == version and not _is_mixed(copy)
+    return first(
+        "library.copy", {"path": copy.path, "version": copy.version, "found": dict(copy.found)},
+        (not version or set(copy.found) == {_ASIDE}, NOTE, f"a copy, {text}", ""),
+        (_numbers(copy.path)[:1] != version[:1], NOTE, f"another copy, {text}; programs ask for it by another name", ""),
+        (same, NOTE, f"another copy, {text}; the same version, not in use", ""),
+        (True, WARNING, f"another copy, {text}; in use is {version}, {loaded.get('path')}; {why}", fix),
+    )  # fmt: skip
 
 
 def _fix(facts: LibraryFacts) -> str:
     """Return what to do where no libcudnn can be used, or parts of several are: the first that applies."""
-    error, message, folders = facts.loaded.get("error"), facts.loaded.get("message", ""), set(facts.lines)
-    mixed, packages = error in (None, "MixedLibrariesError"), ", ".join(facts.imports)
-    strays = folders - {os.path.dirname(os.path.realpath(facts.loaded.get("path", "")))}
-    crashed = next((package for package, step in facts.imports.items() if step.get("crashed")), "")
-    torn = [copy for copy in facts.copies if _is_mixed(copy) and os.path.dirname(copy.path) in folders]
+    error, message, packages = facts.loaded.get("error"), facts.loaded.get("message", ""), ", ".join(facts.imports)
+    mixed, override = error in (None, "MixedLibrariesError"), facts.environment.get(LIBRARY_VARIABLE)
+    strays = set(facts.lines) - {os.path.dirname(os.path.realpath(facts.loaded.get("path", "")))}
+    crashed = "".join(package for package, step in facts.imports.items() if step.get("crashed"))
+    torn = [copy for copy in facts.copies if _is_mixed(copy) and os.path.dirname(copy.path) in facts.lines]
     preloaded = set(map(os.path.realpath, _cudnn_folders(split_path(facts.environment, "LD_PRELOAD"))))
     led = [path for path in split_path(facts.environment, "LD_LIBRARY_PATH") if os.path.realpath(path) in strays]
     nines = [copy for copy in facts.copies if _numbers(copy.path)[:1] == "9"]
-    seen = any(set(copy.found) - {_ASIDE} for copy in nines)
     named = [copy for copy in nines if copy.path in message]  # it was found, and cannot be loaded
+    # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
+    cublas = "libcublas" in message and any(set(copy.found) - {_ASIDE} for copy in nines)
+    there = [os.path.dirname(copy.path) for copy in nines if error == "LibraryNotFoundError"]
     missing = _MISSING.findall(message)
     rules: tuple[tuple[object, str], ...] = (
         (crashed, f"update or reinstall {crashed}, or leave out --import {crashed}"),  # libcudnn was not tried
         (error == "ProbeError", f"{_SET} to another copy, and update or reinstall this one"),
         (torn, _reinstall(facts, *torn[:1])),
-        (mixed and strays & preloaded, _OTHER_VERSION["LD_PRELOAD"][1]),
+        (mixed and strays & preloaded, _NO_PRELOAD),
         (mixed and led, f"take {''.join(led[:1])} out of LD_LIBRARY_PATH"),
         (mixed and packages, f"{_SET} to the folder that {packages} loaded from, or make a handle before importing it"),
         (mixed, f"{_SET} to the folder of one copy, and remove the other from the loader's way"),
-        (
-            facts.environment.get(LIBRARY_VARIABLE),
-            f"unset {LIBRARY_VARIABLE}, or {_SET[:3]} it to a folder that has libcudnn.so.9",
-        ),
+        (override, f"unset {LIBRARY_VARIABLE}, or set it to a folder that has libcudnn.so.9"),
         (missing, f"install the package of your system that has {''.join(missing[:1])}"),
         (named, _reinstall(facts, *named[:1])),
-        # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
-        (
-            "libcublas" in message and seen,
-            "pip install --force-reinstall nvidia-cublas-cu12 (for CUDA 13: nvidia-cublas)",
-        ),
-        (not nines or error != "LibraryNotFoundError", _INSTALL),
+        (cublas, "pip install --force-reinstall nvidia-cublas-cu12 (for CUDA 13: nvidia-cublas)"),
+        (there, f"{_INSTALL}, or {_SET}={''.join(there[:1])} to use the copy that is there"),
+        (True, _INSTALL),
     )
-    there = f"{_INSTALL}, or {_SET}={os.path.dirname(nines[0].path)} to use the copy that is there" if nines else ""
-    return next((fix for applies, fix in rules if applies), there)
+    return next(fix for applies, fix in rules if applies)
 
 
 def _reinstall(facts: LibraryFacts, copy: Copy | None = None) -> str:

@@ -117,7 +117,7 @@ def main(descriptor: int, device: str, packages: list[str]) -> None:
         if device.lower() == "auto":
             device = "cuda" if devices else "emulated"
         hopeless = "error" in library or (device.lower().startswith("cuda") and not devices)
-        if device != "none" and not hopeless:
+        if not hopeless and device != "none":
             _step(out, "trial", convolve, device)
 
 
@@ -134,8 +134,7 @@ def _step(out: Any, name: str, work: Callable[..., Any], *arguments: str) -> dic
 
 def load() -> dict[str, Any]:
     """Load libcudnn, and return what it says of itself."""
-    library = load_library()
-    api = CudnnApi(library)
+    api = CudnnApi(library := load_library())
     newest = int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0
     told = {"path": library.path, "how": library.how, "version": library.version_text, "number": library.version}
     return {**told, "cudart": library.cudart_version, "newest_gpu": newest}
@@ -162,9 +161,7 @@ def convolve(name: str) -> dict[str, Any]:
 
 def _mapped() -> list[str]:
     """Return the interesting files that this process has loaded; empty where /proc does not tell."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    paths = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) > 5}
-    return sorted(path for path in paths if os.path.basename(path).startswith(_INTERESTING))
+    with suppress(OSError):
+        paths = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+        return sorted(path for path in paths if os.path.basename(path).startswith(_INTERESTING))
+    return []

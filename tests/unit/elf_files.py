@@ -3,7 +3,7 @@
 import struct
 
 
-def elf(version=None, name="cudnn_graph_version", runpath=None, needed_name=None):
+def elf(version=None, name="cudnn_graph_version", needed_name=None):
     """The bytes of a 64-bit ELF file that states a version of cuDNN.
 
     `version` is (9, 10, 2); `needed_name` is a symbol that it wants from another library, listed first.
@@ -22,10 +22,8 @@ def elf(version=None, name="cudnn_graph_version", runpath=None, needed_name=None
         symbols += struct.pack("<IBBHQQ", text(needed_name), 0x11, 0, 0, 0, 4)
     if version is not None:
         symbols += struct.pack("<IBBHQQ", text(name), 0x11, 0, 3, 0x7008, 4)  # section 3 begins at 0x7000
-    dynamic = struct.pack("<qQ", 29, text(runpath)) if runpath else b""
-    dynamic += struct.pack("<qQ", 0, 0)
-    contents = [b"", strings, symbols, data, dynamic]
-    kinds = [(0, 0, 0), (3, 0, 0), (11, 1, 0), (1, 0, 0x7000), (6, 1, 0)]
+    contents = [b"", strings, symbols, data]
+    kinds = [(0, 0, 0), (3, 0, 0), (11, 1, 0), (1, 0, 0x7000)]
     body, headers = b"", b""
     for content, (kind, link, address) in zip(contents, kinds, strict=True):
         headers += struct.pack("<IIQQQQIIQQ", 0, kind, 0, address, 64 + len(body), len(content), link, 0, 0, 0)

@@ -9,8 +9,9 @@ import pytest
 
 from cudnnlite._raw.library import format_version, load_library
 from cudnnlite.doctor import libraries
-from cudnnlite.doctor.elf import NotElfError, read_shared_library
+from cudnnlite.doctor.elf import NotElfError, read_version
 from cudnnlite.doctor.libraries import all_places, find_copies, loader_cache, look_up
+from cudnnlite.doctor.probe import Probe
 
 from .elf_files import elf, write_copy
 
@@ -28,25 +29,17 @@ def test_the_installed_parts_state_the_version_that_cudnn_reports():
 def test_a_version_is_read_from_the_file(tmp_path, version, number):
     path = tmp_path / "lib.so"
     path.write_bytes(elf(version, needed_name="cudnn_ops_infer_version"))
-    found = read_shared_library(path)
-    assert found.cudnn_version == number
+    assert read_version(path) == number
     assert format_version(number) == ".".join(map(str, version))
-    assert found.search_path == ()
 
 
 def test_a_version_that_another_library_is_to_supply_is_not_this_ones(tmp_path):
     path = tmp_path / "lib.so"
     path.write_bytes(elf(needed_name="cudnn_graph_version"))
-    assert read_shared_library(path).cudnn_version is None
+    assert read_version(path) is None
 
 
-def test_the_folders_in_which_a_library_looks(tmp_path):
-    path = tmp_path / "lib.so"
-    path.write_bytes(elf(runpath="$ORIGIN:${ORIGIN}/../x:/opt/y"))
-    assert read_shared_library(path).search_path == (str(tmp_path), f"{tmp_path}/../x", "/opt/y")
-
-
-WHOLE = elf((9, 28, 0), runpath="$ORIGIN")
+WHOLE = elf((9, 28, 0))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,7 @@ def test_what_is_no_library_is_told(tmp_path, content):
     path = tmp_path / "lib.so"
     path.write_bytes(content)
     with pytest.raises(NotElfError):
-        read_shared_library(path)
+        read_version(path)
 
 
 def test_any_damage_is_told_or_harmless(tmp_path):
@@ -66,7 +59,7 @@ def test_any_damage_is_told_or_harmless(tmp_path):
     for place in range(len(WHOLE)):
         path.write_bytes(WHOLE[:place] + b"\xff" + WHOLE[place + 1 :])
         with suppress(NotElfError):
-            read_shared_library(path)
+            read_version(path)
 
 
 # ---------------------------------------------------------------- copies
@@ -183,20 +176,29 @@ def test_the_loaders_cache(monkeypatch):
 
 def test_what_the_loader_would_find(tmp_path):
     def look(*names, mapped=()):
-        folders = {name: str(tmp_path / name) for name in names}
-        hows = {"early": "LD_LIBRARY_PATH", "cached": "the loader's cache", "aside": "CUDNN_PATH"}
-        beside = [folders["beside"]] if "beside" in names else []
-        return look_up("libq.so.12", mapped, beside, [(hows[n], folder) for n, folder in folders.items() if n in hows])
+        return look_up("libq.so.12", mapped, {"seen", "beside"}, [(name, str(tmp_path / name)) for name in names])
 
     paths = {}
-    for name in ("early", "beside", "cached", "aside"):
+    for name in ("seen", "beside", "aside"):
         (tmp_path / name).mkdir()
         paths[name] = tmp_path / name / "libq.so.12"
         paths[name].write_bytes(b"")
-    assert look("early", "cached")[0] == look("early")[0] == str(paths["early"])
-    assert look("beside", "cached")[0] == str(paths["beside"])
-    assert look("cached", "aside")[0] == str(paths["cached"])
-    assert look() == ("", "")
+    assert look("aside", "gone", "seen", "beside") == (str(paths["seen"]), "")
+    assert look("aside", "beside") == (str(paths["beside"]), "")
     assert look("aside") == ("", str(paths["aside"]))
-    assert look("early", mapped=["/x/libqq.so.12", "/x/libq.so.12.9.1"]) == ("/x/libq.so.12.9.1", "")
+    assert look("gone") == ("", "")
+    assert look("seen", mapped=["/x/libqq.so.12", "/x/libq.so.12.9.1"]) == ("/x/libq.so.12.9.1", "")
     assert look(mapped=["/x/libq.so.120", "/x/libq.so.12b"]) == ("", "")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_cublas_is_seen_where_libcudnn_was_installed(tmp_path, monkeypatch, beside):
+    path = write_copy(tmp_path / "site-packages" / "nvidia" / "cudnn" / "lib")
+    cublas = tmp_path / ("site-packages/nvidia/cublas/lib" if beside else "toolkit/lib") / "libcublasLt.so.12"
+    cublas.parent.mkdir(parents=True)
+    cublas.write_bytes(b"")
+    monkeypatch.setattr(libraries, "loader_cache", list)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
+    probe = Probe({"library": {"path": str(path), "cudart": 12090, "mapped": []}})
+    facts = libraries.gather({"CUDA_HOME": str(tmp_path / "toolkit")}, probe, (), True)
+    assert facts.needs[0] == ("libcublasLt.so.12", *((str(cublas), "") if beside else ("", str(cublas))))
