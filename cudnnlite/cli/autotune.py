@@ -364,9 +364,9 @@ def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> I
 
 
 def _is_writable(path: Path) -> bool:
-    """Tell whether a file, and what SQLite puts beside it, can be made or written."""
-    folder = next(parent for parent in path.parents if parent.exists())
-    return folder.is_dir() and os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+    """Tell whether a folder, or the nearest one above it that is there, can be written."""
+    folder = next(parent for parent in (path, *path.parents) if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> bool:

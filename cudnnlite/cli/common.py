@@ -17,7 +17,7 @@ USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, 130, 141  # exit codes; 1 i
 
 DEVICE_HELP = "cuda, cuda:1, emulated, or auto: CUDA if there is a GPU."
 DEVICE_DEFAULT = "$CUDNNLITE_DEVICE, or auto"
-CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a file in your cache folder"
+CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a folder in your cache folder"
 
 DeviceOption = Annotated[str | None, typer.Option(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)]
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
