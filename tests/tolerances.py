@@ -186,3 +186,18 @@ def rnn_bound(dtype: str, math_type: Any, algorithm: str, cell: str, chain: int,
         ):
             return row.gradient_bound if gradient else row.bound
     raise KeyError((dtype, math, algorithm, cell, chain))
+
+
+# Operations of few steps: the largest error, relative to the largest value of the operands and of the result.
+# [an H200 with cuDNN 9.19, pooling and softmax: 6.1e-16, 2.6e-7, 7.4e-4, 5e-3]
+OPERATION_BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+# A convolution with FMA and small filters, by the same measure: that of the table above, for the worst algorithm.
+CONVOLUTION_BOUNDS = {"float64": 1e-12, "float32": 1e-4}
+
+
+def assert_near(got: Any, expected: Any, bound: float, largest: float = 0.0) -> None:
+    """Compare every element by the largest error, relative to `largest` or the largest expected value; 0 for equality."""
+    assert got.shape == expected.shape
+    error, size = np.abs(got.astype(np.float64) - expected), max(np.abs(expected).max(), largest)
+    worst = np.unravel_index(error.argmax(), error.shape)
+    assert error[worst] <= bound * size, f"at {worst}: {got[worst]} instead of {expected[worst]}; {error[worst] / size:.1e}"

@@ -1,0 +1,406 @@
+"""Hostile and property tests of operations, written once: a new one has them by being declared and having a sample.
+
+Each refusal names the argument and leaves `out` alone, whether the call is one line or a plan's; nothing leaks, and the call
+works afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import pickle
+import threading
+import warnings
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Census
+from hypothesis import HealthCheck, given, settings
+from unit.harness import World
+
+import cudnnlite as dnn
+from cudnnlite.devices.arrays import part_of
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.operations.problem import problem_from_plain
+from cudnnlite.operations.recording import record_problems
+
+from .operation_samples import DRAWN, LAYOUTS, SAMPLES, Case, drawn
+from .problems import PATTERN, UNSUPPORTED, fill, gap_mask, memory_of, poisoned, upload
+from .test_bad_input import ARGUMENT, ARRAY, refuses
+from .test_plan import count_calls
+
+EXAMPLES = 25
+HANDLES_OWN = {"cudnnCreate", "cudnnDestroy", "cudnnSetStream", "cudnnGetStream"}  # which involve no specs
+every_operation = pytest.mark.parametrize("name", SAMPLES)
+
+
+def test_every_operation_has_a_sample() -> None:
+    public = {name: it for name, it in OPERATIONS.items() if it.writes and hasattr(dnn, name)}
+    missing = {name: it for name, it in public.items() if name not in SAMPLES}
+    assert not missing, "add to SAMPLES in tests/device/operation_samples.py:\n" + "\n".join(
+        f'    "{name}": Sample({{shapes of {", ".join(it.reads)}}}, {{values of {", ".join(it.options)}}}),'
+        for name, it in missing.items()
+    )
+    assert public.keys() == SAMPLES.keys()
+
+
+@every_operation
+def test_the_options_can_be_drawn_and_the_function_is_as_declared(name: str) -> None:
+    operation = OPERATIONS[name]
+    for option, kind in operation.options.items():
+        assert kind in DRAWN or hasattr(kind, "__members__"), f"add {kind.__name__}, of {option}, to DRAWN"
+    parameters = [*inspect.signature(getattr(dnn, name)).parameters]
+    wanted = ["handle", *operation.reads, *operation.options, "alpha", "beta", "out"]
+    assert parameters[: len(wanted)] == wanted
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.fixture(params=SAMPLES)
+def case(handle: dnn.Handle, request: pytest.FixtureRequest) -> Any:
+    """A case whose output holds a pattern; looked at before and after the test."""
+    case = Case(handle, request.param)
+    case.check()
+    fill(case.out, PATTERN)
+    census = Census(handle.device)
+    yield case
+    try:
+        assert (memory_of(case.out) == PATTERN).all(), "out was written"
+        assert census.memory <= 0
+        case.check()
+    finally:
+        vars(case).clear()  # pytest keeps it for longer than the handle's fixture allows
+
+
+def refused(case: Case, error: Any, match: str, plans: str = "", **changes: Any) -> None:
+    """Check that the call is refused by one line and by a plan, whose message may be another."""
+    refuses(error, match, lambda: case.call(**changes))
+    with case.plan() as plan:
+        refuses(error, plans or match, lambda: plan(**case.given(**changes)))
+
+
+def test_host_arrays_and_no_arrays(case: Case) -> None:
+    for argument in case.arguments:
+        for wrong in (case.array(argument).numpy(), [1.0], 5, "x", case.array(argument).spec):
+            refused(case, ARRAY, rf"\b{argument}\b", **{argument: wrong})
+    for operand in case.operation.reads:
+        refused(case, ARRAY, rf"\b{operand}\b", **{operand: None})
+
+
+def test_arrays_of_another_device(case: Case) -> None:
+    with dnn.Handle(EmulatedDevice(9, capacity="1 MiB")) as there:
+        for argument in case.arguments:
+            array = there.empty(case.array(argument).spec)
+            refused(case, ARRAY, rf"\b{argument}\b.*emulated:9", **{argument: array})
+
+
+def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
+    """By one line it may be another argument that does not fit this one; a plan knows which it is."""
+    anything = rf"\b({'|'.join((*case.arguments, *case.operation.writes))}|the arrays)\b"
+    for operand in case.operation.reads:
+        shape = case.specs[operand].shape
+        for wrong in (
+            (*shape, 1),
+            shape[:-1],
+            shape[:2],
+            (*shape[:-1], shape[-1] + 3),
+            (shape[0], shape[1] + 1, *shape[2:]),
+        ):
+            refused(case, ARGUMENT, anything, rf"\b{operand}\b", **{operand: case.handle.empty(wrong)})
+        for dtype in ("float64", "float16"):
+            array = case.handle.empty(shape, dtype)
+            refused(case, ValueError, anything, rf"\b{operand}\b.*made for", **{operand: array})  # or cuDNN refuses it
+
+
+def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
+    shape = case.out.shape
+    for wrong in ((*shape, 1), shape[:-1], (shape[0] - 1, *shape[1:]), (*shape[:-1], shape[-1] + 1)):
+        refused(case, ARGUMENT, r"\bout\b", out=case.handle.empty(wrong))
+    for dtype in ("float64", "float16"):
+        out = case.handle.empty(shape, dtype)
+        fill(out, PATTERN)
+        refused(case, dnn.CudnnliteError, r"\b(out|y|dx)\b", r"\bout\b.*made for", out=out)
+        assert (memory_of(out) == PATTERN).all()
+        out.close()
+
+
+def test_a_plan_takes_no_other_layout(case: Case) -> None:
+    with case.plan() as plan:
+        for layout in ("last", "strided"):
+            other = Case(case.handle, case.name, layout=layout)
+            for argument in case.arguments:
+                if other.array(argument).spec != case.array(argument).spec:
+                    given = case.given(**{argument: other.array(argument)})
+                    refuses(ARGUMENT, rf"\b{argument}\b.*made for", lambda given=given: plan(**given))
+
+
+def test_read_only_arrays(case: Case) -> None:
+    def locked(array: dnn.DeviceArray) -> dnn.DeviceArray:
+        return dnn.DeviceArray(array.spec, array.device, array.ptr, array, array.stream, readonly=True)
+
+    refused(case, ARRAY, r"\bout\b.*read-only", out=locked(case.out))
+    out = poisoned(case.handle, case.out.spec)
+    case.assert_right(case.call(out=out, **{name: locked(array) for name, array in case.arrays.items()}))
+
+
+def test_overlaps(case: Case) -> None:
+    memory = case.handle.empty((1 << 14,))
+    for operand, array in case.arrays.items():
+        last = array.nbytes - array.dtype.itemsize
+        for here, there in ((0, 0), (0, last), (case.out.nbytes - array.dtype.itemsize, 0)):
+            moved, out = part_of(memory, array.spec, here), part_of(memory, case.out.spec, there)
+            refused(case, ARGUMENT, rf"out overlaps {operand}\b", **{operand: moved, "out": out})
+    spec = dnn.TensorSpec(case.out.shape, strides=[1] * case.out.spec.rank)
+    refused(case, ARGUMENT, r"\bout\b", out=part_of(memory, spec))  # over itself
+
+
+def test_closed_arrays(case: Case) -> None:
+    for argument in case.arguments:
+        array = case.handle.empty(case.array(argument).spec)
+        array.close()
+        refused(case, dnn.ClosedError, "DeviceArray was closed", **{argument: array})
+
+
+def test_closed_handles_and_plans(case: Case) -> None:
+    here = case.handle
+    with dnn.Handle(here.device) as other:
+        left = Case(other, case.name).plan()
+    plan = case.plan()
+    plan.close()
+    plan.close()
+    for closed, match in ((plan, type(plan).__name__), (left, "Handle was closed")):
+        assert closed.closed
+        assert repr(closed).startswith("<closed")
+        refuses(dnn.ClosedError, match, lambda closed=closed: closed(**case.given()))
+    for handle, error in ((other, dnn.ClosedError), ("handle", ARGUMENT), (None, ARGUMENT)):
+        case.handle = handle
+        refuses(error, "(?i)handle", case.call)
+        refuses(error, "(?i)handle", case.plan)
+    case.handle = here
+
+
+def test_another_thread(case: Case) -> None:
+    caught: list[str] = []
+
+    def run() -> None:
+        for call in (case.call, case.plan, lambda: plan(**case.given())):
+            try:
+                call()
+            except dnn.ThreadError as error:
+                caught.append(str(error))
+
+    with case.plan() as plan:
+        thread = threading.Thread(target=run, name="someone else")
+        thread.start()
+        thread.join()
+    assert len(caught) == 3
+    assert all("someone else" in message for message in caught)
+
+
+def test_scalars_and_options_that_are_none(case: Case) -> None:
+    refuses(ARGUMENT, r"\bbeta\b.*\bout\b", lambda: case.call(out=None, beta=1.0))
+    with case.plan(beta=0.5) as plan:
+        refuses(ARGUMENT, r"\bbeta\b.*\bout\b", lambda: plan(**case.arrays))
+    for wrong in ("x", None, 1j, [1.0], np.zeros(2)):
+        for scalar in ("alpha", "beta"):
+            refuses(ARGUMENT, rf"\b{scalar}=", lambda scalar=scalar, wrong=wrong: case.call(**{scalar: wrong}))
+            refuses(ARGUMENT, rf"\b{scalar}=", lambda scalar=scalar, wrong=wrong: case.plan(**{scalar: wrong}))
+    good = case.options
+    for option in good:
+        for wrong in ("nonsense", None, {"mode": 1}, 99, dnn.MathType.FMA, case.out.spec):
+            case.options = good | {option: wrong}
+            refuses(ARGUMENT, rf"\b{option}=", case.call)
+            refuses(ARGUMENT, rf"\b{option}=", case.plan)
+    case.options = good
+
+
+def test_a_workspace_of_ones_own(case: Case) -> None:
+    """A plan takes it whether it needs one or not, and lets it overlap nothing."""
+    out = poisoned(case.handle, case.out.spec)
+    with case.plan() as plan:
+        own = case.handle.empty((plan.workspace + 256,), "uint8")
+        case.assert_right(plan(**case.given(out=out), workspace=own))
+        for argument in case.arguments:
+            over = dnn.DeviceArray(own.spec, own.device, case.array(argument).ptr, own, own.stream)
+            refuses(ARGUMENT, r"workspace overlaps", lambda over=over: plan(**case.given(), workspace=over))
+
+
+# ---------------------------------------------------------------- what is right
+
+
+@every_operation
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None:
+    """Into poisoned memory, or over what was there; the gaps keep what they held."""
+    case = Case(handle, name, layout=layout)
+    gaps = gap_mask(case.out_spec)
+    assert gaps.any() == (layout == "strided")
+    for alpha, beta in ((1.0, 0.0), (-0.5, 0.0), (1.0, 1.0), (1.0, -2.0), (0.25, -2.0)):
+        scalars = {"alpha": alpha, "beta": beta}
+        with case.plan(alpha, beta) as plan:
+            for call in (partial(case.call, **scalars), lambda out: plan(**case.given(out=out))):
+                out = upload(handle, case.out_spec, case.old if beta else np.full_like(case.old, np.nan))
+                assert call(out=out) is out
+                case.assert_right(out, alpha, beta)
+                assert (memory_of(out)[gaps] == PATTERN).all()
+        if not beta:
+            y = case.call(out=None, alpha=alpha)
+            case.assert_right(y, alpha)
+            assert layout == "strided" or y.spec == case.out_spec
+    for operand, host in case.hosts.items():
+        np.testing.assert_array_equal(case.arrays[operand].numpy(), host)  # which was only read
+
+
+@every_operation
+def test_an_empty_batch_calls_nothing(handle: dnn.Handle, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(handle, name)
+    filters = case.operation.filters
+    empty = {o: a if o in filters else handle.empty((0, *a.shape[1:])) for o, a in case.arrays.items()}
+    out = handle.empty((0, *case.out.shape[1:]))
+    calls = count_calls(monkeypatch, handle.api, case.operation.function)
+    with case.plan(operands=empty, out=None) as plan, record_problems() as found:
+        assert plan.choice is None
+        assert plan.workspace == 0
+        assert plan.descriptors == {}
+        assert plan(**empty, out=out) is out
+        for y in (plan(**empty), case.call(**empty, out=None), case.call(**empty, out=out)):
+            assert y.spec == out.spec
+            assert y.numpy().shape == out.shape
+    assert calls == []
+    assert len(found) == 0
+    refuses(ARGUMENT, r"\bout\b", lambda: case.call(**empty))
+
+
+@every_operation
+def test_arrays_of_another_stream(handle: dnn.Handle, name: str) -> None:
+    with dnn.Handle(handle.device) as other:
+        other.stream = handle.device.create_stream()
+        case = Case(other, name)
+        case.handle = handle
+        case.check()
+
+
+@every_operation
+def test_hundreds_of_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
+    case = Case(handle, name)
+    with case.plan() as plan:
+        case.assert_right(plan(**case.arrays))
+        for out in (None, case.out):  # two plans that the handle keeps
+            case.assert_right(case.call(out=out))
+        census = Census(handle.device)
+        for _ in range(100):
+            y, _ = plan(**case.arrays), case.call()
+            z, _ = case.call(out=None), plan(**case.given())
+        for array in (y, z, case.out):
+            case.assert_right(array)
+        del y, z, _, array
+        for _ in range(10):
+            case.plan().close()
+        assert census.natives == []
+        assert census.memory <= 0
+
+
+@every_operation
+def test_calls_are_recorded_as_problems(handle: dnn.Handle, name: str) -> None:
+    case = Case(handle, name)
+    with case.plan() as plan, record_problems() as found:
+        case.call()
+        plan(**case.given())
+        case.call(alpha=2, beta=0.5)
+    assert {listed.problem: listed.count for listed in found} == {
+        case.problem: 2, case.problem.replace(alpha=2.0, beta=0.5): 1,
+    }  # fmt: skip
+    for problem in (case.problem, plan.problem, found[1].problem):
+        plain = json.loads(json.dumps(problem.to_plain()))
+        for again in (problem_from_plain(plain), pickle.loads(pickle.dumps(problem)), problem.replace()):
+            assert again == problem
+            assert hash(again) == hash(problem)
+            assert type(again) is type(problem)
+            assert again.operation is case.operation
+
+
+@every_operation
+def test_random_calls_agree(device: Any, name: str) -> None:
+    """One line, a plan, and a call into an output, with what NumPy or ONNX says in float64."""
+    counts: Counter[str] = Counter()
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    @given(drawn(name))
+    def check(arguments: dict[str, Any]) -> None:
+        try:
+            case = Case(handle, name, **arguments)
+            case.check()
+        except (*UNSUPPORTED, ARGUMENT) as error:
+            if isinstance(error, ARGUMENT) and "channels must come first" not in str(
+                error
+            ):  # what cuDNN computes wrongly
+                raise
+            counts["refused"] += 1
+            return
+        with case.plan() as plan:
+            case.assert_right(plan(**case.given(out=poisoned(handle, case.out_spec))))
+        with case.plan(out=None) as plan:
+            case.assert_right(plan(**case.arrays))
+        case.assert_right(case.call(out=None))
+        counts["right"] += 1
+
+    with dnn.Handle(device) as handle:
+        check()
+    assert counts["right"] > counts["refused"]
+
+
+# ---------------------------------------------------------------- where a C call fails
+
+
+@every_operation
+def test_each_c_call_fails_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The error names the function and has the specs; nothing is leaked, nor written too early."""
+    calls, operation = 0, OPERATIONS[name]
+    while True:
+        world, told = World(monkeypatch), None
+        world.ledger.fail(calls + 1)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                with dnn.Handle(world.device) as handle:
+                    case = Case(handle, name)
+                    fill(case.out, PATTERN)
+                    problem, memory = case.problem, memory_of(case.out)
+                    try:
+                        case.call()
+                        with case.plan() as plan:
+                            plan(**case.given())
+                    finally:
+                        if operation.function not in world.ledger.finished:
+                            np.testing.assert_array_equal(memory_of(case.out), memory)
+            except dnn.CudnnError as error:
+                told = error.with_traceback(None)
+            world.ledger.disarm()
+            case = plan = handle = None
+            gc.collect()
+        failed = world.ledger.failed
+        if failed is None:
+            break
+        calls += 1
+        at = f"call {calls}, {failed}"
+        assert told is not None, at
+        assert told.function == failed, at
+        assert f"{failed} returned INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED" in str(told), at
+        if failed not in HANDLES_OWN and not failed.startswith("cudnnDestroy"):
+            assert told.specs == problem.specs | problem.options, at
+        lost = {failed.removeprefix("cudnnDestroy") or "Handle": 1} if failed.startswith("cudnnDestroy") else {}
+        assert world.ledger.leaked() == lost, at
+        assert world.memory_used == 0, at
+        assert warned == [], at
+    assert told is None
+    assert world.ledger.started.count(operation.function) == 2
+    assert calls == len(world.ledger.started) > 8

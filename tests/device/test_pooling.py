@@ -1,0 +1,261 @@
+"""Pooling against ONNX's reference implementation, PyTorch and finite differences; and `PoolingSpec` as a value."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from tolerances import OPERATION_BOUNDS, assert_near
+
+import cudnnlite as dnn
+from cudnnlite.specs.plain import from_plain, to_plain
+
+from .operation_samples import LAYOUTS, spec_of
+from .problems import FLOATS, PATTERN, Array, gap_mask, memory_of, moderate_values, poisoned, upload
+
+MAXIMA = ("max", "max_deterministic")
+MODES = (*MAXIMA, "average_count_include_padding", "average_count_exclude_padding")
+SHAPES = {3: (2, 3, 17), 4: (2, 3, 12, 9), 5: (2, 3, 7, 6, 9)}
+SLOPE = 1e-8  # of central differences over 1e-3: pooling is linear between ties
+
+
+def window(rank: int, mode: str, which: str = "overlapping") -> dnn.PoolingSpec:
+    """Return a pooling whose steps differ from axis to axis."""
+    taps, padding, stride = {
+        "overlapping": ((3, 2, 4), (1, 1, 2), (2, 1, 3)), "apart": ((2, 3, 1), (0, 1, 0), (3, 4, 2)),
+        "everything": (SHAPES[rank][2:], (0,) * 3, (1,) * 3),
+    }[which]  # fmt: skip
+    return dnn.PoolingSpec(taps[: rank - 2], padding[: rank - 2], stride[: rank - 2], mode=mode)
+
+
+def onnx_pooling(x: Array, pooling: dnn.PoolingSpec) -> Array:
+    """Run ONNX's MaxPool or AveragePool in float64."""
+    taps, padding, stride = pooling.steps(x.ndim - 2)
+    how: dict[str, Any] = {"kernel_shape": list(taps), "pads": [*padding, *padding], "strides": list(stride)}
+    if pooling.mode.name.startswith("MAX"):
+        return onnx_run("MaxPool", x, **how)
+    return onnx_run("AveragePool", x, count_include_pad=int("INCLUDE" in pooling.mode.name), **how)
+
+
+def onnx_run(operator: str, x: Array, **attributes: Any) -> Array:
+    """Run one operator of ONNX in float64."""
+    value = {name: helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in "xy"}
+    node = helper.make_node(operator, ["x"], ["y"], **attributes)
+    model = helper.make_model(helper.make_graph([node], operator, [value["x"]], [value["y"]]))
+    (result,) = ReferenceEvaluator(model).run(None, {"x": np.asarray(x).astype(np.float64)})
+    assert result.dtype == np.float64
+    return result
+
+
+def torch_pooling(x: Array, dy: Array | None, pooling: dnn.PoolingSpec) -> tuple[Array, Array | None]:
+    """Return PyTorch's (y, dx) in float64; it pads by less than cuDNN, so the padding is made by hand."""
+    torch: Any = pytest.importorskip("torch")
+    functions, axes = torch.nn.functional, x.ndim - 2
+    taps, padding, stride = pooling.steps(axes)
+    both = [margin for margin in reversed(padding) for _ in range(2)]
+    leaf = torch.tensor(x.astype(np.float64), requires_grad=True)
+    if pooling.mode.name.startswith("MAX"):
+        padded = functions.pad(leaf, both, value=-float("inf"))
+        y = getattr(functions, f"max_pool{axes}d")(padded, taps, stride)
+    else:
+        average = getattr(functions, f"avg_pool{axes}d")
+        y = average(functions.pad(leaf, both), taps, stride)
+        if "EXCLUDE" in pooling.mode.name:
+            y = y / average(functions.pad(torch.ones_like(leaf), both), taps, stride)
+    if dy is None:
+        return y.detach().numpy(), None
+    y.backward(torch.tensor(dy.astype(np.float64)))
+    return y.detach().numpy(), leaf.grad.numpy()
+
+
+def images(rank: int, dtype: str) -> Array:
+    """Return random values that differ before they are rounded."""
+    shape = SHAPES[rank]
+    values = np.random.default_rng(rank).permutation(int(np.prod(shape))).reshape(shape) / 64 - 9
+    return values.astype(moderate_values(np.random.default_rng(0), (1,), dtype).dtype)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rank", SHAPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_forward_is_what_onnx_says(handle: dnn.Handle, mode: str, rank: int, layout: str) -> None:
+    for which in ("overlapping", "apart", "everything"):
+        pooling = window(rank, mode, which)
+        for dtype in FLOATS:
+            host = images(rank, dtype)
+            expected = onnx_pooling(host, pooling)
+            x = upload(handle, spec_of(host.shape, dtype, layout), host)
+            y = dnn.pooling_forward(handle, x, pooling, out=poisoned(handle, spec_of(expected.shape, dtype, layout)))
+            assert_near(y.numpy(), expected, 0 if mode in MAXIMA else OPERATION_BOUNDS[dtype])
+    if mode not in MAXIMA:  # ONNX's GlobalMaxPool returns another shape where the rank is not 4
+        assert_near(y.numpy(), onnx_run("GlobalAveragePool", host), OPERATION_BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rank", SHAPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_both_ways_are_what_pytorch_says(handle: dnn.Handle, mode: str, rank: int, layout: str) -> None:
+    pooling = window(rank, mode)
+    for dtype in FLOATS:
+        host = images(rank, dtype)
+        dy_host = moderate_values(
+            np.random.default_rng(1), pooling.output_spec(dnn.TensorSpec(host.shape)).shape, dtype
+        )
+        expected, gradient = torch_pooling(host, dy_host, pooling)
+        x = upload(handle, spec_of(host.shape, dtype, layout), host)
+        dy = upload(handle, spec_of(dy_host.shape, dtype, layout), dy_host)
+        y = dnn.pooling_forward(handle, x, pooling, out=poisoned(handle, dy.spec))
+        dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
+        assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
+        assert_near(dx.numpy(), gradient, OPERATION_BOUNDS[dtype], np.abs(dy_host.astype(np.float64)).max())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("image", [(7,), (5, 4), (3, 4, 3)])
+def test_backward_is_the_slope_of_forward(handle: dnn.Handle, mode: str, image: tuple[int, ...]) -> None:
+    """Each value of one image is moved up and down, in a batch of as many images."""
+    rng, step = np.random.default_rng(2), 1e-3
+    pooling = window(len(image) + 2, mode)
+    x = rng.permutation(2 * int(np.prod(image))).reshape(1, 2, *image) / 8.0
+    moves = step * np.eye(x.size).reshape(x.size, *x.shape[1:])
+    up, down = (dnn.pooling_forward(handle, handle.array(x + sign * moves), pooling).numpy() for sign in (1, -1))
+    y = dnn.pooling_forward(handle, handle.array(x), pooling)
+    dy = rng.standard_normal(y.shape)
+    dx = dnn.pooling_backward(handle, y, handle.array(dy), handle.array(x), pooling)
+    slope = ((up - down) * dy).reshape(x.size, -1).sum(1) / (2 * step)
+    assert_near(dx.numpy(), slope.reshape(x.shape), SLOPE, np.abs(dy).max())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_alpha_and_beta(handle: dnn.Handle, mode: str, dtype: str, layout: str) -> None:
+    pooling, host = window(4, mode), images(4, dtype)
+    expected = onnx_pooling(host, pooling)
+    old = moderate_values(np.random.default_rng(3), expected.shape, dtype)
+    x, spec = upload(handle, spec_of(host.shape, dtype, layout), host), spec_of(expected.shape, dtype, layout)
+    out = upload(handle, spec, old)
+    dnn.pooling_forward(handle, x, pooling, alpha=-0.75, beta=2, out=out)
+    assert_near(out.numpy(), -0.75 * expected + 2 * old.astype(np.float64), OPERATION_BOUNDS[dtype])
+    assert (memory_of(out)[gap_mask(spec)] == PATTERN).all()
+
+
+@pytest.mark.parametrize("mode", MAXIMA)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("value", [0.0, -2.0, float(np.finfo(np.float32).min)])
+def test_of_equal_maxima_the_first_has_the_gradient(handle: dnn.Handle, mode: str, layout: str, value: float) -> None:
+    """In the order of rows; padding is never a maximum; where windows overlap, gradients add up."""
+    cases = {  # for each axis, where the first value of each window lies
+        ((2, 3), 0, (2, 3)): ([0, 2], [0, 3]), (2, 1, 2): ([0, 1, 3], [0, 1, 3, 5]), (3, 1, 2): ([0, 1], [0, 1, 3]),
+        ((4, 2), (0, 1), (1, 2)): ([0], [0, 1, 3, 5]), (3, 2, 1): ([0, 0, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5]),
+    }  # fmt: skip
+    for steps, (rows, columns) in cases.items():
+        host, pooling = np.full((2, 3, 4, 6), value, np.float32), dnn.PoolingSpec(*steps, mode=mode)
+        y_host = np.full((2, 3, len(rows), len(columns)), value, np.float32)
+        dy_host = np.arange(1, y_host.size + 1, dtype=np.float32).reshape(y_host.shape)
+        expected = np.zeros(host.shape)
+        np.add.at(expected, (slice(None), slice(None), *np.ix_(rows, columns)), dy_host)
+        y, dy, x = (
+            upload(handle, spec_of(values.shape, "float32", layout), values) for values in (y_host, dy_host, host)
+        )
+        dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
+        np.testing.assert_array_equal(dx.numpy(), expected, err_msg=str(pooling))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_channel_pooled_to_one_pixel(handle: dnn.Handle, mode: str, layout: str) -> None:
+    """One pixel of one channel has every layout; the gradient must not be refused for the one that it is called."""
+    host = np.array([[[[1.0], [3.0]]]], np.float32)
+    x, pooling = upload(handle, spec_of(host.shape, "float32", layout), host), dnn.PoolingSpec((2, 1), mode=mode)
+    y = dnn.pooling_forward(handle, x, pooling, out=poisoned(handle, spec_of((1, 1, 1, 1), "float32", layout)))
+    dx = dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel()
+    np.testing.assert_array_equal(dx, [0, 3] if mode in MAXIMA else [1, 1])
+
+
+@pytest.mark.parametrize("mode", MAXIMA)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_nan_is_propagated_or_not(handle: dnn.Handle, mode: str, layout: str, dtype: str) -> None:
+    """At each place of a window; never in all of one."""
+    host = images(4, dtype)[..., :8]
+    windows = host.reshape(2, 3, 6, 2, 4, 2)
+    for number in range(4):
+        windows[:, :, number, number // 2, :, number % 2] = np.nan
+    x = upload(handle, spec_of(host.shape, dtype, layout), host)
+    for nan, maximum in (("propagate", np.maximum), ("not_propagate", np.fmax)):
+        y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2, mode=mode, nan=nan)).numpy().astype(np.float64)
+        np.testing.assert_array_equal(y, maximum.reduce(maximum.reduce(windows.astype(np.float64), axis=5), axis=3))
+        assert np.isnan(y).sum() == (2 * 3 * 4 * 4 if nan == "propagate" else 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (((3, 2), 2), r"padding=2.*window=\(3, 2\)"), ((2, 2), r"padding=2.*window=2"), ((1, (0, 1)), "padding"),
+        (((3, 2), (1, 1, 1)), "different numbers of spatial axes"), (((3, 2), 1, (1, 1, 1)), "different numbers"),
+        ((0,), "window"), ((-2,), "window"), ((2, -1), "padding"), ((2, 0, 0), "stride"), ((2, 0, (1, -1)), "stride"),
+        ((2.5,), "window"), (("2",), "window"), ((None,), "window"), (((),), "window"), (((1,) * 7,), "window"),
+        ((2, [[1]]), "padding"), ((2**31,), "window"),
+    ],
+)  # fmt: skip
+def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> None:
+    with pytest.raises(dnn.ArgumentError, match=match):
+        dnn.PoolingSpec(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "match"),
+    [
+        (dnn.PoolingSpec((3, 2)), (2, 3, 9), "has 2 spatial axes, the arrays have 1"),
+        (dnn.PoolingSpec((3, 2)), (2, 3, 9, 9, 9), "2 spatial axes.*have 3"),
+        (dnn.PoolingSpec(2), (2, 3), r"\bx\b"),
+        (dnn.PoolingSpec(1), (2, 3, 4, 4, 4, 4), r"\bx\b"),
+        (dnn.PoolingSpec((2, 12), (1, 1)), (2, 3, 9, 9), "axis 3: the window reaches over 12.*only 11"),
+    ],
+)
+def test_images_that_a_pooling_does_not_fit(handle: dnn.Handle, spec: dnn.PoolingSpec, shape: Any, match: str) -> None:
+    for call in (spec.output_spec, lambda x: dnn.pooling_forward(handle, handle.empty(x), spec)):
+        with pytest.raises(dnn.ArgumentError, match=match):
+            call(dnn.TensorSpec(shape))
+
+
+def test_modes_by_name() -> None:
+    assert dnn.PoolingSpec(2).mode is dnn.PoolingMode.MAX
+    assert dnn.PoolingSpec(2).nan is dnn.NanPropagation.PROPAGATE
+    for mode in MODES:
+        for name in (mode, mode.upper(), mode.title(), mode.replace("_", "-")):
+            assert dnn.PoolingSpec(2, mode=name).mode is dnn.PoolingMode[mode.upper()]
+    for option, allowed in (("mode", MODES), ("nan", ("propagate", "not_propagate"))):
+        for wrong in ("mean", 17, None, True, dnn.MathType.FMA):
+            with pytest.raises(dnn.ArgumentError, match=rf"\b{option}=") as refusal:
+                dnn.PoolingSpec(2, **{option: wrong})
+            assert all(name.upper() in str(refusal.value) for name in allowed)
+
+
+def test_a_pooling_spec_is_a_value() -> None:
+    full = dnn.PoolingSpec((3, 2), (1, 0), 2, mode="average_count_exclude_padding", nan="not_propagate")
+    specs = [dnn.PoolingSpec(2), dnn.PoolingSpec(2, stride=1), dnn.PoolingSpec(2, 1), dnn.PoolingSpec((2, 2)), full]
+    specs += [full.replace(mode="max"), full.replace(nan="propagate"), full.replace(stride=(2, 2))]
+    assert len({*specs}) == len(specs)
+    for spec in specs:
+        for again in (
+            pickle.loads(pickle.dumps(spec)), from_plain(json.loads(json.dumps(to_plain(spec)))), spec.replace(),
+            eval(repr(spec), {"PoolingSpec": dnn.PoolingSpec}),
+        ):  # fmt: skip
+            assert again == spec
+            assert hash(again) == hash(spec)
+        with pytest.raises(AttributeError):
+            spec.window = 3
+    assert repr(dnn.PoolingSpec(3, 1, 2)) == "PoolingSpec(window=3, padding=1, stride=2)"
+    assert dnn.PoolingSpec(3) == dnn.PoolingSpec(3, 0, 3)
+    assert dnn.PoolingSpec(3).replace(window=4).stride == 3
+    assert dnn.PoolingSpec(3) != 3
+    assert dnn.PoolingSpec(np.int64(3), stride=np.array([2, 1])).stride == (2, 1)
+    with pytest.raises(dnn.ArgumentError, match="padding"):
+        full.replace(padding=3)

@@ -1,0 +1,195 @@
+"""Softmax against ONNX's reference implementation, PyTorch and finite differences; and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import OPERATION_BOUNDS, assert_near
+
+import cudnnlite as dnn
+
+from .operation_samples import LAYOUTS, spec_of
+from .problems import FLOATS, PATTERN, Array, fill, gap_mask, memory_of, poisoned, random_values, upload
+from .test_bad_input import refuses
+from .test_pooling import onnx_run
+
+ALGORITHMS, SCALES = ("accurate", "fast", "log"), ("channel", "instance")
+SHAPES = {2: (3, 7), 3: (2, 5, 11), 4: (2, 5, 4, 6), 5: (2, 3, 4, 2, 5)}
+SLOPE = 1e-7  # of central differences over 1e-4
+
+
+def host_values(rank: int, dtype: str, seed: int = 0) -> Array:
+    return random_values(np.random.default_rng(seed), SHAPES[rank], dtype)
+
+
+def flat(values: Array, mode: str) -> Array:
+    """Return the values with everything that is summed on axis 1."""
+    return values.reshape(len(values), -1) if mode == "instance" else values
+
+
+def onnx_softmax(x: Array, algorithm: str, mode: str) -> Array:
+    """Run ONNX's Softmax or LogSoftmax in float64."""
+    return onnx_run("LogSoftmax" if algorithm == "log" else "Softmax", flat(x, mode), axis=1).reshape(x.shape)
+
+
+def torch_softmax(x: Array, dy: Array, algorithm: str, mode: str) -> tuple[Array, Array]:
+    """Return PyTorch's (y, dx) in float64."""
+    torch: Any = pytest.importorskip("torch")
+    leaf = torch.tensor(flat(x, mode).astype(np.float64), requires_grad=True)
+    y = (torch.log_softmax if algorithm == "log" else torch.softmax)(leaf, 1)
+    y.backward(torch.tensor(flat(dy, mode).astype(np.float64)))
+    return y.detach().numpy().reshape(x.shape), leaf.grad.numpy().reshape(x.shape)
+
+
+def combinations(rank: int) -> Any:
+    """Yield what cuDNN computes rightly: dtype and layout."""
+    for dtype in FLOATS:
+        for layout in LAYOUTS:
+            if rank > 2 or layout != "last":
+                yield dtype, layout
+
+
+def wrong_in_cudnn(rank: int, dtype: str, layout: str, mode: str) -> bool:
+    return (rank, dtype, layout, mode) == (5, "float64", "last", "channel")
+
+
+by_options = pytest.mark.parametrize(
+    ("algorithm", "mode"), [(algorithm, mode) for algorithm in ALGORITHMS for mode in SCALES]
+)
+
+
+@by_options
+@pytest.mark.parametrize("rank", SHAPES)
+def test_forward_is_what_onnx_says(handle: dnn.Handle, algorithm: str, mode: str, rank: int) -> None:
+    for dtype, layout in combinations(rank):
+        if wrong_in_cudnn(rank, dtype, layout, mode):
+            continue
+        host, spec = host_values(rank, dtype), spec_of(SHAPES[rank], dtype, layout)
+        y = dnn.softmax_forward(
+            handle, upload(handle, spec, host), algorithm=algorithm, mode=mode, out=poisoned(handle, spec)
+        ).numpy()
+        assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
+        values = flat(y.astype(np.float64), mode)
+        sums = (np.exp(values) if algorithm == "log" else values).sum(1)
+        few = OPERATION_BOUNDS[dtype] * np.abs(values).max() * (8 if algorithm == "log" else flat(host, mode).shape[1])
+        np.testing.assert_allclose(sums, 1, rtol=0, atol=few)
+
+
+@by_options
+@pytest.mark.parametrize("rank", SHAPES)
+def test_both_ways_are_what_pytorch_says(handle: dnn.Handle, algorithm: str, mode: str, rank: int) -> None:
+    how = {"algorithm": algorithm, "mode": mode}
+    for dtype, layout in combinations(rank):
+        if wrong_in_cudnn(rank, dtype, layout, mode):
+            continue
+        host, dy_host, spec = (
+            host_values(rank, dtype),
+            host_values(rank, dtype, 1),
+            spec_of(SHAPES[rank], dtype, layout),
+        )
+        expected, gradient = torch_softmax(host, dy_host, algorithm, mode)
+        rounded = upload(handle, spec, expected.astype(host.dtype))
+        dx = dnn.softmax_backward(handle, rounded, upload(handle, spec, dy_host), **how, out=poisoned(handle, spec))
+        y = dnn.softmax_forward(handle, upload(handle, spec, host), **how)
+        assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
+        # from a y that was rounded, whose every value is off by as much
+        sums = np.abs(flat(dy_host.astype(np.float64), mode).sum(1)).max() if algorithm == "log" else 0.0
+        assert_near(
+            dx.numpy(), gradient, 2 * OPERATION_BOUNDS[dtype], max(sums, np.abs(dy_host.astype(np.float64)).max())
+        )
+
+
+@by_options
+@pytest.mark.parametrize("shape", [(1, 6), (1, 3, 4), (1, 3, 2, 3), (1, 2, 3, 2, 2)])
+def test_backward_is_the_slope_of_forward(
+    handle: dnn.Handle, algorithm: str, mode: str, shape: tuple[int, ...]
+) -> None:
+    """Each value of one image is moved up and down, in a batch of as many images."""
+    rng, step, how = np.random.default_rng(2), 1e-4, {"algorithm": algorithm, "mode": mode}
+    x, dy = rng.standard_normal(shape), rng.standard_normal(shape)
+    moves = step * np.eye(x.size).reshape(x.size, *shape[1:])
+    up, down = (dnn.softmax_forward(handle, handle.array(x + sign * moves), **how).numpy() for sign in (1, -1))
+    y = dnn.softmax_forward(handle, handle.array(x), **how)
+    dx = dnn.softmax_backward(handle, y, handle.array(dy), **how).numpy()
+    slope = ((up - down) * dy).reshape(x.size, -1).sum(1) / (2 * step)
+    assert_near(dx, slope.reshape(shape), SLOPE, np.abs(dy).max())
+
+
+@by_options
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_alpha_and_beta(handle: dnn.Handle, algorithm: str, mode: str, layout: str) -> None:
+    how = {"algorithm": algorithm, "mode": mode, "alpha": 3, "beta": -0.5}
+    for dtype in FLOATS:
+        host, old, spec = host_values(4, dtype), host_values(4, dtype, 1), spec_of(SHAPES[4], dtype, layout)
+        out = upload(handle, spec, old)
+        dnn.softmax_forward(handle, upload(handle, spec, host), **how, out=out)
+        expected = 3 * onnx_softmax(host, algorithm, mode) - 0.5 * old.astype(np.float64)
+        assert_near(out.numpy(), expected, 2 * OPERATION_BOUNDS[dtype])
+        assert (memory_of(out)[gap_mask(spec)] == PATTERN).all()
+
+
+@pytest.mark.parametrize("algorithm", ["accurate", "log"])
+@pytest.mark.parametrize("mode", SCALES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_large_values_do_not_overflow(handle: dnn.Handle, algorithm: str, mode: str, dtype: str) -> None:
+    for size in (1000.0, -1000.0):
+        host = (host_values(4, dtype) + size).astype(dtype)
+        y = dnn.softmax_forward(handle, handle.array(host), algorithm=algorithm, mode=mode).numpy()
+        assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
+    # further apart, and ONNX's LogSoftmax takes the logarithm of 0
+    host = np.where(np.arange(240).reshape(SHAPES[4]) % 2, 1000.0, 400.0).astype(dtype)
+    y = dnn.softmax_forward(handle, handle.array(host), algorithm=algorithm, mode=mode).numpy()
+    assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", SCALES)
+def test_layouts_that_differ_are_refused(handle: dnn.Handle, dtype: str, mode: str) -> None:
+    """cuDNN 9.19 computes something else, and calls it a success."""
+    shape = SHAPES[4]
+    forward, backward = partial(dnn.softmax_forward, handle), partial(dnn.softmax_backward, handle)
+    for one, other in itertools.permutations(LAYOUTS, 2):
+        x, dy, out = (handle.empty(spec_of(shape, dtype, layout)) for layout in (one, other, other))
+        fill(out, PATTERN)
+        refuses(dnn.ArgumentError, r"\bout is", partial(forward, x, mode=mode, out=out))
+        refuses(dnn.ArgumentError, r"\bout is", partial(backward, x, x, mode=mode, out=out))
+        refuses(dnn.ArgumentError, r"\bdy is", partial(backward, x, dy, mode=mode))
+        assert (memory_of(out) == PATTERN).all()
+
+
+def test_layouts_that_are_the_same_memory_are_none_that_differ(handle: dnn.Handle) -> None:
+    host = np.random.default_rng(0).standard_normal((2, 7, 1, 1))
+    x, out = handle.array(host), handle.empty(dnn.TensorSpec(host.shape, "float64", "NHWC"))
+    assert_near(dnn.softmax_forward(handle, x, out=out).numpy(), onnx_softmax(host, "accurate", "channel"), 1e-13)
+
+
+def test_float64_in_five_dimensions_with_channels_last_is_refused(handle: dnn.Handle) -> None:
+    """Over the channels, which cuDNN 9.19 computes wrongly; over whole images it does not."""
+    host = host_values(5, "float64")
+    x = handle.array(host, layout="NDHWC")
+    for algorithm in ALGORITHMS:
+        for name, call in (
+            ("x", partial(dnn.softmax_forward, handle, x)),
+            ("y", partial(dnn.softmax_backward, handle, x, x)),
+        ):
+            refuses(dnn.ArgumentError, rf"\b{name} is.*channels must come first", partial(call, algorithm=algorithm))
+        y = dnn.softmax_forward(handle, x, algorithm=algorithm, mode="instance")
+        assert_near(y.numpy(), onnx_softmax(host, algorithm, "instance"), OPERATION_BOUNDS["float64"])
+
+
+def test_options_by_name(handle: dnn.Handle) -> None:
+    host = host_values(4, "float64")
+    x = handle.array(host)
+    expected = onnx_softmax(host, "log", "instance")
+    for algorithm in ("log", "LOG", "Log", dnn.SoftmaxAlgorithm.LOG, 2):
+        for mode in ("instance", "INSTANCE", "Instance", dnn.SoftmaxMode.INSTANCE, 0):
+            assert_near(dnn.softmax_forward(handle, x, algorithm=algorithm, mode=mode).numpy(), expected, 1e-13)
+    assert_near(dnn.softmax_forward(handle, x).numpy(), onnx_softmax(host, "accurate", "channel"), 1e-13)
+    for call in (partial(dnn.softmax_forward, handle, x), partial(dnn.softmax_backward, handle, x, x)):
+        for option, allowed in (("algorithm", "FAST, ACCURATE, LOG"), ("mode", "INSTANCE, CHANNEL")):
+            for wrong in ("exact", 3, None, dnn.PoolingMode.MAX):
+                refuses(dnn.ArgumentError, rf"\b{option}=.*{allowed}", partial(call, **{option: wrong}))
