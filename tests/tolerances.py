@@ -200,4 +200,6 @@ def assert_near(got: Any, expected: Any, bound: float, largest: float = 0.0) -> 
     assert got.shape == expected.shape
     error, size = np.abs(got.astype(np.float64) - expected), max(np.abs(expected).max(), largest)
     worst = np.unravel_index(error.argmax(), error.shape)
-    assert error[worst] <= bound * size, f"at {worst}: {got[worst]} instead of {expected[worst]}; {error[worst] / size:.1e}"
+    assert error[worst] <= bound * size, (
+        f"at {worst}: {got[worst]} instead of {expected[worst]}; {error[worst] / size:.1e}"
+    )

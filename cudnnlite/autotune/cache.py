@@ -170,9 +170,9 @@ class TuningCache:
         if own and os.path.samefile(target.path, self._path):
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
         entries = self.entries(gpu=gpu, cudnn=cudnn, kind=kind)
-        check_place(target.path, to_write=True)
         wanted = {target.file(entry.key.digest) for entry in entries}
         try:
+            check_place(target.path, to_write=True)
             target.path.mkdir(parents=True, exist_ok=True)
             for entry in entries:
                 target.write(entry)
@@ -240,10 +240,10 @@ class TuningCache:
             except OSError as error:
                 if or_raise:
                     raise TuningCacheError(f"{self._path}: {error.strerror}") from error
-                self._kept.update((entry.key.text, entry) for entry in entries)
+                self._kept[entry.key.text] = entry
                 why = f"{error.strerror}; what is tuned is kept in this process's memory only"
                 self._folder.tell(self._folder.path, f"{self._path}: {why}")
-                return
+                continue  # another entry may fare better
             self._remember(entry)
             if self._kept.get(entry.key.text) is entry:
                 self._kept.pop(entry.key.text, None)

@@ -231,6 +231,11 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
         saved = os.fspath(problems).endswith(".json")
         problems = ProblemList.load(problems) if saved else problems_from_onnx(problems)
     skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
+    if isinstance(problems, ProblemList):  # a program poses others too; who names a problem by itself is told
+        others = [one for one in problems if not isinstance(one.problem, tuple(SEARCHES))]
+        problems = [one for one in problems if one not in others]
+        why = "cuDNN has no choice of algorithms for it"
+        skipped += tuple(SkippedNode(", ".join(one.names) or one.problem.kind, one.problem.kind, why) for one in others)
     try:
         given = tuple(problems)
     except TypeError:

@@ -30,11 +30,11 @@ class EntryFolder:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
-        self._told: set[Path] = set()
+        self._told: set[object] = set()
 
     def look(self) -> None:
         """Say now what is wrong with the place, not in the middle of the work."""
-        old = self.path.with_name(f"{self.path.name}.sqlite")  # beside the new default
+        old = self.path.parent / f"{self.path.name}.sqlite"  # beside the new default
         if why := why_unfit(self.path):
             self.tell(
                 self.path, f"{self.path} {why}. Tune again, with the path of a folder: until then memory has to do"
@@ -65,7 +65,7 @@ class EntryFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            self.tell(self.path, f"{file}: {error.strerror}; the cache cannot be read")
+            self.tell((self.path, "read"), f"{file}: {error.strerror}; the cache cannot be read")
             return None
         try:
             return entry_from_json(data, file.stem)
@@ -94,11 +94,12 @@ class EntryFolder:
             with suppress(OSError):
                 draft.unlink()
             raise
-        folder = os.open(self.path, os.O_RDONLY)  # the new name survives a power failure too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with suppress(OSError):  # so that the new name survives a power failure too, where folders can be flushed
+            folder = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def sweep(self) -> None:
         """Remove what processes left that died while they wrote."""
@@ -107,7 +108,7 @@ class EntryFolder:
                 if time.time() - draft.stat().st_mtime > 3600:  # nobody is at it
                     draft.unlink()
 
-    def tell(self, about: Path, message: str) -> None:
+    def tell(self, about: object, message: str) -> None:
         """Warn, the first time that it is about this."""
         if about not in self._told:
             self._told.add(about)

@@ -168,7 +168,12 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
         )
     if damaged := number - kinds.total() + len(list(path.glob("*.damaged"))):
         text = f"{damaged} of the files in {path} cannot be read"
-        yield Finding("cache.entries", WARNING, text, "remove them, and tune again: cudnnlite autotune")
+        yield Finding(
+            "cache.entries",
+            WARNING,
+            text,
+            "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune",
+        )
     names = {(name, driver) for name, _, driver, _ in devices}
     used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
     if kinds and cudnn and not used:

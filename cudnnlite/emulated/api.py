@@ -75,10 +75,9 @@ class EmulatedApi(CudnnApi):
         print a traceback and go on with a status that nobody wrote; `partial`, which is C, runs no bytecode, so that there is
         no place in a callback where a handler could run.
         """
-        callback = self._callbacks.get(record.name)
-        if callback is None:
-            prototype = ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)
-            callback = self._callbacks[record.name] = prototype(partial(partial, self._enter, record))
+        prototype = ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)
+        # of two threads that bind at once, both take the first one's, which the table keeps alive
+        callback = self._callbacks.setdefault(record.name, prototype(partial(partial, self._enter, record)))
         # without argument types of its own, as the pointers of a library are: what comes is converted
         return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 

@@ -81,7 +81,7 @@ class _Call(Call):
         workspace = self.given["workSpace"] or 0
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
-        images, filters, target = (self.view(name) for name in ("x", "w", "y"))
+        images, filters, target = self.views().values()
         scratch = self.api.memory.view(workspace, needed)
         matrix = read_values(filters, self.w).astype(self.compute, copy=False)
         tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)

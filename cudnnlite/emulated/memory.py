@@ -84,32 +84,48 @@ class EmulatedMemory:
             block = raw[offset : offset + nbytes]
             address = block.ctypes.data
             buffer = EmulatedBuffer(self, address, nbytes)
-            self._owners[address] = _Owner(buffer, self._dropped.append)
-            self._owners[address].address = address
-            self._blocks[address] = block
-            self._used += nbytes
-            bisect.insort(self._addresses, address)
+            owner = _Owner(buffer, self._dropped.append)
+            owner.address = address
+            try:
+                self._owners[address], self._blocks[address] = owner, block
+                self._used += nbytes
+                bisect.insort(self._addresses, address)
+            except BaseException:  # a signal handler's
+                self._repair()
+                raise
             self.peak = max(self.peak, self._used)
             return buffer
 
     def free(self, address: int) -> None:
         """Fill the allocation at `address` with garbage and forget it."""
         with self._lock:
-            del self._owners[address]
-            self._addresses.remove(address)
-            block = self._blocks.pop(address)
-            self._used -= block.nbytes
+            try:
+                block = self._blocks.pop(address)
+                self._owners.pop(address, None)
+                self._addresses.remove(address)
+                self._used -= block.nbytes
+            except BaseException:
+                self._repair()
+                raise
             block[:] = POISON_FREED
             self._quarantine.append(block)
             self._quarantined += block.nbytes
             while self._quarantined > _QUARANTINE:
                 self._quarantined -= self._quarantine.popleft().nbytes
 
+    def _repair(self) -> None:
+        """Bring the books in order after an interrupt between two of them; the blocks are what there is."""
+        self._addresses[:] = sorted(self._blocks)
+        self._used = sum(block.nbytes for block in self._blocks.values())
+
     def _free_dropped(self) -> None:
         while self._dropped:
             with self._lock:
                 if self._dropped:
-                    self.free(self._dropped.popleft().address)
+                    owner = self._dropped[0]
+                    if self._owners.get(owner.address) is owner and owner.address in self._blocks:
+                        self.free(owner.address)
+                    self._dropped.popleft()
 
     def contains(self, address: int, nbytes: int) -> bool:
         """Tell whether the range lies inside one live allocation."""

@@ -21,7 +21,6 @@ def _windows(values: Array, pooling: PoolingSpec, fill: float) -> tuple[Array, A
 
 
 def _counts(x: Array, pooling: PoolingSpec) -> Array:
-    """Return by how many values each window's sum is divided."""
     fill = pooling.mode == PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING
     return np.asarray(_windows(np.ones_like(x), pooling, fill)[1].sum(tuple(range(2 - x.ndim, 0))))
 
@@ -37,8 +36,9 @@ def forward(x: Array, pooling: PoolingSpec) -> Array:
 
 
 def _mixed(specs: Any, options: Any) -> str:
-    several = len({spec.layout for spec in specs.values()}) > 1
-    return "maxima of operands in several layouts" if several and options["pooling"].mode in _MAXIMA else ""
+    layouts = [spec.layout for spec in specs.values()]
+    alike = any(all(s.layout == name or s.fits(name) for s in specs.values()) for name in layouts)
+    return "" if alike or options["pooling"].mode not in _MAXIMA else "maxima of operands in several layouts"
 
 
 @computes("pooling_backward", "cudnnPoolingBackward", refuse=_mixed)
@@ -46,9 +46,10 @@ def backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
     """Return the gradient of x: of equal maxima the first has it."""
     padded, target = _windows(np.zeros_like(x), pooling, 0)
     window, padding, _ = pooling.steps(x.ndim - 2)
-    first = _windows(x, pooling, -np.inf)[1].reshape(*y.shape, -1).argmax(-1) if pooling.mode in _MAXIMA else None
+    numbers = x if pooling.nan == NanPropagation.PROPAGATE else np.where(np.isnan(x), -np.inf, x)
+    first = _windows(numbers, pooling, -np.inf)[1].reshape(*y.shape, -1).argmax(-1) if pooling.mode in _MAXIMA else None
     share = dy if first is not None else dy / _counts(x, pooling)
     for number, tap in enumerate(np.ndindex(*window)):
         target[(slice(None),) * x.ndim + tap] += share if first is None else share * (first == number)
-    inside: Any = (..., *(slice(p, p + size) for p, size in zip(padding, x.shape[2:], strict=True)))
-    return np.asarray(padded[inside])
+    image: Any = (..., *(slice(p, p + size) for p, size in zip(padding, x.shape[2:], strict=True)))
+    return np.asarray(padded[image])

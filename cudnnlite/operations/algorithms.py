@@ -40,6 +40,10 @@ def _algorithms(operation: Operation) -> Algorithms:
     return operation.algorithms
 
 
+def _descriptor(described: Described) -> Any:
+    return described.descriptors[_algorithms(described.problem.operation).option]
+
+
 def choose(described: Described, algorithm: Any, limit: int | None) -> AlgorithmResult:
     """Return what a plan runs with: what was asked for, or the heuristic's first choice within the limit."""
     math_type = described.problem.math_type
@@ -50,17 +54,19 @@ def choose(described: Described, algorithm: Any, limit: int | None) -> Algorithm
     else:
         choice = AlgorithmResult(algorithm, math_type)
     if math_type == MathType.FMA != choice.math_type:
+        option = _algorithms(described.problem.operation).option
         raise ArgumentError(
-            f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
+            f"algorithm was found with math type {choice.math_type}; {option} asks for FMA, true float32, which that would undo"
         )
     return choice
 
 
 def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResult:
     problem = described.problem
-    if problem.math_type == MathType.DEFAULT and problem.x.dtype in (DataType.HALF, DataType.BFLOAT16):
+    narrow = problem.values[problem.operation.reads[0]].dtype in (DataType.HALF, DataType.BFLOAT16)
+    if problem.math_type == MathType.DEFAULT and narrow:
         # with DEFAULT math cuDNN multiplies float16 and bfloat16 without tensor cores, on an H200 in ten times the time
-        described.descriptors["conv"].set_math_type(MathType.TENSOR_OP)
+        _descriptor(described).set_math_type(MathType.TENSOR_OP)
     table = rank(described)
     if not any(row.ok for row in table):
         function = _algorithms(problem.operation).heuristic
@@ -87,7 +93,7 @@ def workspace_of(described: Described, algorithm: Any) -> int:
 def prepare(described: Described, choice: AlgorithmResult) -> tuple[PreparedCall, int]:
     """Return the call of a choice, addresses missing, and the bytes of workspace that it needs."""
     # a result is applied as one: its math type first, then the workspace is asked again
-    described.descriptors["conv"].set_math_type(choice.math_type)
+    _descriptor(described).set_math_type(choice.math_type)
     size = workspace_of(described, choice.algorithm)
     return described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
 

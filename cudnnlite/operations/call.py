@@ -12,7 +12,7 @@ from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
-from cudnnlite.operations.problem import Problem, make_problem, real_number
+from cudnnlite.operations.problem import Problem, make_problem, parse_option, real_number
 from cudnnlite.specs import FilterSpec
 
 
@@ -74,15 +74,20 @@ def call(
         workspace_limit = workspace.nbytes  # the caller's buffer is all there is
     limit = handle.workspace.limit_for(workspace_limit)
     # as plain values, so that what is equal finds the same plan
+    for option, kind in zip(options, operation.options.values()):  # noqa: B905
+        if type(option) is not kind:
+            named = zip(options, operation.options.items(), strict=True)
+            options = [parse_option(value, name, kind) for value, (name, kind) in named]
+            break
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     if algorithm is not None:
         algorithm = parse_algorithm(operation, algorithm)
     elif handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
         posed = (operation, *specs, *options, y_spec, alpha, beta)
-        named = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
+        arrays = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
         algorithm = tuned_choice(
-            handle, posed, lambda: problem_of(operation, given, options, y, alpha, beta), limit, **named
+            handle, posed, lambda: problem_of(operation, given, options, y, alpha, beta), limit, **arrays
         )
 
     def make() -> Any:

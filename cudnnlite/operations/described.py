@@ -52,7 +52,7 @@ class Described:
             check_describable(spec, "out" if name in operation.writes else name)
         described = specs | {name: value for name, value in problem.options.items() if isinstance(value, FrozenSpec)}
         self.descriptors = {
-            name: stack.enter_context(DESCRIPTORS[type(spec)].describing(spec, rank))
+            name: stack.enter_context(_descriptor_of(type(spec)).describing(spec, rank))
             for name, spec in described.items()
         }
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
@@ -77,6 +77,11 @@ class Described:
         """Return the operation's call, addresses missing."""
         function = self.problem.operation.function
         return self.handle.api.prepare(function, *self._arguments(function, given))
+
+
+def _descriptor_of(kind: type) -> Any:
+    """Return the class of descriptors of a spec's class, which may be derived from one of ours."""
+    return next(DESCRIPTORS[base] for base in kind.__mro__ if base in DESCRIPTORS)
 
 
 def involve(error: CudnnError, problem: Problem) -> CudnnError:

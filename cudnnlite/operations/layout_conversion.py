@@ -123,7 +123,7 @@ class ConvertedConvolution:
             raise
 
 
-TRANSFORM = Operation("transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x)
+TRANSFORM = Operation("transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x, internal=True)
 
 
 class _Conversion:

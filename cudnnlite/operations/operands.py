@@ -1,4 +1,4 @@
-"""What every operation does with its arguments: view foreign arrays, check outputs, hold host scalars."""
+"""What every operation does with its arguments: view foreign arrays, check outputs."""
 
 from __future__ import annotations
 

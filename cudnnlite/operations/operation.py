@@ -31,6 +31,8 @@ class Algorithms:
         The C structure that a search fills.
     count, heuristic, find, workspace : str
         C functions: how many results there may be, the ranking without a run, the search, the size of the workspace.
+    option : str
+        The option whose descriptor has the math type.
     """
 
     kind: Any
@@ -39,6 +41,7 @@ class Algorithms:
     heuristic: str
     find: str
     workspace: str
+    option: str = "conv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,8 @@ class Operation:
         (problem) -> what is known of a refusal, for its message.
     words : callable, optional
         (problem) -> it in a few words, for tables.
+    internal : bool
+        Part of other operations only: no problem that users pose, or files hold.
     """
 
     name: str
@@ -92,8 +97,11 @@ class Operation:
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
     hint: Callable[[Any], str] = lambda problem: ""
     words: Callable[[Any], str] = str
+    internal: bool = False
 
     def __post_init__(self) -> None:
+        if self.name in OPERATIONS:
+            raise ValueError(f"there is an operation {self.name} already")
         OPERATIONS[self.name] = self
 
     def __repr__(self) -> str:

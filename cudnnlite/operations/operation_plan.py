@@ -105,7 +105,9 @@ class OperationPlan(Plan):
             )
         self.choice = choice
 
-    def __init_subclass__(cls, operation: Operation) -> None:
+    def __init_subclass__(cls, operation: Operation | None = None) -> None:
+        if operation is None:
+            return
         function = unrolled(operation)
         function.__doc__ = OperationPlan.__call__.__doc__
         cls.__call__ = function  # type: ignore[method-assign]

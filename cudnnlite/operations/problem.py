@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cudnnlite.enums import MathType, parse_enum
@@ -53,7 +54,7 @@ class Problem:
         specs = {name: values[name] for name in operation.reads}
         for name, spec in specs.items():
             _check_type(spec, name, FilterSpec if name in operation.filters else TensorSpec)
-        options = {name: _parse(values[name], name, kind) for name, kind in operation.options.items()}
+        options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
         expected = operation.infer(**specs, **options) if operation.writes else None
         found = dict(operation.complete(specs, options))
         if expected is not None:
@@ -70,7 +71,7 @@ class Problem:
         self._thaw(operation, {name: everything[name] for name in operation.fields})
 
     def _thaw(self, operation: Operation, values: Mapping[str, Any]) -> None:
-        vars(self).update(values, operation=operation, values=values, kind=operation.name)
+        vars(self).update(values, operation=operation, values=MappingProxyType(dict(values)), kind=operation.name)
         vars(self)["_hash"] = hash((operation.name, *values.values()))
 
     @property
@@ -99,7 +100,8 @@ class Problem:
 
     def replace(self, **changes: Any) -> Any:
         """Return a problem with some fields changed."""
-        return make_problem(self.operation, {**self.values, **changes})
+        values = {**self.values, **changes}
+        return Problem(self.operation, **values) if type(self) is Problem else type(self)(**values)
 
     def __getattr__(self, name: str) -> Any:  # for type checkers; the values are attributes
         raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
@@ -143,7 +145,7 @@ def _thawed(kind: type[Problem], operation: Operation, values: Mapping[str, Any]
     return problem
 
 
-def _parse(value: Any, argument: str, kind: Any) -> Any:
+def parse_option(value: Any, argument: str, kind: Any) -> Any:
     """Return an option, an enum's by its name too; ArgumentError if it is none."""
     if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
         return value
@@ -183,9 +185,10 @@ def problem_from_plain(plain: Any) -> Problem:
         It is no problem, lacks a field, or has one that is not allowed.
     """
     name = plain.get("kind") if isinstance(plain, Mapping) else None
-    operation = OPERATIONS.get(name) if isinstance(name, str) else None
+    kinds = {name: operation for name, operation in OPERATIONS.items() if not operation.internal}
+    operation = kinds.get(name) if isinstance(name, str) else None
     if operation is None:
-        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}")
+        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*kinds]}")
     values = {
         name: from_plain(value, name) if isinstance(value, Mapping) else value
         for name, value in plain.items()

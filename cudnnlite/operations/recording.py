@@ -1,9 +1,9 @@
 """`record_problems`: which problems a program poses while it runs.
 
-An operation tests `active` and builds its problem only where that is true, so that nothing is paid while nobody records:
+A plan tests `active` and records its problem only where that is true, so that nothing is paid while nobody records:
 
     if recording.active:
-        recording.record(ConvolutionForwardProblem(...))
+        recording.record(self.problem)
 """
 
 from __future__ import annotations

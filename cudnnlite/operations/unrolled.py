@@ -46,6 +46,7 @@ def __call__(self, {reads}, *, out=None, workspace=None):
     elif scratch:
         scratch = self._handle.workspace.reserve(scratch, stream, limit=self._limit)
     if moved or scratch != self._scratch:
+        self._pointers = ()  # an interrupt in the next line must not leave addresses that nobody knows of
         prepared.replace({by_address}{scratch})
         self._pointers, self._scratch = pointers, scratch
     crossed = None

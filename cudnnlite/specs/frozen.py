@@ -26,7 +26,8 @@ class FrozenSpec:
     _key: tuple[Any, ...]
 
     def __init_subclass__(cls) -> None:
-        SPECS[cls.__name__] = cls
+        if "__init__" in vars(cls):  # not what only gathers what others share
+            SPECS.setdefault(cls.__name__, cls)
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""

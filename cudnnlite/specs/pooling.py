@@ -16,7 +16,7 @@ class PoolingSpec(SpatialSpec):
     ----------
     window, padding, stride : int or iterable of int
         One number for every spatial axis, or one for each.  Padding is on both sides, smaller than the window, and never a
-        maximum.  The stride is the window's size if not given.
+        maximum.  The stride is the window's size if not given (once: `replace` keeps it).
     mode : PoolingMode or str
         "max", "max_deterministic", "average_count_include_padding" or "average_count_exclude_padding".
     nan : NanPropagation or str

@@ -86,6 +86,18 @@ CALLS: dict[str, Callable] = {
 }
 
 
+@pytest.fixture
+def _no_callbacks():
+    """Take callbacks of the garbage collector away: Hypothesis has one in Python, which would lose what is raised in it."""
+    gc.collect()  # what earlier tests left may have such callbacks too
+    gc.freeze()
+    before = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = before
+
+
+@pytest.mark.usefixtures("_no_callbacks")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # an object whose constructor was interrupted is collected
 @pytest.mark.timeout(3600, method="thread")  # SIGALRM is ours
 @pytest.mark.parametrize("call", CALLS)

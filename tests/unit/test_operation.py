@@ -156,6 +156,7 @@ def test_a_gradient_is_derived_from_the_forward_operation():
 def test_a_gradient_of_an_operation_of_ones_own(monkeypatch):
     for name in ("half_forward", "half_backward"):
         monkeypatch.setitem(OPERATIONS, name, None)  # which takes it out again
+        del OPERATIONS[name]
     forward = Operation("half_forward", "cudnnPoolingForward", ("x",), ("y",), lambda x: x.packed((1, 2, 3)))
     backward = gradient_of(forward, "cudnnPoolingBackward", ("dy", "x"))
     assert OPERATIONS["half_backward"] is backward

@@ -135,6 +135,7 @@ class RNNPlan(Plan):
         assert self._forward is not None
         if pointers != self._pointers or y.readonly or hy.readonly or (cy is not None and cy.readonly):
             _check_outputs(inputs, outputs)
+            self._pointers = {}  # an interrupt in the next line must not leave addresses that nobody knows of
             self._forward.replace(**pointers)
             self._pointers = pointers
         if space is not None:
