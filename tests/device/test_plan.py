@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite._raw.calls import PreparedCall
 
 from .problems import PATTERN, Problem, fill, memory_of, poisoned, upload, with_gaps
 
@@ -205,3 +206,26 @@ def test_a_call_is_one_c_call(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatc
     calls.clear()
     dnn.convolution_forward(handle, problem.x, problem.w, dnn.ConvolutionSpec(padding=1))
     assert calls == ["cudnnConvolutionForward"]
+
+
+def test_an_interrupt_while_addresses_change_leaves_none_behind(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call with the operands of before writes to its own output."""
+    x, w = handle.array(np.ones((1, 2, 5, 5), np.float32)), handle.array(np.ones((3, 2, 3, 3), np.float32))
+    ours, theirs = handle.empty((1, 3, 3, 3)), handle.array(np.full((1, 3, 3, 3), 7, np.float32))
+    real = PreparedCall.replace
+
+    def interrupted(call: PreparedCall, **addresses: Any) -> None:
+        real(call, **addresses)
+        raise KeyboardInterrupt
+
+    with dnn.plan_convolution_forward(handle, x, w, algorithm="implicit_gemm") as plan:
+        plan(x, w, out=ours)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(PreparedCall, "replace", interrupted)
+            plan(x, w, out=theirs)
+        fill(ours, 0)
+        plan(x, w, out=ours)
+    assert (ours.numpy() == 18).all()
+    assert (theirs.numpy() == 7).all()

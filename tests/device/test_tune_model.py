@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from unit.harness import run_python
 
@@ -198,3 +199,17 @@ def test_a_model_under_one_workspace(handle: dnn.Handle) -> None:
         spent = sum(tuned.count * row.time_ms for tuned, row in zip(tuning.tunings, choices, strict=True))
         assert spent == pytest.approx(total)
     assert tuning.pareto()[-1][1] == pytest.approx(tuning.total_ms)
+
+
+def test_a_recorded_program_poses_other_problems_too(path: Path) -> None:
+    """They are named as skipped; whoever asks for one of them by itself is told."""
+    with dnn.Handle(device="emulated") as handle, dnn.record_problems() as problems:
+        x, w = handle.array(np.ones((1, 2, 4, 4), np.float32)), handle.array(np.ones((2, 2, 1, 1), np.float32))
+        dnn.softmax_forward(handle, dnn.convolution_forward(handle, x, w))
+        tuning = dnn.tune_model(problems, cache=path, device=handle)
+    assert [tuned.problem.kind for tuned in tuning.tunings] == ["convolution_forward"]
+    assert [(node.what, node.why) for node in tuning.skipped] == [
+        ("softmax_forward", "cuDNN has no choice of algorithms for it")
+    ]
+    with pytest.raises(dnn.ArgumentError, match="cannot be tuned"):
+        dnn.tune_model([problems[1].problem], cache=path, device="emulated")
