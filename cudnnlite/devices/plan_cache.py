@@ -33,15 +33,15 @@ class PlanCache:
         # not a WeakSet, whose callback is Python, which would lose what a signal handler raises in it
         self._dependents.add(weakref.ref(plan, self._dependents.discard))
 
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the plan for `key`, made if it is not there."""
+    def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the plan for `key`, made by ``make(*arguments)`` if it is not there."""
         try:
             plan = self._cached.get(key)
         except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
-            make().close()
+            make(*arguments).close()
             raise
         if plan is None:
-            plan = make()
+            plan = make(*arguments)
             self.keep(key, plan)
         else:
             self._cached.move_to_end(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
@@ -86,16 +87,20 @@ def call(
     elif handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
         posed = (operation, *specs, *options, y_spec, alpha, beta)
         arrays = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
-        algorithm = tuned_choice(
-            handle, posed, lambda: problem_of(operation, given, options, y, alpha, beta), limit, **arrays
-        )
-
-    def make() -> Any:
-        problem = problem_of(operation, given, options, y, alpha, beta)
-        return plan_class(operation)(handle, problem, algorithm, limit)
-
-    plan = handle.plans.get((operation, *specs, *options, y_spec, alpha, beta, algorithm, limit), make)
+        problem = partial(problem_of, operation, given, options, y, alpha, beta)
+        algorithm = tuned_choice(handle, posed, problem, limit, **arrays)
+    key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit)
+    # not by a closure: its cells would make each call slower
+    plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit)
     return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]
+
+
+def _make(
+    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], out: Any, alpha: float,
+    beta: float, algorithm: Any, limit: int | None,
+) -> Any:  # fmt: skip
+    problem = problem_of(operation, operands, options, out, alpha, beta)
+    return plan_class(operation)(handle, problem, algorithm, limit)
 
 
 def problem_of(
