@@ -21,7 +21,7 @@ class TuningCache:
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
     A file is named by the hash of its key, which is readable in it.  Files may be copied from cache to cache, and removed.  A
-    damaged one is set aside with a warning: it is renamed to *.damaged.  Where the folder cannot be written (a full disk,
+    damaged one is set aside with a warning: renamed to end in `.damaged`.  Where the folder cannot be written (a full disk,
     no permission) the entries are kept in this process's memory, with one warning, and written as soon as that works.  What
     this object has seen it does not look up again: it does not notice that another process replaced or removed it.
 
