@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ClosedError
-
-PlanT = TypeVar("PlanT", bound="Plan")
 
 
 class Plan(Closable):
@@ -55,9 +52,3 @@ class Plan(Closable):
 
     def __repr__(self) -> str:
         return f"<{'closed ' if self._closed else ''}{self._description}>"
-
-
-def cached_plan(handle: Handle, key: Hashable, make: Callable[[], PlanT]) -> PlanT:
-    """Return the handle's plan for `key`, made if it is not there."""
-    plan: PlanT = handle.plans.get(key, make)
-    return plan

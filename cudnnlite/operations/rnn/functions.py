@@ -11,7 +11,6 @@ from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
-from cudnnlite.operations.plan import cached_plan
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
@@ -215,7 +214,7 @@ def rnn_forward(
     lengths = None if lengths is None else data.lengths
     arguments = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
     try:
-        plan = cached_plan(handle, request, lambda: RNNPlan(handle, request))
+        plan = handle.plans.get(request, RNNPlan, handle, request)
         return plan(weights, x, hx, cx, **arguments)
     except (NotSupportedError, WorkspaceLimitError):
         if not request.guessed or request.choice.algorithm == RNNAlgo.STANDARD:
@@ -344,4 +343,4 @@ def _tuned(
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
     use(handle)
     request = check_reserve(handle, reserve).call.plan
-    return cached_plan(handle, request, lambda: RNNPlan(handle, request))
+    return handle.plans.get(request, RNNPlan, handle, request)  # type: ignore[no-any-return]
