@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import record_support
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
@@ -31,25 +32,12 @@ MODES = ("MAX", "MAX_DETERMINISTIC", "AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_C
 
 def spec_of(shape, dtype, layout):
     """Return a TensorSpec; 'strided' has gaps on every axis."""
-    if layout == "last":
-        return dnn.TensorSpec(shape, dtype, LAST.get(len(shape)))
-    if layout == "first":
-        return dnn.TensorSpec(shape, dtype)
-    strides, step = [], 2
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size + 1
-    return dnn.TensorSpec(shape, dtype, strides=reversed(strides))
+    return record_support.spec_of(shape, dtype, {"first": None, "last": LAST.get(len(shape))}.get(layout, layout))
 
 
 def upload(handle, values, spec):
-    """Return a device array of that spec with those values."""
-    array = handle.empty(spec)
-    host = np.zeros(array.nbytes // array.dtype.itemsize, array.dtype)
-    view = np.lib.stride_tricks.as_strided(host, spec.shape, [s * array.dtype.itemsize for s in spec.strides])
-    view[...] = values
-    handle.device.copy_in(array.ptr, host.view(np.uint8), handle.stream)
-    return array
+    """Return a device array of that spec with those values, converted."""
+    return record_support.upload(handle, spec, values.astype(dnn.dtypes.numpy_dtype(spec.dtype)))
 
 
 def combinations():
