@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cudnnlite._raw.calls import Call, CFunction, PreparedCall
-from cudnnlite._raw.check import make_errcheck, read_last_error
+from cudnnlite._raw.calls import CFunction, PreparedCall
+from cudnnlite._raw.check import make_check, read_last_error
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.record import Function
@@ -81,17 +81,11 @@ class CudnnApi(_Base):
             raise AttributeError(f"cuDNN has no function {name}{hint}") from None
 
     def _bind(self, record: Function) -> CFunction:
-        return CFunction(self._checked(record), record)
-
-    def _checked(self, record: Function) -> Call:
-        """Return what takes converted arguments, calls C and checks the status."""
-        function = self._pointer(record)
-        if record.returns_status:
-            function.errcheck = make_errcheck(record.name, self.last_error, self._memory)
-        return function  # type: ignore[no-any-return]
+        check = make_check(record.name, self.last_error, self._memory) if record.returns_status else None
+        return CFunction(self._pointer(record), record, check)
 
     def _pointer(self, record: Function) -> Any:
-        """Return an unchecked function pointer of its own (each table has its own `errcheck`)."""
+        """Return what takes converted arguments, calls C, and returns what C does."""
         try:
             function = self.library.cdll[record.name]
         except AttributeError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 from cudnnlite import errors
 from cudnnlite._raw.enums import Status
@@ -62,20 +61,19 @@ def status_error(
     return kind(function, known, detail, notes=notes)
 
 
-def make_errcheck(
+def make_check(
     function: str, last_error: Callable[[], str], memory: Callable[[], tuple[int, int]] | None
-) -> Callable[[int, Any, Any], None]:
-    """Return the `errcheck` that ctypes runs after each call of `function`.
+) -> Callable[[int], None]:
+    """Return what turns a status of `function` that is not success into its exception.
 
     The last-error string is per thread, cleared by reading and *not* cleared by a later success: it is read once, and only
     after a failure.
     """
 
-    def errcheck(status: int, _pointer: Any, _arguments: Any) -> None:
-        if status:
-            raise status_error(function, status, last_error(), memory)
+    def check(status: int) -> None:
+        raise status_error(function, status, last_error(), memory)
 
-    return errcheck
+    return check
 
 
 def read_last_error(pointer: Callable[..., None]) -> str:

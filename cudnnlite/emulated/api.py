@@ -44,11 +44,11 @@ class EmulatedApi(CudnnApi):
         # ctypes needs these alive as long as they may be called
         self._callbacks: dict[str, Any] = {}
 
-    def _checked(self, record: Function) -> Call:
+    def _pointer(self, record: Function) -> Any:
         implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None and not record.needs_device:
-            return super()._checked(record)
-        self.real._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
+            return super()._pointer(record)
+        super()._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
         marshal = self._marshal(record)
 
         def call(*arguments: Any) -> None:

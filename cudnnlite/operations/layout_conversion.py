@@ -55,6 +55,7 @@ class ConvertedConvolution:
     """
 
     arguments: tuple[()] = ()
+    check = None  # each of its calls does that
 
     def __init__(
         self, handle: Handle, problem: Problem, choice: AlgorithmResult, layout: str, stack: ExitStack
@@ -117,7 +118,7 @@ class ConvertedConvolution:
         """Enqueue all of it."""
         try:
             for call in self._calls:
-                call.function(*call.arguments)
+                call()
         except CudnnError as error:
             error.involving(layout=self._layout)
             raise

@@ -29,8 +29,12 @@ class Prepared(Protocol):
     """What a plan runs, as ``prepared.function(*prepared.arguments)``: one C call, or several as one."""
 
     @property
-    def function(self) -> Callable[..., None]:
-        """What is called."""
+    def function(self) -> Callable[..., int | None]:
+        """What is called; it returns a status, 0 or None for success."""
+
+    @property
+    def check(self) -> Callable[[int], None] | None:
+        """What raises the error of a status; None where `function` itself does."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:

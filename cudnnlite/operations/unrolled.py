@@ -53,7 +53,9 @@ def __call__(self, {reads}, *, out=None, workspace=None):
     if {elsewhere}:
         crossed = wait_for_streams(stream, {all})
     try:
-        prepared.function(*prepared.arguments)
+        status = prepared.function(*prepared.arguments)
+        if status:
+            prepared.check(status)
     except CudnnError as error:
         involve(error, self.problem)
         raise

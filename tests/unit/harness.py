@@ -42,17 +42,19 @@ class Ledger:
     def disarm(self):
         self._fail_at = self._fail_name = None
 
-    def wrap(self, record, checked, memory):
+    def wrap(self, record, function, memory):
         def call(*arguments):
             self.started.append(record.name)
             if len(self.started) == self._fail_at or record.name == self._fail_name:
                 self.failed = record.name
                 self.disarm()
                 raise status_error(record.name, int(self._status), "", memory)
-            checked(*arguments)
+            if status := function(*arguments):
+                return status
             self.finished.append(record.name)
             if made := _MAKES.fullmatch(record.name):
                 self.live[made[2] or "Handle"] += 1 if made[1] == "Create" else -1
+            return 0
 
         return call
 
@@ -64,9 +66,9 @@ class Ledger:
 class _Instrumented:
     ledger: Ledger
 
-    def _checked(self, record):
-        checked = super()._checked(record)
-        return self.ledger.wrap(record, checked, self._memory) if record.returns_status else checked
+    def _pointer(self, record):
+        function = super()._pointer(record)
+        return self.ledger.wrap(record, function, self._memory) if record.returns_status else function
 
 
 class InstrumentedApi(_Instrumented, CudnnApi):

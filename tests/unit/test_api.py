@@ -101,7 +101,7 @@ def test_bound_functions_know_their_record_and_check_their_status(api):
         function = getattr(api, name)
         assert function.record is record
         assert function.call.restype is record.restype, name
-        assert (getattr(function.call, "errcheck", None) is not None) == record.returns_status, name
+        assert (function.check is not None) == record.returns_status, name
         assert repr(function) == f"<{name}({', '.join(record.argnames)})>"
 
 

@@ -9,7 +9,9 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite import Status, errors
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite._raw.check import make_errcheck, read_last_error, status_error
+from cudnnlite._raw.calls import CFunction
+from cudnnlite._raw.check import make_check, read_last_error, status_error
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import load_library
 
 MIB = 1 << 20
@@ -158,11 +160,13 @@ def test_memory_that_cannot_be_asked_is_said_so():
 
 def test_the_last_error_is_read_once_and_only_after_a_failure():
     reads = []
-    check = make_errcheck("f", lambda: reads.append(1) or "text", None)
-    assert check(0, None, ()) is None
+    check = make_check("cudnnSetStream", lambda: reads.append(1) or "text", None)
+    statuses = [0, 2000]
+    function = CFunction(lambda *_: statuses.pop(0), FUNCTIONS["cudnnSetStream"], check)
+    assert function(None, None) is None
     assert reads == []
     with pytest.raises(errors.BadParamError, match="text"):
-        check(2000, None, ())
+        function(None, None)
     assert reads == [1]
 
 

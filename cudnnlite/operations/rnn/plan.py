@@ -140,7 +140,7 @@ class RNNPlan(Plan):
             self._pointers = pointers
         if space is not None:
             space.begin()
-        self._call(self._forward.function, self._forward.arguments, [*inputs.values(), *outputs.values()])
+        self._call(self._forward, (), [*inputs.values(), *outputs.values()])
         assert problem.data is not None
         if recording.active:
             recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
