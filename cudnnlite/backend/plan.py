@@ -6,7 +6,8 @@ import ctypes
 from contextlib import ExitStack
 from typing import Any
 
-from cudnnlite._raw.types import cudnnBackendDescriptor_t
+from cudnnlite._raw.enums import BackendAttributeType
+from cudnnlite.backend.attributes import attribute
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.engines import Configuration
 from cudnnlite.backend.graph import ALIGNMENT, Graph
@@ -39,24 +40,19 @@ class ExecutionPlan:
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`; for addresses that were not seen lately, those of a `BackendDescriptor`.
+    C functions: `cudnnBackendExecute`; for addresses that were not seen lately, `cudnnBackendInitialize` or
+    `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`, `cudnnBackendFinalize` of a variant pack.
     """
 
     def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
-        self._handle, self._uids = graph.handle, graph.uids
-        self._plan = stack.enter_context(
-            BackendDescriptor(
-                graph.handle, "EXECUTION_PLAN", handle=graph.handle, engine_config=configuration.descriptor
-            )
-        ).finalize()
-        self.workspace: int = self._plan.get("workspace_size")
-        self._names = tuple(graph.uids)
-        self._ids = (ctypes.c_int64 * len(graph.uids))(*graph.uids.values())
-        self._packs: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        self._owned: dict[tuple[int, ...], BackendDescriptor] = {}
-        stack.callback(self._close)
-        prepared = graph.handle.api.prepare("cudnnBackendExecute", graph.handle.ptr, self._plan.ptr, None)
+        handle = graph.handle
+        plan = BackendDescriptor(handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor)
+        stack.enter_context(plan).finalize()
+        self.workspace: int = plan.get("workspace_size")
+        self._packs = _VariantPacks(handle, graph.uids, stack)
+        prepared = handle.api.prepare("cudnnBackendExecute", handle.ptr, plan.ptr, None)
         self.function, self.check = prepared.function, prepared.check
+        self._common = prepared.arguments[:2]
         self.arguments: tuple[Any, ...] = prepared.arguments
 
     def replace(self, workSpace: int = 0, **addresses: int) -> None:
@@ -67,38 +63,63 @@ class ExecutionPlan:
         ArgumentError
             One is not aligned as the plan was made for.
         """
-        key = (workSpace, *addresses.values())
-        arguments = self._packs.get(key)
-        if arguments is None:
-            arguments = self._add(key, addresses, workSpace)
-        self.arguments = arguments
+        self.arguments = (*self._common, self._packs.of(addresses, workSpace))
 
-    def _add(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> tuple[Any, ...]:
+    def __call__(self) -> None:
+        """Call it, and check the status."""
+        if status := self.function(*self.arguments):
+            assert self.check is not None
+            self.check(status)
+
+
+class _VariantPacks:
+    """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many."""
+
+    def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack) -> None:
+        self._handle, self._stack = handle, stack
+        self._known: dict[tuple[int, ...], Any] = {}
+        api = handle.api
+        self._pointers = (ctypes.c_void_p * len(uids))()
+        self._workspace = ctypes.c_void_p()
+        self._names = tuple(uids)
+        ids = (ctypes.c_int64 * len(uids))(*uids.values())
+        self._initialize = api.prepare("cudnnBackendInitialize", None)
+        values = (
+            ("unique_ids", ids),
+            ("data_pointers", self._pointers),
+            ("workspace", ctypes.pointer(self._workspace)),
+        )
+        self._steps = []
+        for name, array in values:
+            number, type_name, many = attribute("VARIANT_PACK", name)
+            kind, count = BackendAttributeType[type_name], len(uids) if many else 1
+            self._steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
+        self._steps.append(api.prepare("cudnnBackendFinalize", None))
+
+    def of(self, addresses: dict[str, int], workspace: int) -> Any:
+        """Return the pack of these addresses, as an argument."""
+        key = (workspace, *addresses.values())
+        pack = self._known.get(key)
+        return self._make(key, addresses, workspace) if pack is None else pack
+
+    def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
         for name, address in (*addresses.items(), ("workspace", workspace)):
             if address % ALIGNMENT:
                 raise ArgumentError(
                     f"{name} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
                     "(interface='descriptor' makes one that takes any)"
                 )
-        while len(self._packs) >= MOST_PACKS:
-            oldest = next(iter(self._packs))
-            del self._packs[oldest]
-            self._owned.pop(oldest).close()
-        pack = BackendDescriptor(
-            self._handle, "VARIANT_PACK", unique_ids=tuple(self._ids),
-            data_pointers=[addresses[name] for name in self._names], workspace=workspace,
-        )  # fmt: skip
-        try:
-            pack.finalize()
-        except BaseException:
-            pack.close()
-            raise
-        self._owned[key] = pack
-        self._packs[key] = arguments = (*self.arguments[:2], cudnnBackendDescriptor_t.from_param(pack.ptr))
-        return arguments
-
-    def _close(self) -> None:
-        for pack in self._owned.values():
-            pack.close()
-        self._owned.clear()
-        self._packs.clear()
+        if len(self._known) < MOST_PACKS:
+            pack = self._stack.enter_context(BackendDescriptor(self._handle, "VARIANT_PACK")).ptr
+            steps = self._steps
+        else:
+            pack = self._known.pop(next(iter(self._known)))
+            steps = [self._initialize, *self._steps]
+        self._pointers[:] = [addresses[name] for name in self._names]
+        self._workspace.value = workspace
+        for step in steps:
+            if status := step.function(pack, *step.arguments[1:]):
+                assert step.check is not None
+                step.check(status)
+        self._known[key] = pack
+        return pack

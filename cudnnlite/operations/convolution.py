@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionFwdAlgo
@@ -43,8 +44,9 @@ def plan_convolution_forward(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
-    algorithm: AlgorithmResult | ConvolutionFwdAlgo | str | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
+    interface: str | None = None,
 ) -> ConvolutionForwardPlan:
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
 
@@ -62,11 +64,16 @@ def plan_convolution_forward(
         y = alpha * conv(x, w) + beta * y.  Passed to cuDNN as double for double tensors, as float otherwise.
     out : TensorSpec or device array, optional
         What the result should look like; the dtype and layout of `x` if not given.
-    algorithm : AlgorithmResult, ConvolutionFwdAlgo or str, optional
-        A search's result, or an algorithm.  A result is applied with its math type and its layout: where the operands lie
-        in another, each call converts them, and the output back.  cuDNN's v7 heuristic chooses if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its
+        math type and its layout: where the operands lie in another, each call converts them, and the output back.  If not
+        given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is none (for
+        integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an
+        engine wants 16 bytes.
 
     Returns
     -------
@@ -108,7 +115,7 @@ def plan_convolution_forward(
     """
     return make_plan(  # type: ignore[no-any-return]
         handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit,
+        workspace_limit=workspace_limit, interface=interface,
     )  # fmt: skip
 
 
@@ -121,8 +128,9 @@ def convolution_forward(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
-    algorithm: AlgorithmResult | ConvolutionFwdAlgo | str | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
+    interface: str | None = None,
     workspace: Any = None,
 ) -> DeviceArray:
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
@@ -142,10 +150,12 @@ def convolution_forward(
         Host scalars.  With beta = 0 `out` is not read.
     out : device array, optional
         Written in place; any strides without overlap.  A new array of the dtype and layout of `x` if not given.
-    algorithm : AlgorithmResult, ConvolutionFwdAlgo or str, optional
+    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
         As in `plan_convolution_forward`.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        As in `plan_convolution_forward`; where an operand is not aligned to 16 bytes, the descriptor call is made.
     workspace : device array, optional
         The caller's own scratch memory, instead of the handle's.
 
@@ -179,7 +189,7 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0
     """
-    return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace)
+    return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
 
 def get_convolution_forward(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
 
-from cudnnlite._raw.cenum import CEnum
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
 from cudnnlite.sizes import format_size, parse_size
@@ -18,8 +17,8 @@ class AlgorithmResult:
 
     Attributes
     ----------
-    algorithm : enum
-        The algorithm.
+    algorithm : enum or Engine
+        The algorithm of the descriptor call, or an engine of cuDNN's backend.
     math_type : MathType
         The math type that it was tried with.
     status : Status
@@ -60,7 +59,7 @@ class AlgorithmResult:
         On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
     """
 
-    algorithm: CEnum
+    algorithm: Any
     math_type: MathType
     status: Status = Status.SUCCESS
     time_ms: float | None = None
@@ -89,6 +88,7 @@ class AlgorithmResult:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         how = f"{self.math_type}, in {self.layout}" if self.layout else f"{self.math_type}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
+        lines += [f"  {self.remark}"] if self.remark else []
         lines += [f"  not {_named(other)}: {why}" for other, why in self.passed_over]
         return "\n".join(lines)
 
