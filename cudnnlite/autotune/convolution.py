@@ -25,6 +25,7 @@ from cudnnlite.operations.convolution import (
     get_convolution_forward,
 )
 from cudnnlite.operations.convolution_problem import FORWARD, ConvolutionForwardProblem
+from cudnnlite.operations.engines import engine_rows, is_aligned
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
@@ -102,7 +103,8 @@ def search_convolution_forward(
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
-        for candidate in candidates(problem, policy, _determinism(handle, problem)):
+        found = [*candidates(problem, policy, _determinism(handle, problem)), *engines(handle, problem, policy, own)]
+        for candidate in found:
             find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
             row = replace(candidate, find_ms=find_ms)
             rows[candidate] = trial.run(candidate, row, policy, limit, contest)
@@ -128,6 +130,15 @@ def candidates(
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
         row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
         yield replace(row, why_not=policy.why_not(row, problem.x.dtype))
+
+
+def engines(
+    handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy, operands: Mapping[str, DeviceArray]
+) -> Iterator[AlgorithmResult]:
+    """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
+    if is_aligned(*operands.values()):
+        for row in engine_rows(handle, problem):
+            yield replace(row, why_not=row.why_not or policy.why_not(row, problem.x.dtype))
 
 
 class _Trial:

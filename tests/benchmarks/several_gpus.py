@@ -30,8 +30,8 @@ def problems(config, which):
     from cudnnlite.operations.problem_list import ProblemList
 
     listed = ProblemList()
-    for shape in convolution.shapes():
-        if which == "all" or shape[0].startswith(which):
+    for shape in convolution.shapes("training"):
+        if which == "all" or shape.name.startswith(which):
             listed.add(convolution.problem_of(shape, config))
     return listed
 

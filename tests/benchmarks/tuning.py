@@ -23,7 +23,11 @@ TARGET_COLD_S, TARGET_WARM_MS = 30.0, 50.0
 
 def layers(config):
     """Return the problems."""
-    return [convolution.problem_of(shape, config) for shape in convolution.shapes() if shape[0].startswith("resnet50")]
+    return [
+        convolution.problem_of(shape, config)
+        for shape in convolution.shapes("training")
+        if shape.name.startswith("resnet50")
+    ]
 
 
 def run(config, path):
