@@ -149,17 +149,17 @@ class BackendDescriptor(NativeObject):
     def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
         """Return the descriptors that an attribute holds, filled by cuDNN; `stack` owns them."""
         number, type_name, many = attribute(self.kind.name, name)
-        kind, count = BackendAttributeType[type_name], ctypes.c_int64(1)
+        count = ctypes.c_int64(1)
         if many:
-            self.api.cudnnBackendGetAttribute(self.ptr, number, kind, 0, count, None)
-        # cuDNN fills descriptors that were made, and tells how many it used
-        made = [
-            stack.enter_context(BackendDescriptor(self._handle, KINDS_READ[name.upper()])) for _ in range(count.value)
-        ]
-        pointers = (ctypes.c_void_p * len(made))(*[descriptor.ptr.value for descriptor in made])
-        self.api.cudnnBackendGetAttribute(self.ptr, number, kind, len(made), count, pointers)
-        for unused in made[count.value :]:
-            unused.close()
+            self.api.cudnnBackendGetAttribute(self.ptr, number, BackendAttributeType[type_name], 0, count, None)
+        kind = KINDS_READ[name.upper()]
+        return self.fill(name, [stack.enter_context(BackendDescriptor(self._handle, kind)) for _ in range(count.value)])
+
+    def fill(self, name: str, made: list[BackendDescriptor]) -> list[BackendDescriptor]:
+        """Let cuDNN write an attribute into descriptors that were made for it; returns those that it used."""
+        number, type_name, _ = attribute(self.kind.name, name)
+        count, pointers = ctypes.c_int64(), (ctypes.c_void_p * len(made))(*[each.ptr.value for each in made])
+        self.api.cudnnBackendGetAttribute(self.ptr, number, BackendAttributeType[type_name], len(made), count, pointers)
         for used in made[: count.value]:
             used.finalized = True
         return made[: count.value]

@@ -119,16 +119,15 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
         found = heuristic.get_descriptors("results", stack)
     except CudnnError:  # this mode has no answer for this graph
         return
+    # how many there are cuDNN does not say before; they are used again for each configuration
+    room = [stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE")) for _ in range(BackendKnobType.COUNT)]
     for descriptor in found:
-        yield read_configuration(descriptor, stack)
+        yield _read(descriptor, room, stack)
 
 
-def read_configuration(descriptor: BackendDescriptor, stack: ExitStack) -> Configuration:
-    """Return what cuDNN says of an engine configuration."""
+def _read(descriptor: BackendDescriptor, room: list[BackendDescriptor], stack: ExitStack) -> Configuration:
     (engine,) = descriptor.get_descriptors("engine", stack)
-    with ExitStack() as own:
-        choices = descriptor.get_descriptors("knob_choices", own)
-        knobs = {choice.get("knob_type"): choice.get("knob_value") for choice in choices}
+    knobs = {choice.get("knob_type"): choice.get("knob_value") for choice in descriptor.fill("knob_choices", room)}
     return Configuration(
         Engine(engine.get("global_index"), knobs), descriptor, frozenset(engine.get("numerical_note")),
         frozenset(engine.get("behavior_note")),
