@@ -18,6 +18,8 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import Tuner, autotuned
+from cudnnlite.backend.descriptor import BackendDescriptor
+from cudnnlite.backend.engines import Engine
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
     DropoutDescriptor,
@@ -110,6 +112,7 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
+    "BackendDescriptor",
     "BadParamError",
     "ClosedError",
     "ConvolutionDescriptor",
@@ -126,6 +129,7 @@ __all__ = [
     "DeviceMemoryError",
     "DropoutDescriptor",
     "DropoutState",
+    "Engine",
     "ExecutionError",
     "FilterDescriptor",
     "FilterSpec",

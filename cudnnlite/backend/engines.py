@@ -12,11 +12,16 @@ from cudnnlite._raw.enums import BackendBehaviorNote, BackendHeurMode, BackendKn
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.graph import Graph
 from cudnnlite.enums import MathType
-from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.errors import ArgumentError, BadParamError, InternalError, NotSupportedError
 
 # multiplications of float32 in fewer bits
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
+REFUSALS = (
+    NotSupportedError,
+    BadParamError,
+    InternalError,
+)  # "not this way"; memory that is not there is another error
 
 
 @dataclass(frozen=True, init=False)
@@ -117,7 +122,7 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
             BackendDescriptor(graph.handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=mode)
         ).finalize()
         found = heuristic.get_descriptors("results", stack)
-    except CudnnError:  # this mode has no answer for this graph
+    except REFUSALS:  # this mode has no answer for this graph
         return
     # how many there are cuDNN does not say before; they are used again for each configuration
     room = [stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE")) for _ in range(BackendKnobType.COUNT)]

@@ -13,7 +13,7 @@ from cudnnlite.backend.engines import Configuration
 from cudnnlite.backend.graph import ALIGNMENT, Graph
 from cudnnlite.errors import ArgumentError
 
-MOST_PACKS = 32  # allocators give the same addresses back: a few sets of them come again and again
+MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them come again and again
 
 
 class ExecutionPlan:
@@ -76,7 +76,7 @@ class _VariantPacks:
     """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many."""
 
     def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack) -> None:
-        self._handle, self._stack = handle, stack
+        self._handle, self._stack = handle, stack.enter_context(ExitStack())  # for as long as they come
         self._known: dict[tuple[int, ...], Any] = {}
         api = handle.api
         self._pointers = (ctypes.c_void_p * len(uids))()

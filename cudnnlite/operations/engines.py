@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
-from cudnnlite.backend.engines import HEURISTICS, Configuration, Engine, configure, named_by
+from cudnnlite.backend.engines import HEURISTICS, REFUSALS, Configuration, Engine, configure, named_by
 from cudnnlite.backend.graph import ALIGNMENT, Graph, convolution_graph
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, MathType
-from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitWarning
+from cudnnlite.errors import ArgumentError, WorkspaceLimitWarning
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
@@ -72,14 +72,14 @@ def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack:
     with ExitStack() as own:
         try:
             graph = graph_of(handle, problem, own)
-        except CudnnError as error:
+        except REFUSALS as error:
             return f"cuDNN makes no graph of it ({error.status})"
         for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), own):
             row, why = row_of(configuration, problem), excluded(configuration, problem)
             if not why:
                 try:
                     plan = ExecutionPlan(graph, configuration, own)
-                except CudnnError:  # it cannot do this after all
+                except REFUSALS:  # it cannot do this after all
                     continue
                 row = replace(row, workspace=plan.workspace)
                 if limit is None or plan.workspace <= limit:
@@ -118,7 +118,7 @@ def engine_rows(handle: Handle, problem: Problem) -> list[AlgorithmResult]:
     with ExitStack() as stack:
         try:
             graph = graph_of(handle, problem, stack)
-        except CudnnError:
+        except REFUSALS:
             return []
         return [
             replace(row_of(configuration, problem), why_not=excluded(configuration, problem))

@@ -293,6 +293,9 @@ def test_hundreds_of_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -
         case.assert_right(plan(**case.arrays))
         for out in (None, case.out):  # two plans that the handle keeps
             case.assert_right(case.call(out=out))
+        kept = [(plan(**case.arrays), case.call(out=None)) for _ in range(20)]  # more addresses than a plan remembers
+        kept += [plan(**case.given()) for _ in range(20)]
+        del kept
         census = Census(handle.device)
         for _ in range(100):
             y, _ = plan(**case.arrays), case.call()
