@@ -21,7 +21,6 @@ from cudnnlite.cli.common import (
     check_output,
     check_packages,
     chosen_device,
-    counted,
     errors_told,
     failure,
     misuse,
@@ -30,7 +29,7 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.problems import Wanted
 from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
-from cudnnlite.report.axes import printable
+from cudnnlite.texts import counted, printable
 
 if TYPE_CHECKING:
     from cudnnlite.autotune.cache import TuningCache

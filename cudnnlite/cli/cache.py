@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, aligned, counted, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
+from cudnnlite.texts import aligned, counted
 
 if TYPE_CHECKING:
     from cudnnlite.autotune.cache import TuningCache

@@ -1,11 +1,11 @@
-"""What the commands share: messages, text for pipes, tables, checks of the files that will be written."""
+"""What the commands share: messages, text for pipes, checks of the files that will be written."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,32 +85,6 @@ def chosen_device(device: str | None) -> str:
         except ArgumentError as error:
             raise misuse(str(error)) from error
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
-
-
-def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> list[str]:
-    """Return the lines of a table: the heading first, unwrapped, numbers to the right.
-
-    Parameters
-    ----------
-    rows : sequence of sequences of str
-        The cells, the heading first.
-    numeric : collection of str
-        The headings of the columns that hold numbers.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [name in numeric for name in rows[0]]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return '1 problem', '2 problems'."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def check_output(option: str, path: Path | None, suffixes: Sequence[str]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cudnnlite.cli.common import JSONOption, counted, misuse, say
+from cudnnlite.cli.common import JSONOption, misuse, say
+from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
     from rich.text import Text

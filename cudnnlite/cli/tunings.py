@@ -10,12 +10,11 @@ from typing import Any
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
-from cudnnlite.cli.common import aligned, counted
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary
-from cudnnlite.report.axes import printable
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import aligned, counted, printable
 
 _NOTHING = "-"  # what a table has where there is no value
 _MOST_REASONS = 3  # in a line

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import printable
 
 COLORS = {
     "ink": "#1f2329",
@@ -71,11 +72,6 @@ def shorten(text: str, most: int = 24) -> str:
         return text
     head = (most - 1) // 2
     return f"{text[:head]}…{text[head + 1 - most :]}"
-
-
-def printable(text: str) -> str:
-    """Return a text with a mark for each character that cannot be shown, or be part of a page: a name may contain any."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 @contextmanager

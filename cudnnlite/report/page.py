@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.operations.problem_list import SkippedNode
-from cudnnlite.report.axes import TimeUnit, plain_style, printable, time_unit
+from cudnnlite.report.axes import TimeUnit, plain_style, time_unit
 from cudnnlite.report.plots import front_of, plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
 from cudnnlite.search.results import AlgorithmResult, within_noise
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import printable
 
 # the problems that take the most time have charts; with them for hundreds the page would be tens of MB
 MOST_CHARTED = 40

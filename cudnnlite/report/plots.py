@@ -26,7 +26,6 @@ from cudnnlite.report.axes import (
     note,
     plain_style,
     prepare,
-    printable,
     say,
     shorten,
     size_axis,
@@ -35,6 +34,7 @@ from cudnnlite.report.axes import (
 )
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.texts import printable
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PROBLEMS = 40  # bars of a model's chart; the other problems share one
