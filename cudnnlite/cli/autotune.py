@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -42,168 +43,91 @@ EXIT_CODES = (
     "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, 2 if the command line is wrong, 1 "
     "after another error, 130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
 )
-_CONVOLUTION, _RNN, _MODELS = "One convolution", "Recurrent networks", "Models and lists"
-_ARITHMETIC, _WANTED, _WHERE, _OUTPUT = "Data and arithmetic", "What is wanted", "Where", "Output"
+# what --help shows together
+_convolution = partial(typer.Option, rich_help_panel="One convolution")
+_rnn = partial(typer.Option, rich_help_panel="Recurrent networks")
+_models = partial(typer.Option, rich_help_panel="Models and lists")
+_data = partial(typer.Option, rich_help_panel="Data and arithmetic")
+_wanted = partial(typer.Option, rich_help_panel="What is wanted")
+_where = partial(typer.Option, rich_help_panel="Where")
+_output = partial(typer.Option, rich_help_panel="Output")
+_RNN_HELP = (
+    "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
+    "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable."
+)
+_MATH_HELP = (
+    "default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, --rnn and "
+    "--onnx ask for."
+)
+_Texts: TypeAlias = list[str] | None
+_Paths: TypeAlias = list[Path] | None
 
 
 def autotune(
     input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.", rich_help_panel=_CONVOLUTION
-        ),
+        _Texts, _convolution("--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.")
     ] = None,
     filter_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.", rich_help_panel=_CONVOLUTION
-        ),
+        _Texts, _convolution("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")
     ] = None,
     padding: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.", rich_help_panel=_CONVOLUTION
-        ),
+        str | None, _convolution(metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.")
     ] = None,
-    stride: Annotated[str | None, typer.Option(metavar="S|SxS", rich_help_panel=_CONVOLUTION)] = None,
-    dilation: Annotated[str | None, typer.Option(metavar="D|DxD", rich_help_panel=_CONVOLUTION)] = None,
-    groups: Annotated[int | None, typer.Option(rich_help_panel=_CONVOLUTION)] = None,
-    rnn: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CELL:...",
-            help="lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
-            "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable.",
-            rich_help_panel=_RNN,
-        ),
-    ] = None,
-    onnx: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="An ONNX model.  Repeatable.", rich_help_panel=_MODELS),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(help="The size of the model's batch axis, where that is open.", rich_help_panel=_MODELS),
-    ] = None,
+    stride: Annotated[str | None, _convolution(metavar="S|SxS")] = None,
+    dilation: Annotated[str | None, _convolution(metavar="D|DxD")] = None,
+    groups: Annotated[int | None, _convolution()] = None,
+    rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
+    onnx: Annotated[_Paths, _models(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
+    batch: Annotated[int | None, _models(help="The size of the model's batch axis, where that is open.")] = None,
     shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=1x3x224x224",
-            help="The shape of one of the model's inputs.  Repeatable.",
-            rich_help_panel=_MODELS,
-        ),
+        _Texts, _models(metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable.")
     ] = None,
     problems: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE.json",
-            help="A list that was recorded or saved: ProblemList.save.  Repeatable.",
-            rich_help_panel=_MODELS,
-        ),
+        _Paths, _models(metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable.")
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(
+        _data(
             help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.",
             show_default="float32, or the model's",
-            rich_help_panel=_ARITHMETIC,
         ),
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(
-            help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.",
-            show_default="NCHW",
-            rich_help_panel=_ARITHMETIC,
-        ),
+        _data(help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.", show_default="NCHW"),
     ] = None,
-    math_type: Annotated[
-        str | None,
-        typer.Option(
-            help="default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, "
-            "--rnn and --onnx ask for.",
-            rich_help_panel=_ARITHMETIC,
-        ),
-    ] = None,
+    math_type: Annotated[str | None, _data(help=_MATH_HELP)] = None,
     objective: Annotated[
         str,
-        typer.Option(
-            metavar="device|latency",
-            help="The least time on the device, or the least wall time of eager calls.",
-            rich_help_panel=_WANTED,
-        ),
+        _wanted(metavar="device|latency", help="The least time on the device, or the least wall time of eager calls."),
     ] = "device",
     workspace_limit: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.", rich_help_panel=_WANTED),
+        str | None, _wanted(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
     ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Only what gives the same bits each time.", rich_help_panel=_WANTED)
-    ] = False,
+    deterministic: Annotated[bool, _wanted("--deterministic", help="Only what gives the same bits each time.")] = False,
     max_error: Annotated[
-        float | None,
-        typer.Option(help="The largest relative L2 error against float64 sums, such as 1e-3.", rich_help_panel=_WANTED),
+        float | None, _wanted(help="The largest relative L2 error against float64 sums, such as 1e-3.")
     ] = None,
-    no_tf32: Annotated[
-        bool, typer.Option("--no-tf32", help="Multiply float32 data in true float32 only.", rich_help_panel=_WANTED)
-    ] = False,
+    no_tf32: Annotated[bool, _wanted("--no-tf32", help="Multiply float32 data in true float32 only.")] = False,
     also_layout: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NHWC|NCHW",
-            help="Try this layout too, the conversion there and back counted.  Repeatable.",
-            rich_help_panel=_WANTED,
-        ),
+        _Texts,
+        _wanted(metavar="NHWC|NCHW", help="Try this layout too, the conversion there and back counted.  Repeatable."),
     ] = None,
-    flush_l2: Annotated[
-        bool,
-        typer.Option("--flush-l2", help="Time with operands that are not in the L2 cache.", rich_help_panel=_WANTED),
-    ] = False,
-    device: Annotated[
-        str | None, typer.Option(help=DEVICE_HELP, show_default=DEVICE_DEFAULT, rich_help_panel=_WHERE)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that tune.", show_default="one for each GPU", rich_help_panel=_WHERE),
-    ] = None,
+    flush_l2: Annotated[bool, _wanted("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
+    device: Annotated[str | None, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
+    workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
     cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where choices are remembered.",
-            show_default=CACHE_DEFAULT,
-            rich_help_panel=_WHERE,
-        ),
+        Path | None, _where(metavar="FILE", help="Where choices are remembered.", show_default=CACHE_DEFAULT)
     ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Neither read nor write a cache.", rich_help_panel=_WHERE)
-    ] = False,
-    read_only_cache: Annotated[
-        bool, typer.Option("--read-only-cache", help="Read the cache, but save nothing.", rich_help_panel=_WHERE)
-    ] = False,
+    no_cache: Annotated[bool, _where("--no-cache", help="Neither read nor write a cache.")] = False,
+    read_only_cache: Annotated[bool, _where("--read-only-cache", help="Read the cache, but save nothing.")] = False,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            "-v",
-            help="Every candidate of each problem, not only of a single one.",
-            rich_help_panel=_OUTPUT,
-        ),
+        bool, _output("--explain", "-v", help="Every candidate of each problem, not only of a single one.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=_OUTPUT)
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a report: one page.", rich_help_panel=_OUTPUT)
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a chart: .png, .svg or .pdf.", rich_help_panel=_OUTPUT),
-    ] = None,
-    save_problems: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the list of what is tuned.", rich_help_panel=_OUTPUT),
-    ] = None,
+    as_json: Annotated[bool, _output("--json", help="Print JSON and nothing else.")] = False,
+    html: Annotated[Path | None, _output(metavar="FILE.html", help="Write a report: one page.")] = None,
+    plot: Annotated[Path | None, _output(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
+    save_problems: Annotated[Path | None, _output(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
 ) -> None:
     """Find the fastest algorithm for each problem within your limits, and remember it.
 

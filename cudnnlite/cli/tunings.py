@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, e
     for tuned in tunings if explain or len(tunings) == 1 else ():
         yield from ("", *candidates(tuned, tuning.policy))
     if len(tunings) > 1:
-        yield from ("", *summary_table(tunings, tuning.policy), total_line(tuning))
+        yield from ("", *map(printable, str(tuning).splitlines()))
         yield from () if limit is None else workspace_lines(tuning, limit)
     if saved is not None:
         yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
@@ -61,8 +61,7 @@ def named(row: AlgorithmResult) -> str:
 
 def title_of(tuned: TunedProblem) -> str:
     """Return what tells a problem from the others: its name in the model, and what is asked."""
-    where = f"{printable(tuned.title)}: " if tuned.names else ""
-    return f"{where}{summary(tuned.problem)}"
+    return f"{tuned.title}: {summary(tuned.problem)}" if tuned.names else summary(tuned.problem)
 
 
 def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
@@ -92,36 +91,12 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
     return [*lines, f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}"]
 
 
-def summary_table(tunings: Sequence[TunedProblem], policy: Policy) -> list[str]:
-    """Return a line for each problem, and the total."""
-    time = "ms a call" if _is_latency(policy) else "ms"
-    rows: list[tuple[str, ...]] = [("count", time, "total ms", "workspace", "choice", "from", "problem")]
-    for tuned in tunings:
-        source = "cache" if tuned.from_cache else "measured"
-        row = tuned.chosen
-        if row is None:
-            rows.append((str(tuned.count), *[_NOTHING] * 3, "none", _NOTHING, title_of(tuned)))
-        else:
-            figures = [_NOTHING if ms is None else f"{ms:.4f}" for ms in (cost(row, policy), tuned.total_ms(policy))]
-            rows.append((str(tuned.count), *figures, format_size(row.workspace), named(row), source, title_of(tuned)))
-    return aligned(rows, ("count", time, "total ms", "workspace"))
-
-
 def outcome(tuned: TunedProblem) -> str:
     """Return what was chosen, and its time."""
     row = tuned.chosen
     if row is None:
         return "no algorithm"
     return named(row) + ("" if row.time_ms is None else f", {row.time_ms:.4g} ms")
-
-
-def total_line(tuning: ModelTuning) -> str:
-    """Return what all problems cost together, as often as they occur."""
-    timed = [tuned for tuned in tuning.tunings if tuned.total_ms(tuning.policy) is not None]
-    parts = [f"total: {tuning.total_ms or 0.0:.4g} ms for {counted(sum(tuned.count for tuned in timed), 'call')}"]
-    if len(timed) < len(tuning.tunings):
-        parts.append(f"without {counted(len(tuning.tunings) - len(timed), 'problem')}")
-    return ", ".join([*parts, f"{tuning.measured} measured, {tuning.remembered} from the cache"])
 
 
 def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:

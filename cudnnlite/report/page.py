@@ -113,7 +113,7 @@ def _charts(tunings: Sequence[TunedProblem], problems: Sequence[Mapping[str, Any
     timed.sort(key=lambda number: -(problems[number]["total_ms"] or 0.0))
     charts = {}
     for number in timed[:MOST_CHARTED]:
-        tuned, title = tunings[number], printable(problems[number]["title"])
+        tuned, title = tunings[number], problems[number]["title"]
         drawn = [plot(tuned.table, chosen=tuned.chosen).figure for plot in (plot_times, plot_pareto)]
         told = zip("tw", ("Times", "Time against workspace"), drawn, strict=True)
         charts[number] = [

@@ -296,7 +296,7 @@ def _two_charts(tunings: Sequence[TunedProblem], policy: Policy | None) -> Any:
         plot_times(one.table, left, chosen=one.chosen)
         plot_pareto(one.table, right, chosen=one.chosen)
     right.set(box_aspect=0.9, anchor="N")
-    title = f"{len(tunings)} problems" if others else printable(one.title)
+    title = f"{len(tunings)} problems" if others else one.title
     figure.suptitle(title, x=0.008, ha="left", fontsize=11, parse_math=False)
     figure.supxlabel(f"times: {printable(one.table.timing)}", x=0.992, ha="right", fontsize=8, parse_math=False)
     return figure

@@ -496,6 +496,7 @@ def test_titles():
     assert tuned().title == "32×64×56×56 * 64×64×3×3, padding 1, float16 NHWC"
     assert tuned(names=("a",)).title == "a"
     assert tuned(names=("a", "b", "c")).title == "a and 2 more"
+    assert tuned(names=("a\nb",)).title == "a�b"
     odd = convolution(padding=(1, 2), stride=2, dilation=3, groups=1, math_type="fma")
     assert describe(odd) == "32×64×56×56 * 64×64×3×3, padding 1×2, stride 2, dilation 3, float16 NHWC, math FMA"
     assert describe(lstm()) == "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
