@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from cudnnlite import report
+from cudnnlite.autotune import model
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.model_tuning import ModelTuning
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.progress import reporting
+from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.cli.cache import check_cache
 from cudnnlite.cli.common import (
     CACHE_DEFAULT,
     DEVICE_DEFAULT,
@@ -30,14 +38,11 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.problems import Wanted
 from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
+from cudnnlite.devices.choice import visible_gpus
+from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.report.plots import FORMATS
 from cudnnlite.texts import counted, printable
-
-if TYPE_CHECKING:
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.autotune.model import ModelTuning
-    from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.tuned import TunedProblem
-    from cudnnlite.operations.problem_list import ProblemList
 
 EXIT_CODES = (
     "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, 2 if the command line is wrong, 1 "
@@ -225,31 +230,23 @@ def _tune(
     workers: int | None,
     progress: _Progress,
 ) -> ModelTuning:
-    from cudnnlite.autotune.model import tune_model
-    from cudnnlite.autotune.progress import reporting
-
     progress.total = len(listed)
-    with reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as report:
+    with reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as bar:
 
         def both(done: int, total: int, tuned: TunedProblem) -> None:
             progress(done, total, tuned)
-            report(done, total, tuned)
+            bar(done, total, tuned)
 
-        return tune_model(listed, device=device, cache=cache, policy=policy, workers=workers, progress=both)
+        return model.tune_model(listed, device=device, cache=cache, policy=policy, workers=workers, progress=both)
 
 
 def _is_emulated(device: str) -> bool:
     """Tell whether there will be no GPU, without using one."""
-    from cudnnlite.devices.choice import visible_gpus
-
     kind = device.lower().partition(":")[0]
     return kind == "emulated" or (kind == "auto" and not visible_gpus())
 
 
 def _policy(**options: Any) -> TuningPolicy:
-    from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.errors import ArgumentError
-
     try:
         return TuningPolicy(**options)
     except ArgumentError as error:
@@ -259,8 +256,6 @@ def _policy(**options: Any) -> TuningPolicy:
 
 def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | None) -> None:
     """End the command now if a file could not be written when all is tuned."""
-    from cudnnlite.report.plots import FORMATS
-
     check_output("--html", html, (".html", ".htm"))
     check_output("--plot", plot, FORMATS)
     check_output("--save-problems", save_problems, (".json",))
@@ -273,9 +268,6 @@ def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | N
 @contextmanager
 def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> Iterator[TuningCache]:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.cli.cache import check_cache
-
     if path is not None:
         check_cache(path)
         if read_only and not path.exists():
@@ -294,14 +286,10 @@ def _is_writable(path: Path) -> bool:
 
 def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> bool:
     """Write the report and the chart; tell whether that worked."""
-    from cudnnlite.errors import CudnnliteError
-    from cudnnlite.report import write_html
-    from cudnnlite.report.plots import save_chart
-
     good = True
     writers: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
-        (html, lambda path: write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
-        (plot, lambda path: save_chart(path, tuning.tunings, policy=tuning.policy)),
+        (html, lambda path: report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
+        (plot, lambda path: report.save_chart(path, tuning.tunings, policy=tuning.policy)),
     )
     for path, write in writers:
         try:

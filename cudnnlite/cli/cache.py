@@ -6,16 +6,25 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from cudnnlite._raw import library
+from cudnnlite._raw.library import format_version
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, parse_cache_path, parse_folder
+from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.rows import row_to_plain
+from cudnnlite.autotune.store import EntryFolder, check_place
 from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.tunings import named
+from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.operations.problem import KINDS
+from cudnnlite.operations.problem_list import summary
+from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted
-
-if TYPE_CHECKING:
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.autotune.entries import TuningEntry
 
 cache_app = typer.Typer(help="Show, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True)
 
@@ -36,8 +45,6 @@ def show(
     as_json: JSONOption = False,
 ) -> None:
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
-    from cudnnlite.autotune.store import EntryFolder
-
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
         path = _path(cache)
@@ -57,7 +64,7 @@ def show(
         if entries:
             say("\n".join(_table(entries, here)))
         if here is not None and any(entry.key.device.cudnn != here for entry in entries):
-            tell(f"* not used here, where cuDNN is {_version(here)}")
+            tell(f"* not used here, where cuDNN is {format_version(here)}")
 
 
 @cache_app.command()
@@ -118,16 +125,11 @@ def clear(
 
 def check_cache(path: Path) -> None:
     """Raise TuningCacheError if there is something at a path that is no tuning cache: what is not in it is not wanted."""
-    from cudnnlite.autotune.cache_path import parse_folder
-    from cudnnlite.autotune.store import check_place
-
     check_place(parse_folder(path))
 
 
 def _path(cache: Path | None) -> Path:
     """Return where the cache is; end the command if that is nowhere."""
-    from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, parse_cache_path
-
     path = parse_cache_path(cache)
     if path == IN_MEMORY:
         raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no folder")
@@ -135,8 +137,6 @@ def _path(cache: Path | None) -> Path:
 
 
 def _opened(path: Path, *, read_only: bool = False) -> TuningCache:
-    from cudnnlite.autotune.cache import TuningCache
-
     check_cache(path)
     return TuningCache(path, read_only=read_only)
 
@@ -148,14 +148,12 @@ def _agreed(question: str) -> bool:
 
 
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
-    from cudnnlite.operations.problem import KINDS
-
     if kind is not None and kind not in KINDS:
         raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
-    return {"gpu": gpu, "cudnn": None if cudnn is None else _parse_version(cudnn), "kind": kind}
+    return {"gpu": gpu, "cudnn": None if cudnn is None else _parseformat_version(cudnn), "kind": kind}
 
 
-def _parse_version(text: str) -> int:
+def _parseformat_version(text: str) -> int:
     """Return the number that `cudnnGetVersion` has for 9.28.0, or that number itself."""
     if re.fullmatch(r"[0-9]{4,6}", text):
         return int(text)
@@ -171,38 +169,25 @@ def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
     if not found and any(value is not None for value in filters.values()):
         there = cache.entries()
         gpus = ", ".join(sorted({repr(entry.key.device.gpu) for entry in there}))
-        versions = ", ".join(_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
+        versions = ", ".join(format_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
         tell("no such entry" + (f"; there are those of {gpus} with cuDNN {versions}" if there else ""))
     return found
 
 
 def _cudnn_here() -> int | None:
     """Return the version of libcudnn; None if it cannot be loaded."""
-    from cudnnlite._raw.library import load_library
-    from cudnnlite.errors import CudnnliteError
-
     try:
-        return load_library().version
+        return library.load_library().version
     except CudnnliteError:
         return None
 
 
-def _version(number: int) -> str:
-    from cudnnlite._raw.library import format_version
-
-    return format_version(number)
-
-
 def _size(path: Path) -> str:
-    from cudnnlite.sizes import format_size
-
     return format_size(_bytes(path)) if path.exists() else "does not exist yet"
 
 
 def _bytes(path: Path) -> int:
     """Return the size of the entries' files."""
-    from cudnnlite.autotune.store import EntryFolder
-
     return sum(file.stat().st_size for file in EntryFolder(path).files())
 
 
@@ -215,9 +200,9 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
             (
                 entry.tuned_at[:16].replace("T", " "),
                 device.gpu,
-                f"{_version(device.cudnn)}{other}",
+                f"{format_version(device.cudnn)}{other}",
                 "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}",
-                _choice(entry),
+                named(chosen),
                 _what(entry),
                 _wanted(entry),
             )
@@ -225,17 +210,8 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
     return aligned(rows, ("ms",))
 
 
-def _choice(entry: TuningEntry) -> str:
-    from cudnnlite.cli.tunings import named
-
-    return named(entry.rows[entry.chosen])
-
-
 def _what(entry: TuningEntry) -> str:
     """Return the problem in short; as it was called then, if this version has no such problem."""
-    from cudnnlite.errors import ArgumentError
-    from cudnnlite.operations.problem_list import summary
-
     try:
         return summary(entry.key.problem)
     except ArgumentError:
@@ -244,8 +220,6 @@ def _what(entry: TuningEntry) -> str:
 
 def _wanted(entry: TuningEntry) -> str:
     """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
-    from cudnnlite.autotune.policy import TuningPolicy
-
     usual = TuningPolicy().to_plain()
     policy, alignments = (entry.key.plain.get(name) or {} for name in ("policy", "alignments"))
     texts = [f"{name}={_text(name, value)}" for name, value in policy.items() if value != usual.get(name)]
@@ -253,8 +227,6 @@ def _wanted(entry: TuningEntry) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    from cudnnlite.sizes import format_size
-
     if name == "workspace_limit" and isinstance(value, int):
         return format_size(value)
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -262,8 +234,6 @@ def _text(name: str, value: Any) -> str:
 
 def _plain(path: Path, entries: list[TuningEntry], here: int | None) -> dict[str, Any]:
     """Return what `show` shows, as JSON can hold it."""
-    from cudnnlite.autotune.rows import row_to_plain
-
     return {
         "path": str(path),
         "bytes": _bytes(path),

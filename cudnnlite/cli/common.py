@@ -13,6 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
+from cudnnlite.errors import ArgumentError, CudnnliteError
+
 USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, 130, 141  # exit codes; 1 is any other error
 
 DEVICE_HELP = "cuda, cuda:1, emulated, or auto: CUDA if there is a GPU."
@@ -57,7 +60,6 @@ def _write(text: str, stream: Any) -> None:
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Tell errors and warnings in a line each: no traceback, no source line."""
-    import cudnnlite as dnn
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         tell(f"warning: {message}")
@@ -68,7 +70,7 @@ def errors_told() -> Iterator[None]:
         warnings.showwarning = show
         try:
             yield
-        except dnn.CudnnliteError as error:
+        except CudnnliteError as error:
             raise failure(str(error)) from error
         except OSError as error:
             raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
@@ -76,9 +78,6 @@ def errors_told() -> Iterator[None]:
 
 def chosen_device(device: str | None) -> str:
     """Return the device that the user chose; 'auto' if nothing was chosen."""
-    from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
-    from cudnnlite.errors import ArgumentError
-
     if device is not None:
         try:
             parse_device(device, "--device")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.cli.common import misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import MathType, parse_math_type
@@ -124,8 +125,6 @@ class Wanted:
             return ConvolutionForwardProblem(x, w, conv)
 
     def _model(self, path: Path) -> ProblemList:
-        from cudnnlite.autotune.onnx.model import problems_from_onnx
-
         shapes = dict(_named_shape(text) for text in self.shape)
         if len(shapes) < len(self.shape):
             raise misuse("--shape names an input twice")

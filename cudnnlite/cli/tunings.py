@@ -7,11 +7,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.autotune.cache_path import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary
+from cudnnlite.report import to_json
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
@@ -23,8 +25,6 @@ _TEXTS = ("algorithm", "math", "in", "deterministic", "outcome")  # the columns 
 
 def to_plain(tuning: ModelTuning) -> dict[str, Any]:
     """Return everything, as JSON can hold it."""
-    from cudnnlite.report import to_json
-
     skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in tuning.skipped]
     return {**to_json(tuning.tunings, tuning.facts), "skipped": skipped, "notes": list(tuning.notes)}
 
@@ -87,7 +87,7 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
     if tuned.chosen is None:
         return [*lines, f"none can be chosen: {why_none(tuned)}"]
     each = cost(tuned.chosen, policy)
-    time = "" if each is None else f", {each:.4g} ms{' a call' if _is_latency(policy) else ''}"
+    time = "" if each is None else f", {each:.4g} ms{' a call' if policy.get('objective') == 'latency' else ''}"
     return [*lines, f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}"]
 
 
@@ -124,14 +124,8 @@ def why_none(tuned: TunedProblem) -> str:
     return "; ".join(reasons[:_MOST_REASONS]) + more
 
 
-def _is_latency(policy: Policy) -> bool:
-    return policy.get("objective") == "latency"
-
-
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
     """Return how a program asks for what was saved: the policy is part of what it is remembered under."""
-    from cudnnlite.autotune.cache_path import parse_cache_path
-
     options = [
         f"{item.name}={value!r}" for item in fields(policy) if (value := getattr(policy, item.name)) != item.default
     ]
