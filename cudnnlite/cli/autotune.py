@@ -16,9 +16,8 @@ import typer
 from cudnnlite import report
 from cudnnlite.autotune import model
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.progress import reporting
+from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli.cache import check_cache
 from cudnnlite.cli.common import (
@@ -28,7 +27,6 @@ from cudnnlite.cli.common import (
     INTERRUPTED,
     SOME_FAILED,
     check_output,
-    check_packages,
     chosen_device,
     errors_told,
     failure,
@@ -40,7 +38,6 @@ from cudnnlite.cli.problems import Wanted
 from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
 from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import ArgumentError, CudnnliteError
-from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.report.plots import FORMATS
 from cudnnlite.texts import counted, printable
 
@@ -148,9 +145,11 @@ def autotune(
         objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
         allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), flush_l2=flush_l2,
     )  # fmt: skip
-    _check_outputs(html, plot, save_problems)
+    check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
+    check_output("--plot", plot, FORMATS, "matplotlib")
+    check_output("--save-problems", save_problems, (".json",))
     progress = _Progress()
-    with _interruptible(progress), errors_told():
+    with progress.interruptible(), errors_told():
         listed = wanted.find()
         for line in (*(f"note: {note}" for note in listed.notes), *(f"skipped: {node}" for node in listed.skipped)):
             tell(printable(line))
@@ -158,86 +157,71 @@ def autotune(
             raise failure("there is nothing to tune: no convolution and no recurrent layer was found")
         if save_problems is not None:
             listed.save(save_problems)
-        where = chosen_device(device)
+        where, progress.total = chosen_device(device), len(listed)
         emulated = _is_emulated(where)
         if emulated:
             tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
-        unsaved = False
         saving = not (emulated or no_cache or read_only_cache)
-        with _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened:
+        with (
+            _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened,
+            reporting(progress.has_bar, len(listed)) as progress.bar,
+        ):
             progress.saved = Path(opened.path) if saving else None
-            tuning = _tune(listed, where, opened, policy, workers, progress)
+            tuning = model.tune_model(
+                listed, device=where, cache=opened, policy=policy, workers=workers, progress=progress
+            )
             if opened.unsaved:
                 tell(f"{counted(opened.unsaved, 'problem')} could not be saved in {opened.path}")
-                progress.saved, unsaved = None, True
-    written = _write_files(tuning, html, plot)  # before stdout, which a pipe may close
+                progress.saved = None
+    # before stdout, which a pipe may close
+    pages = html is None or _is_written(html, report.write_html, tuning.tunings, tuning.facts, tuning.skipped)
+    charts = plot is None or _is_written(plot, report.save_chart, tuning.tunings, policy=tuning.policy)
     if as_json:
         say(json.dumps(to_plain(tuning), indent=2))
     else:
         say("\n".join(lines_of(tuning, policy, progress.saved, explain=explain)))
     for tuned in tuning.failed:
         tell(f"no algorithm for {title_of(tuned)}: {why_none(tuned)}")
-    if unsaved or not written:
+    if not (pages and charts) or (saving and progress.saved is None):
         raise typer.Exit(1)
     if tuning.failed:
         raise typer.Exit(SOME_FAILED)
 
 
 class _Progress:
-    """What is told while problems are tuned, and what of them is safe.
-
-    Attributes
-    ----------
-    done, total : int
-        How many problems are tuned or known, and of how many.
-    saved : Path or None
-        Where they are saved; None if nowhere.
-    """
+    """What is told while problems are tuned, and how many of them are safe, and where; nowhere if `saved` is None."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self.saved: Path | None = None
+        self.bar: Report | None = None
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether somebody looks at a bar; else lines are told."""
+        return self.total > 1 and sys.stderr.isatty()
 
     def __call__(self, done: int, total: int, tuned: TunedProblem) -> None:
-        """Tell that a problem is done: in a line, where nobody looks at a bar."""
-        self.done, self.total = done, total
-        if total > 1 and not sys.stderr.isatty():
+        """Tell that a problem is done."""
+        self.done = done
+        if self.bar is not None:
+            self.bar(done, total, tuned)
+        if total > 1 and not self.has_bar:
             tell(f"{done} of {total}: {title_of(tuned)}: {outcome(tuned)}")
 
-    def __str__(self) -> str:
-        if self.saved is None or not self.done:
-            return "nothing is saved" if self.done else "nothing was tuned"
-        return (
-            f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}; the same command goes on there"
-        )
-
-
-@contextmanager
-def _interruptible(progress: _Progress) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(err=True)  # after the terminal's ^C
-        tell(f"interrupted: {progress}")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _tune(
-    listed: ProblemList,
-    device: str,
-    cache: TuningCache,
-    policy: TuningPolicy,
-    workers: int | None,
-    progress: _Progress,
-) -> ModelTuning:
-    progress.total = len(listed)
-    with reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as bar:
-
-        def both(done: int, total: int, tuned: TunedProblem) -> None:
-            progress(done, total, tuned)
-            bar(done, total, tuned)
-
-        return model.tune_model(listed, device=device, cache=cache, policy=policy, workers=workers, progress=both)
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """End the command after Ctrl-C, and tell what is saved."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            typer.echo(err=True)  # after the terminal's ^C
+            told = "nothing is saved" if self.done else "nothing was tuned"
+            if self.saved is not None and self.done:
+                where = f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}"
+                told = f"{where}; the same command goes on there"
+            tell(f"interrupted: {told}")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _is_emulated(device: str) -> bool:
@@ -252,17 +236,6 @@ def _policy(**options: Any) -> TuningPolicy:
     except ArgumentError as error:
         name, _, rest = str(error).partition("=")
         raise misuse(f"--{'also-layout' if name == 'layouts' else name.replace('_', '-')}={rest}") from error
-
-
-def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | None) -> None:
-    """End the command now if a file could not be written when all is tuned."""
-    check_output("--html", html, (".html", ".htm"))
-    check_output("--plot", plot, FORMATS)
-    check_output("--save-problems", save_problems, (".json",))
-    if html is not None:
-        check_packages("--html", "report", "jinja2", "matplotlib")
-    if plot is not None:
-        check_packages("--plot", "report", "matplotlib")
 
 
 @contextmanager
@@ -284,19 +257,12 @@ def _is_writable(path: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK)
 
 
-def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> bool:
-    """Write the report and the chart; tell whether that worked."""
-    good = True
-    writers: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
-        (html, lambda path: report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
-        (plot, lambda path: report.save_chart(path, tuning.tunings, policy=tuning.policy)),
-    )
-    for path, write in writers:
-        try:
-            if path is not None:
-                write(path)
-                tell(f"{path} is written")
-        except (CudnnliteError, OSError) as error:
-            good = False
-            tell(f"{path}: {error}")
-    return good
+def _is_written(path: Path, write: Callable[..., object], *arguments: Any, **options: Any) -> bool:
+    """Write a report or a chart; tell whether that worked."""
+    try:
+        write(path, *arguments, **options)
+    except (CudnnliteError, OSError) as error:
+        tell(f"{path}: {error}")
+        return False
+    tell(f"{path} is written")
+    return True

@@ -47,20 +47,18 @@ def show(
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path = _path(cache)
-        entries = []
+        path, entries = _path(cache, there=cache is not None), []
         if path.exists():
             with _opened(path, read_only=True) as opened:
                 entries = _selected(opened, filters)
-        elif cache is not None:
-            raise failure(f"{path} does not exist")
         else:
             EntryFolder(path).look()  # an older version's cache may be beside it
         here = _cudnn_here() if entries else None
         if as_json:
             say(json.dumps(_plain(path, entries, here), indent=2))
             return
-        say(f"{path}: {_size(path)}, {counted(len(entries), 'entry', 'entries')}")
+        size = format_size(_bytes(path)) if path.exists() else "does not exist yet"
+        say(f"{path}: {size}, {_entries(len(entries))}")
         if entries:
             say("\n".join(_table(entries, here)))
         if here is not None and any(entry.key.device.cudnn != here for entry in entries):
@@ -78,14 +76,12 @@ def export(
     """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path = _path(cache)
-        if not path.exists():
-            raise failure(f"{path} does not exist: there is nothing to export")
+        path = _path(cache, there=True)
         with _opened(path, read_only=True) as opened:
             if not _selected(opened, filters):
                 raise failure(f"{path} has nothing to export; {folder} is not written")
             number = opened.export(folder, **filters)
-        say(f"{counted(number, 'entry', 'entries')} of {path} written to {folder}")
+        say(f"{_entries(number)} of {path} written to {folder}")
 
 
 @cache_app.command()
@@ -95,7 +91,7 @@ def merge(
     """Take over the entries of another cache; where both have one, the newer."""
     with errors_told(), _opened(_path(cache)) as opened:
         number = opened.merge(folder)
-        say(f"{counted(number, 'entry', 'entries')} of {folder} merged into {opened.path}, which has {len(opened)}")
+        say(f"{_entries(number)} of {folder} merged into {opened.path}, which has {len(opened)}")
 
 
 @cache_app.command()
@@ -111,16 +107,13 @@ def clear(
     if not (yes or sys.stdin.isatty()):
         raise misuse("clear needs --yes where nobody can be asked")
     with errors_told():
-        path = _path(cache)
-        if not path.exists():
-            raise failure(f"{path} does not exist")
+        path = _path(cache, there=True)
         with _opened(path) as opened:
             number = len(_selected(opened, filters))
-            noun = counted(number, "entry", "entries")
-            if number and not yes and not _agreed(f"Remove {noun} from {path}?"):
+            if number and not yes and not _agreed(f"Remove {_entries(number)} from {path}?"):
                 raise failure("nothing is removed")
             removed = opened.clear(**filters) if number else 0
-        say(f"{counted(removed, 'entry', 'entries')} removed from {path}")
+        say(f"{_entries(removed)} removed from {path}")
 
 
 def check_cache(path: Path) -> None:
@@ -128,17 +121,23 @@ def check_cache(path: Path) -> None:
     check_place(parse_folder(path))
 
 
-def _path(cache: Path | None) -> Path:
-    """Return where the cache is; end the command if that is nowhere."""
+def _path(cache: Path | None, *, there: bool = False) -> Path:
+    """Return where the cache is; end the command if that is nowhere, or if it has to be there and is not."""
     path = parse_cache_path(cache)
     if path == IN_MEMORY:
         raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no folder")
+    if there and not Path(path).exists():
+        raise failure(f"{path} does not exist")
     return Path(path)
 
 
 def _opened(path: Path, *, read_only: bool = False) -> TuningCache:
     check_cache(path)
     return TuningCache(path, read_only=read_only)
+
+
+def _entries(number: int) -> str:
+    return counted(number, "entry", "entries")
 
 
 def _agreed(question: str) -> bool:
@@ -150,10 +149,10 @@ def _agreed(question: str) -> bool:
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
     if kind is not None and kind not in KINDS:
         raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
-    return {"gpu": gpu, "cudnn": None if cudnn is None else _parseformat_version(cudnn), "kind": kind}
+    return {"gpu": gpu, "cudnn": None if cudnn is None else _parse_version(cudnn), "kind": kind}
 
 
-def _parseformat_version(text: str) -> int:
+def _parse_version(text: str) -> int:
     """Return the number that `cudnnGetVersion` has for 9.28.0, or that number itself."""
     if re.fullmatch(r"[0-9]{4,6}", text):
         return int(text)
@@ -182,10 +181,6 @@ def _cudnn_here() -> int | None:
         return None
 
 
-def _size(path: Path) -> str:
-    return format_size(_bytes(path)) if path.exists() else "does not exist yet"
-
-
 def _bytes(path: Path) -> int:
     """Return the size of the entries' files."""
     return sum(file.stat().st_size for file in EntryFolder(path).files())
@@ -195,18 +190,10 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
     rows = [("tuned at (UTC)", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
     for entry in entries:
         device, chosen = entry.key.device, entry.rows[entry.chosen]
-        other = "*" if here is not None and device.cudnn != here else ""
-        rows.append(
-            (
-                entry.tuned_at[:16].replace("T", " "),
-                device.gpu,
-                f"{format_version(device.cudnn)}{other}",
-                "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}",
-                named(chosen),
-                _what(entry),
-                _wanted(entry),
-            )
-        )
+        when = entry.tuned_at[:16].replace("T", " ")
+        version = format_version(device.cudnn) + ("" if here in (None, device.cudnn) else "*")
+        time = "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}"
+        rows.append((when, device.gpu, version, time, named(chosen), _what(entry), _wanted(entry)))
     return aligned(rows, ("ms",))
 
 

@@ -86,21 +86,16 @@ def chosen_device(device: str | None) -> str:
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
 
 
-def check_output(option: str, path: Path | None, suffixes: Sequence[str]) -> None:
-    """End the command unless a file can be written later, as far as that can be known."""
+def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packages: str) -> None:
+    """End the command unless a file can be written later, as far as that can be known; packages are of the extra 'report'."""
     if path is None:
         return
-    folder = path.absolute().parent
+    folder, missing = path.absolute().parent, [package for package in packages if find_spec(package) is None]
     if path.suffix.lower() not in suffixes:
         raise misuse(f"{option} {path}: its name must end in {' or '.join(suffixes)}")
     if not folder.is_dir():
         raise failure(f"{option} {path}: there is no folder {folder}")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise failure(f"{option} {path}: cannot be written{': it is a folder' if path.is_dir() else ''}")
-
-
-def check_packages(option: str, extra: str, *packages: str) -> None:
-    """End the command unless packages are installed that an option needs."""
-    missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[{extra}]'")
+        raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[report]'")
