@@ -8,7 +8,7 @@ import platform
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from glob import escape, glob
 from importlib import metadata
 from pathlib import Path
@@ -37,22 +37,18 @@ _PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudn
 
 def gather() -> dict[str, Any]:
     """Return what `cudnnlite info` prints, for JSON; what cannot be found out is told as an 'error'."""
-    return {
+    facts: dict[str, Any] = {
         "cudnnlite": __version__,
         "python": python_text(),
         "packages": {name: version for name in _PACKAGES.split() if (version := installed_version(name))},
         "default device": default_device(),
-        "library": _or_error(_library),
-        "cuda": _or_error(describe_cuda),
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def _or_error(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return describe()
-    except CudnnliteError as error:
-        return {"error": str(error)}
+    for name, describe in (("library", _library), ("cuda", describe_cuda)):
+        try:
+            facts[name] = describe()
+        except CudnnliteError as error:
+            facts[name] = {"error": str(error)}
+    return {**facts, "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ}}
 
 
 def _library() -> dict[str, Any]:
@@ -224,13 +220,7 @@ _RULES = (
     ("CUDA_MODULE_LOADING", "(?i)EAGER", NOTE, "all kernels are loaded at the start: slow to begin", "unset it"),
     ("CUDNN_LOGLEVEL_DBG", "[^0].*", NOTE, "cuDNN logs: calls are slower", "unset it"),
     ("LD_LIBRARY_PATH", "(.*[:/])?stubs/*(:.*)?", WARNING, _STUBS, "take the folder 'stubs' out of LD_LIBRARY_PATH"),
-    (
-        "LD_PRELOAD",
-        ".*lib(cudnn|cublas|cuda[.]|nvrtc).*",
-        WARNING,
-        _PRELOADED,
-        "take CUDA's libraries out of LD_PRELOAD",
-    ),
+    ("LD_PRELOAD", ".*lib(cudnn|cublas|cuda[.]|nvrtc).*", WARNING, _PRELOADED, "take CUDA's libraries out of it"),
 )
 
 
@@ -267,35 +257,29 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
     forgotten, elsewhere = "what is tuned is forgotten when the process ends", f"set {CACHE_VARIABLE} to another folder"
     try:
         path = parse_cache_path(None)
-    except ArgumentError as error:
-        yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
-        return
-    if not isinstance(path, Path):
-        yield Finding("cache.file", NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}")
-        return
-    try:
+        if not isinstance(path, Path):
+            yield Finding("cache.file", NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}")
+            return
         check_place(path)
         folder = EntryFolder(path, read_only=True)
         with warnings.catch_warnings():  # what cannot be read is told below
             warnings.simplefilter("ignore", TuningCacheWarning)
             number, kinds = len(folder.files()), Counter(entry.key.device for entry in folder.entries())
+    except ArgumentError as error:
+        yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
+        return
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
         yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
     text = f"{number} {'entry' if number == 1 else 'entries'}: {path}" if number else f"nothing was tuned yet: {path}"
     yield Finding("cache.file", OK, text, facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
-        yield Finding(
-            "cache.writable", WARNING, f"{path} cannot be written: {forgotten}", f"make it writable, or {elsewhere}"
-        )
+        text = f"{path} cannot be written: {forgotten}"
+        yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
     if damaged := number - kinds.total() + len(list(path.glob("*.damaged"))):
         text = f"{damaged} of the files in {path} cannot be read"
-        yield Finding(
-            "cache.entries",
-            WARNING,
-            text,
-            "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune",
-        )
+        fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
+        yield Finding("cache.entries", WARNING, text, fix)
     names = {(name, driver) for name, _, driver, _ in devices}
     used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
     if kinds and cudnn and not used:
