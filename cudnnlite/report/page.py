@@ -25,7 +25,8 @@ _NONE = "–"
 _EDITS = (
     ('^<g id="[^"]*"', "<g"),
     ("xlink:href", "href"),
-    (r"font-family:[^;]*; |(?<=font): (?=[\d.]+px )", ""),
+    (r"font-family:[^;]*; ", ""),
+    (r'font: ([\d.]+px)[^;"]*', r"font-size: \1"),  # as an older Matplotlib writes it
     (r"(\.\d\d)\d+", r"\1"),
     *((color, f"var(--{name},{color})") for name, color in COLORS.items()),
 )

@@ -38,7 +38,7 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     table : AlgorithmTable
         What a search returned.
     ax : matplotlib Axes, optional
-        Where to draw; on a new Figure if not given.
+        Where to draw, in the frame that they have; on a new Figure if not given.
     chosen : AlgorithmResult, optional
         The row to mark.
 
@@ -159,7 +159,7 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
     tunings : sequence of TunedProblem
         The model.  Problems for which nothing was chosen have no bar; of more than 40, the smallest share one.
     ax : matplotlib Axes, optional
-        Where to draw; on a new Figure if not given.
+        Where to draw, in the frame that they have; on a new Figure if not given.
     policy : mapping, optional
         What `TuningPolicy.to_plain` returns: its objective says which time counts.
 
