@@ -126,6 +126,8 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     assert again.stdout.count("chosen: ") == 2
     assert "not DIRECT" in again.stdout
     assert "one workspace" not in again.stdout
+    assert "those of a call" not in again.stdout
+    assert "the times are those of a call\n" in autotune("--problems", "a.json", "--objective", "latency").stdout
 
 
 @pytest.mark.processes
