@@ -13,6 +13,7 @@ from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.texts import printable
 
 Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
 
@@ -48,11 +49,11 @@ class TunedProblem(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The first name, with the number of the others; without a name the problem in short."""
+        """The first name, as it can be shown, with the number of the others; without a name the problem in short."""
         if not self.names:
             return describe(self.problem)
-        others = len(self.names) - 1
-        return f"{self.names[0]} and {others} more" if others else self.names[0]
+        name, others = printable(self.names[0]), len(self.names) - 1
+        return f"{name} and {others} more" if others else name
 
     @property
     def place(self) -> int | None:

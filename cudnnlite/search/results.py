@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, overload
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
 from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.texts import aligned
 
 
 @dataclass(frozen=True)
@@ -284,17 +285,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
 
     def __str__(self) -> str:
-        cells = self.cells()
-        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-        numeric = [index for index, name in enumerate(cells[0]) if name in _NUMERIC]
-        lines = [f"{self.title}; times: {self.timing}"]
-        for row in cells:
-            padded = [
-                cell.rjust(width) if column in numeric else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(padded).rstrip())
-        return "\n".join(lines)
+        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), _NUMERIC)])
 
     def __repr__(self) -> str:
         return f"<AlgorithmTable of {len(self)}: {self.title}>"
