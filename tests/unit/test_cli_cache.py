@@ -6,7 +6,7 @@ import pty
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from typer.testing import CliRunner
@@ -110,7 +110,7 @@ def test_json(path):
     assert found["bytes"] == sum(file.stat().st_size for file in path.iterdir())
     for shown, each in zip(found["entries"], entries(path), strict=True):
         assert shown["problem"] == each.key.problem.to_plain()
-        assert shown["device"] == each.key.device.to_plain()
+        assert shown["device"] == asdict(each.key.device)
         assert shown["used_here"] == (
             None if found["cudnn_here"] is None else each.key.device.cudnn == found["cudnn_here"]
         )

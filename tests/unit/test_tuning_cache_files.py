@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.cache_path import default_path
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE, default_path
 from cudnnlite.autotune.store import EntryFolder
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
@@ -122,13 +122,36 @@ def test_what_died_while_it_wrote_is_swept_up_by_clear(filled):
     assert names(filled) == [".young.tmp"]
 
 
-def test_an_entry_of_a_newer_version_is_left_alone(filled):
-    change(file_of(filled), **NEWER)
-    with nothing_written(filled), TuningCache(filled) as cache:
-        with pytest.warns(TuningCacheWarning, match="format 2, from a newer cudnnlite.*left as it is") as caught:
-            assert [found_in(cache), len(cache.entries())] == [list(range(1, MANY)), MANY - 1]
-        assert len(caught) == 1
-    assert "rows" in file_of(filled).read_text()
+def test_an_entry_of_a_newer_version_is_left_alone(filled, tmp_path):
+    """It is not read, replaced or removed; what is put under its key is kept in memory."""
+    for number in (0, 1):
+        change(file_of(filled, number), **NEWER)
+    fill(tmp_path / "other", 1, tuned_at=LATE)
+    with TuningCache(filled) as cache:
+        with nothing_written(filled):
+            with pytest.warns(TuningCacheWarning, match="format 2, from a newer cudnnlite.*left as it is"):
+                assert found_in(cache) == list(range(2, MANY))
+            assert len(cache.entries()) == MANY - 2  # without another warning
+            cache.put(entry(0))
+            assert cache.get(entry(0).key) == entry(0)
+            assert (len(cache), cache.unsaved) == (MANY, 1)
+        assert cache.clear() == MANY - 1
+        assert cache.merge(tmp_path / "other") == 0
+    assert names(filled) == sorted(file_of(filled, number).name for number in (0, 1))
+
+
+def test_an_export_keeps_and_counts_what_a_newer_version_wrote(filled, tmp_path):
+    """In the folder that it replaces: under keys that are exported, and under others."""
+    copy, newer = tmp_path / "copy", (0, MANY, MANY + 1)
+    fill(copy, MANY + 3)
+    for number in newer:
+        change(file_of(copy, number), **NEWER)
+    before = [file_of(copy, number).read_bytes() for number in newer]
+    with TuningCache(filled) as cache, pytest.warns(TuningCacheWarning) as caught:
+        assert cache.export(copy) == MANY - 1
+    assert [str(one.message).partition(" keeps ")[2][:2] for one in caught] == ["", "3 "]
+    assert names(copy) == sorted(file_of(copy, number).name for number in range(MANY + 2))
+    assert [file_of(copy, number).read_bytes() for number in newer] == before
 
 
 def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
@@ -137,8 +160,7 @@ def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
         cache.put(entry(0))
         shutil.rmtree(path)
         cache.put(entry(1))
-        assert found_in(cache, 2) == [0, 1]  # the first one from memory
-        assert found_in(TuningCache(path), 2) == [1]
+        assert found_in(cache, 2) == [1]
         shutil.rmtree(path)
         os.rename(tmp_path / "other", path)
         assert cache.get(entry(2).key) == entry(2)
@@ -168,7 +190,9 @@ def test_an_old_file_at_the_old_default_is_told_until_there_is_a_new_cache(monke
     old = default_path().with_name("tuning.sqlite")
     write_old_cache(old)
     before = old.read_bytes()
-    with pytest.warns(TuningCacheWarning, match=r"tuning\.sqlite is .* older .* left as it is.* Tune the models again"):
+    with pytest.warns(
+        TuningCacheWarning, match=r"tuning\.sqlite is .* older .* left as it is.* Tune again, into a folder"
+    ):
         cache = TuningCache()
     cache.put(entry())
     assert TuningCache().get(entry().key) == entry()  # without a warning
@@ -178,7 +202,7 @@ def test_an_old_file_at_the_old_default_is_told_until_there_is_a_new_cache(monke
 def test_a_file_instead_of_a_folder_is_left_alone(path):
     path.write_text("shopping list")
     with nothing_written(path.parent):
-        with pytest.warns(TuningCacheWarning, match="is a file, and no tuning cache, .* left as it is"):
+        with pytest.warns(TuningCacheWarning, match="is a file, and no tuning cache; .* left as it is"):
             cache = TuningCache(path)
         cache.put(entry())
         assert cache.get(entry().key) == entry()
