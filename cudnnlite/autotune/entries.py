@@ -80,7 +80,7 @@ def entry_from_json(text: str | bytes, digest: str) -> TuningEntry:
         if type(form) is int and form > FORMAT:
             raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
         key = TuningKey.of(values.pop("key"))
-        if form is True or form != FORMAT or key.digest != digest:
+        if type(form) is not int or form < 1 or key.digest != digest:
             raise ValueError("its key is not that of its name")
         key.device, key.kind  # noqa: B018  (raise if a part is missing)
         return TuningEntry(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)

@@ -41,13 +41,13 @@ class EntryFolder:
             if _is_sqlite(old):
                 self.tell(old, _why_unfit(old))
             elif self.read_only:
-                self.tell(old, f"{self.path} does not exist; the cache is an empty one in memory")
+                self.tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
 
     def files(self) -> list[Path]:
         """Return the files of all entries."""
-        with self._refusals_told():
-            there = self.path.iterdir() if os.path.isdir(self.path) else ()
-            return sorted(file for file in there if _ENTRY.fullmatch(file.name))
+        with self._refusals_told(), suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(file for file in self.path.iterdir() if _ENTRY.fullmatch(file.name))
+        return []
 
     def entries(self) -> list[TuningEntry]:
         """Return all entries that can be read."""
@@ -107,8 +107,9 @@ class EntryFolder:
                 if file.stem in digests and file not in self.newer:
                     file.unlink(missing_ok=True)
             for draft in self.path.glob(".*.tmp"):
-                if time.time() - draft.stat().st_mtime > 3600:  # nobody is at it
-                    draft.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):  # somebody was at it, and has finished
+                    if time.time() - draft.stat().st_mtime > 3600:
+                        draft.unlink()
 
     def tell(self, about: object, message: str) -> None:
         """Warn, the first time that it is about this."""
