@@ -11,7 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
 from cudnnlite.operations import recording
-from cudnnlite.search.results import AlgorithmResult, within_noise
+from cudnnlite.search.results import AlgorithmResult, deciding_ms, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -69,7 +69,7 @@ class Contest:
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
-            best = min(_deciding_ms(rows[key], self._latency) or 0.0 for key in repeated)
+            best = min(deciding_ms(rows[key], latency=self._latency) or 0.0 for key in repeated)
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
             if key not in repeated:
@@ -91,7 +91,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
-        time = _deciding_ms(row, latency)
+        time = deciding_ms(row, latency=latency)
         return not row.ok, time is None, 0.0 if time is None else time
 
     found = sorted(rows, key=order)
@@ -104,13 +104,6 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
             for row in found[1:]
         ]
     return found
-
-
-def _deciding_ms(row: AlgorithmResult, latency: bool) -> float | None:
-    """Return the milliseconds that rows are ranked by: the device's, or a call's."""
-    if latency:
-        return None if row.call_us is None else row.call_us / 1000
-    return row.time_ms
 
 
 def _joined(*remarks: str) -> str:

@@ -240,9 +240,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if objective not in ("device", "latency"):
             raise ArgumentError(f"objective={objective!r}; allowed: 'device', 'latency'")
         front: list[AlgorithmResult] = []
-        name = "time_ms" if objective == "device" else "call_us"
-        timed = [row for row in self._rows if row.ok and getattr(row, name) is not None]
-        for row in sorted(timed, key=lambda row: (getattr(row, name), row.workspace)):
+        times = [(deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok]
+        timed = [(time, row) for time, row in times if time is not None]
+        for _, row in sorted(timed, key=lambda pair: (pair[0], pair[1].workspace)):
             if not front or row.workspace < front[-1].workspace:
                 front.append(row)
         return tuple(front)
@@ -376,6 +376,13 @@ def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
     if not row.ok or row.time_ms is None or chosen.time_ms is None or row.time_ms >= chosen.time_ms:
         return ""
     return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"
+
+
+def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
+    """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured."""
+    if latency:
+        return None if row.call_us is None else row.call_us / 1000
+    return row.time_ms
 
 
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:

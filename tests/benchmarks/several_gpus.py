@@ -65,7 +65,7 @@ def child(case, config, which):
     imported, count = time.perf_counter() - BEGIN, len(visible_gpus())
     listed = problems(config, which)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cache.sqlite"
+        path = Path(folder) / "cache"
         options, executor = {"workers": 1} if case.startswith("one") else {}, None
         if case == "one, a handle for each task":
             options, executor = {}, ThreadPoolExecutor(1)

@@ -530,7 +530,7 @@ def test_only_this_handle_is_tuned(handle: dnn.Handle, case: Case) -> None:
 
 
 def test_its_own_cache_is_closed_and_the_users_is_not(handle: dnn.Handle, tmp_path: Path, case: Case) -> None:
-    path = tmp_path / "tuning.sqlite"
+    path = tmp_path / "tuning"
     with dnn.autotuned(handle, cache=path) as tuner:
         case.run()
         assert tuner.cache.path == path
@@ -544,10 +544,10 @@ def test_its_own_cache_is_closed_and_the_users_is_not(handle: dnn.Handle, tmp_pa
         assert len(cache) == (handle.device.kind == "cuda")
 
 
-def test_the_users_file_is_the_default(handle: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine.sqlite"))
+def test_the_users_folder_is_the_default(handle: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine"))
     with dnn.autotuned(handle) as tuner:
-        assert tuner.cache.path == tmp_path / "mine.sqlite"
+        assert tuner.cache.path == tmp_path / "mine"
 
 
 def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> None:

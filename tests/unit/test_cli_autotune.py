@@ -44,7 +44,7 @@ def environment(monkeypatch, tmp_path):
     """Work in an empty folder, on the emulated device, with a cache that is not the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "default.sqlite"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "default"))
 
 
 def autotune(*arguments):
@@ -179,11 +179,11 @@ def test_how_a_program_finds_what_was_saved(tmp_path):
     table = AlgorithmTable(rows(problem), title="a title", timing="made up")
     facts = {"device": "a GPU", "cuDNN": "9.28.0", "cudnnlite": "0.1.0"}
     tuning = ModelTuning((TunedProblem(problem, table, table.best()),), facts)
-    told = list(lines_of(tuning, policy, tmp_path / "mine.sqlite", explain=False))[-1]
+    told = list(lines_of(tuning, policy, tmp_path / "mine", explain=False))[-1]
     found = re.fullmatch(r"to use it: with dnn\.autotuned\(handle, (.*)\): \.\.\.", told)
     options = eval(f"dict({found[1].replace('dnn.', '')})", {"TuningPolicy": TuningPolicy})
-    assert options == {"cache": str(tmp_path / "mine.sqlite"), "policy": policy}
-    usual = list(lines_of(tuning, TuningPolicy(), tmp_path / "default.sqlite", explain=False))[-1]
+    assert options == {"cache": str(tmp_path / "mine"), "policy": policy}
+    usual = list(lines_of(tuning, TuningPolicy(), tmp_path / "default", explain=False))[-1]
     assert usual == "to use it: with dnn.autotuned(handle): ..."
 
 
@@ -260,11 +260,11 @@ def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
 
 
 def test_where(tuner, tmp_path, monkeypatch):
-    autotune(*CONVOLUTION, "--workers", 3, "--cache", "mine.sqlite", "--device", "emulated:1")
-    assert tuner.options["cache"].path == tmp_path / "mine.sqlite"
+    autotune(*CONVOLUTION, "--workers", 3, "--cache", "mine", "--device", "emulated:1")
+    assert tuner.options["cache"].path == tmp_path / "mine"
     assert (tuner.options["workers"], tuner.options["device"]) == (3, "emulated:1")
     autotune(*CONVOLUTION)
-    assert tuner.options["cache"].path == tmp_path / "default.sqlite"
+    assert tuner.options["cache"].path == tmp_path / "default"
     assert (tuner.options["workers"], tuner.options["device"]) == (None, "emulated")
     autotune(*CONVOLUTION, "--no-cache")
     assert tuner.options["cache"].path == ":memory:"
@@ -304,7 +304,7 @@ MISUSE = {
     "--device='gpu' is not a device; allowed: 'cuda'": [*CONVOLUTION, "--device", "gpu"],
     "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
     "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],
-    "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a.sqlite"],
+    "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a"],
     "--no-cache and --read-only-cache exclude": [*CONVOLUTION, "--no-cache", "--read-only-cache"],
     "must end in .png or .svg or .pdf": [*CONVOLUTION, "--plot", "a.gif"],
     "must end in .html or .htm": [*CONVOLUTION, "--html", "report"],
@@ -329,7 +329,7 @@ ERRORS = {
     "absent.json": ["--problems", "absent.json"],
     "is not JSON": ["--problems", "text.json"],
     "no tuning cache": [*CONVOLUTION, "--cache", "text.json"],
-    "--cache absent.sqlite does not exist": [*CONVOLUTION, "--cache", "absent.sqlite", "--read-only-cache"],
+    "--cache absent does not exist": [*CONVOLUTION, "--cache", "absent", "--read-only-cache"],
     "there is nothing to tune": ["--problems", "empty.json"],
 }
 
@@ -362,7 +362,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_anything_is_tuned(tuner, 
     monkeypatch.setattr(cli_autotune.os, "access", lambda *_: False)  # which root always may
     result = autotune(*CONVOLUTION, "--device", "cuda")
     assert result.exit_code == 1
-    assert "default.sqlite cannot be written: give another --cache, --read-only-cache or --no-cache" in result.stderr
+    assert "default cannot be written: give another --cache, --read-only-cache or --no-cache" in result.stderr
     assert tuner.listed is None
     autotune(*CONVOLUTION, "--device", "cuda", "--no-cache")
     assert tuner.listed is not None
@@ -381,10 +381,10 @@ def test_a_file_that_cannot_be_written_in_the_end_costs_only_itself(tmp_path, mo
 
 
 def test_a_default_cache_that_is_no_folder_is_told_in_a_line(tmp_path):
-    (tmp_path / "default.sqlite").write_bytes(b"rubbish" * 1000)
+    (tmp_path / "default").write_bytes(b"rubbish" * 1000)
     result = autotune(*CONVOLUTION)
     assert result.exit_code == 0
-    told = r"^cudnnlite: warning: .*default\.sqlite is a file, .* until then memory has to do$"
+    told = r"^cudnnlite: warning: .*default is a file, .* until then memory has to do$"
     assert re.search(told, result.stderr, re.MULTILINE)
 
 
@@ -396,7 +396,7 @@ def test_after_an_interrupt(tuner, tmp_path, saves):
     tuner.then = interrupt
     result = autotune(*CONVOLUTION, *RNN, "--device", "cuda" if saves else "emulated")
     assert (result.exit_code, result.stdout) == (cli_common.INTERRUPTED, "")
-    where = f"2 of 2 problems are saved in {tmp_path / 'default.sqlite'}; the same command goes on there"
+    where = f"2 of 2 problems are saved in {tmp_path / 'default'}; the same command goes on there"
     assert result.stderr.splitlines()[-1] == f"cudnnlite: interrupted: {where if saves else 'nothing is saved'}"
 
 
@@ -418,8 +418,8 @@ def test_what_could_not_be_saved_is_not_called_saved(monkeypatch, tmp_path):
     """A full disk: the figures are printed, and the exit code says that something is missing."""
     monkeypatch.setattr(TuningCache, "unsaved", 1)
     Pretence(monkeypatch, tmp_path, "A")
-    result = autotune(*CONVOLUTION, "--device", "cuda", "--cache", str(tmp_path / "full.sqlite"))
+    result = autotune(*CONVOLUTION, "--device", "cuda", "--cache", str(tmp_path / "full"))
     assert result.exit_code == 1
-    assert f"1 problem could not be saved in {tmp_path / 'full.sqlite'}" in result.stderr
+    assert f"1 problem could not be saved in {tmp_path / 'full'}" in result.stderr
     assert "chosen" in result.stdout
     assert "saved in" not in result.stdout

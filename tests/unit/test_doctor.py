@@ -165,7 +165,7 @@ def test_the_probe_finds_what_this_process_finds(packages, tmp_path, monkeypatch
 
 @pytest.mark.processes
 def test_the_probe_leaves_the_users_cache_alone(monkeypatch, tmp_path):
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c.sqlite"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c"))
     run_probe("emulated")
     assert list(tmp_path.iterdir()) == []
 

@@ -36,7 +36,6 @@ from .tunings import (
     A,
     M,
     Row,
-    convolution,
     failed,
     lstm,
     model,
@@ -493,13 +492,11 @@ def test_names_are_shortened_in_the_middle():
 
 
 def test_titles():
-    assert tuned().title == "32×64×56×56 * 64×64×3×3, padding 1, float16 NHWC"
+    assert tuned().title == "32x64x56x56 by 64x64x3x3 to 32x64x56x56, float16 NHWC, padding=1"
     assert tuned(names=("a",)).title == "a"
     assert tuned(names=("a", "b", "c")).title == "a and 2 more"
     assert tuned(names=("a\nb",)).title == "a�b"
-    odd = convolution(padding=(1, 2), stride=2, dilation=3, groups=1, math_type="fma")
-    assert describe(odd) == "32×64×56×56 * 64×64×3×3, padding 1×2, stride 2, dilation 3, float16 NHWC, math FMA"
-    assert describe(lstm()) == "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
+    assert describe(lstm()) == "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training"
 
 
 def test_reasons():

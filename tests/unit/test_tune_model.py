@@ -546,7 +546,7 @@ def test_what_fails_stops_no_other(there, path, way):
     assert (tuning.measured, tuning.remembered) == (3, 0)
     assert tuning.total_ms == 2 * 4 + 8
     assert entries(path).keys() == {4, 8}
-    assert "failed: 2×3×8×9 * 5×3×3×3, float32 NCHW: full" in str(tuning)
+    assert "failed: 2x3x8x9 by 5x3x3x3 to 2x5x6x7, float32 NCHW: full" in str(tuning)
     there.stop("fail-5", "fail-6", "none-7")
     again = tune_model(PROBLEMS, cache=path, workers=1)
     assert (again.measured, again.remembered, again.failed) == (3, 2, ())
@@ -772,7 +772,7 @@ def test_a_bar_is_drawn_on_stderr_only(one, path, capfd):
     assert out == ""
     assert "2/2" in error
     assert "5/5" in error
-    assert "2×3×8×9 * 8×3×3×3" in error
+    assert "2x3x8x9 by 8x3x3x3" in error
 
 
 def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch):
@@ -873,7 +873,7 @@ def test_it_prints_as_a_table(one, path):
         assert part in lines[2]
     assert lines[3].endswith("cache")
     assert "none" in lines[4]
-    assert lines[5].startswith("failed: 2×3×8×9 * 6×3×3×3, float32 NCHW: no algorithm for ")
+    assert lines[5].startswith("failed: 2x3x8x9 by 6x3x3x3 to 2x6x6x7, float32 NCHW: no algorithm for ")
     assert lines[-2:] == ["skipped: up (ConvTranspose): for a reason", "note: a note"]
     assert repr(tuning) == f"<ModelTuning: {lines[0]}>"
 

@@ -276,7 +276,7 @@ def test_a_cache_that_others_cannot_write_has_no_place(tmp_path):
         assert CachePlace.of(memory) is CachePlace.of(impossible) is None
     with TuningCache(tmp_path / "cache.sqlite") as cache:
         assert CachePlace.of(cache).is_here
-        (tmp_path / "cache.sqlite").touch()
+        (tmp_path / "cache.sqlite").mkdir()
     with TuningCache(tmp_path / "cache.sqlite", read_only=True) as cache:
         assert CachePlace.of(cache) is None
 
