@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.algorithms import parse_interface
 from cudnnlite.search.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
@@ -39,6 +40,8 @@ class TuningPolicy:
         False: float32 data is multiplied in true float32 only, whatever the problem's math type allows.
     layouts : iterable of str
         Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every rank).
+    interface : str, optional
+        "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's backend; both, if not given.
     flush_l2 : bool
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
 
@@ -63,6 +66,7 @@ class TuningPolicy:
     math_type: MathType | str | None = None
     allow_tf32: bool = True
     layouts: Iterable[str] = ()
+    interface: str | None = None
     flush_l2: bool = False
 
     def __post_init__(self) -> None:
@@ -71,6 +75,7 @@ class TuningPolicy:
         for name in ("deterministic", "allow_tf32", "flush_l2"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name}={getattr(self, name)!r}; allowed: True, False")
+        parse_interface(self.interface)
         limit = self.workspace_limit
         if limit is not None and not (isinstance(limit, str) and limit.strip().endswith("%")):
             limit = parse_size(limit, "workspace_limit")

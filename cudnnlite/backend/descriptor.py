@@ -22,8 +22,8 @@ class BackendDescriptor(NativeObject):
 
     Parameters
     ----------
-    handle : Handle
-        Whose function table is called.
+    handle : Handle or CudnnApi
+        Whose function table is called; it is not kept alive.
     kind : BackendDescriptorType or str
         "TENSOR", "CONVOLUTION", "OPERATION_CONVOLUTION_FORWARD", "OPERATIONGRAPH", "ENGINEHEUR", ...
     **attributes
@@ -69,8 +69,7 @@ class BackendDescriptor(NativeObject):
         self.kind = parse_enum(BackendDescriptorType, kind, "kind")
         self.values: dict[str, Any] = {}
         self.finalized = False
-        self._handle = handle
-        super().__init__(self.kind.name, api=handle.api)
+        super().__init__(self.kind.name, api=getattr(handle, "api", handle))
         try:
             for name, value in attributes.items():
                 self.set(name, value)
@@ -101,7 +100,7 @@ class BackendDescriptor(NativeObject):
         """
         number, kind, elements = encode(self.kind.name, name, value, type_name)
         self.api.cudnnBackendSetAttribute(self.ptr, number, kind, len(elements), elements)
-        self.values[name] = value
+        self.values[name] = value.ptr if kind == BackendAttributeType.HANDLE and hasattr(value, "ptr") else value
 
     def finalize(self) -> BackendDescriptor:
         """Let cuDNN check the descriptor and make it usable; returns it.
@@ -153,7 +152,7 @@ class BackendDescriptor(NativeObject):
         if many:
             self.api.cudnnBackendGetAttribute(self.ptr, number, BackendAttributeType[type_name], 0, count, None)
         kind = KINDS_READ[name.upper()]
-        return self.fill(name, [stack.enter_context(BackendDescriptor(self._handle, kind)) for _ in range(count.value)])
+        return self.fill(name, [stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)])
 
     def fill(self, name: str, made: list[BackendDescriptor]) -> list[BackendDescriptor]:
         """Let cuDNN write an attribute into descriptors that were made for it; returns those that it used."""

@@ -76,9 +76,9 @@ class _VariantPacks:
     """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many."""
 
     def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack) -> None:
-        self._handle, self._stack = handle, stack.enter_context(ExitStack())  # for as long as they come
+        self._api = api = handle.api
+        self._stack = stack.enter_context(ExitStack())  # for as long as they come
         self._known: dict[tuple[int, ...], Any] = {}
-        api = handle.api
         self._pointers = (ctypes.c_void_p * len(uids))()
         self._workspace = ctypes.c_void_p()
         self._names = tuple(uids)
@@ -110,7 +110,7 @@ class _VariantPacks:
                     "(interface='descriptor' makes one that takes any)"
                 )
         if len(self._known) < MOST_PACKS:
-            pack = self._stack.enter_context(BackendDescriptor(self._handle, "VARIANT_PACK")).ptr
+            pack = self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr
             steps = self._steps
         else:
             pack = self._known.pop(next(iter(self._known)))

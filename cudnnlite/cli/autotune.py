@@ -115,6 +115,9 @@ def autotune(
         _Texts,
         _wanted(metavar="NHWC|NCHW", help="Try this layout too, the conversion there and back counted.  Repeatable."),
     ] = None,
+    interface: Annotated[
+        str | None, _wanted("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API.")
+    ] = None,
     flush_l2: Annotated[bool, _wanted("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
     device: Annotated[str | None, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
     workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
@@ -143,7 +146,8 @@ def autotune(
         raise misuse(f"--no-cache and {'--cache' if cache else '--read-only-cache'} exclude each other")
     policy = _policy(
         objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
-        allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), flush_l2=flush_l2,
+        allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), interface=interface,
+        flush_l2=flush_l2,
     )  # fmt: skip
     check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
     check_output("--plot", plot, FORMATS, "matplotlib")

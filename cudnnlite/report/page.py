@@ -47,6 +47,7 @@ def render(tunings: Sequence[TunedProblem], plain: Mapping[str, Any], skipped: S
     policy = facts.pop("policy", None) or {}
     page: str = environment.get_template("report.html").render(
         problems=problems,
+        tunings=tunings,
         model=plain["model"],
         chosen=[tuned.chosen for tuned in tunings],
         full=[str(tuned.problem) for tuned in tunings],

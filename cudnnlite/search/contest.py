@@ -43,6 +43,10 @@ class Contest:
         self._firsts[key] = self._stopwatch.first(work)
         self._works[key] = work
 
+    def times_the_best(self, key: Hashable) -> float:
+        """Return how many times the least first run a candidate's took; 1 for what was not entered."""
+        return self._firsts[key] / min(self._firsts.values()) if key in self._firsts else 1.0
+
     def is_hopeless(self, key: Hashable) -> bool:
         """Tell whether a candidate cannot become the best any more, after a second look where kernels were loaded."""
         (self._firsts[key],) = self._stopwatch.look_again([self._works[key]], [self._firsts[key]])

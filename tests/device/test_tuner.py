@@ -58,8 +58,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.Tuner:
-    """Return a tuner that forgets, with these fields of the policy."""
-    return dnn.Tuner(handle, cache, dnn.TuningPolicy(**policy))
+    """Return a tuner that forgets, with these fields of the policy; of the descriptor call, `test_engines` has the other."""
+    return dnn.Tuner(handle, cache, dnn.TuningPolicy(**{"interface": "descriptor", **policy}))
 
 
 def problem_of(case: Case, **options: Any) -> ConvolutionForwardProblem:

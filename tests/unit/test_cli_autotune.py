@@ -85,7 +85,7 @@ def tuner(monkeypatch):
 
 
 def test_one_problem_is_shown_with_every_candidate_and_the_reason():
-    result = autotune(*CONVOLUTION, "--workspace-limit", 300)
+    result = autotune(*CONVOLUTION, "--workspace-limit", 300, "--interface", "descriptor")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert "emulated" in lines[0]
@@ -147,7 +147,7 @@ def test_what_has_no_algorithm_is_named_on_stderr():
     result = autotune(*CONVOLUTION, *RNN, "--deterministic")
     assert result.exit_code == cli_common.SOME_FAILED
     assert "2 measured, 0 remembered, 1 failed; " in result.stdout
-    assert "failed: GRU 3 to 1 × 4, 2 sequences of 2, float32: no algorithm for " in result.stdout
+    assert "failed: GRU 3 to 4, T=2 N=2, float32: no algorithm for " in result.stdout
     told = result.stderr.splitlines()[-1]
     assert told == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
 
@@ -250,11 +250,11 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
     result = autotune(
         *CONVOLUTION, "--objective", "latency", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
-        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--flush-l2",
+        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--interface", "graph", "--flush-l2",
     )  # fmt: skip
     assert result.exit_code == 1
     policy = tuner.options["policy"]
-    assert policy == TuningPolicy("latency", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), True)
+    assert policy == TuningPolicy("latency", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True)
     same = {item.name for item in fields(policy) if getattr(policy, item.name) == item.default}
     assert same == {"math_type"}
 

@@ -291,7 +291,7 @@ def test_a_machine_without_a_boot_number_is_like_no_other(tmp_path):
 
 def test_what_travels_is_what_arrives(pretend, tmp_path):
     pretend(TWO)
-    policy = TuningPolicy("latency", "10%", True, 1e-3, "FMA", False, ["NHWC"], True)
+    policy = TuningPolicy("latency", "10%", True, 1e-3, "FMA", False, ["NHWC"], "graph", True)
     with TuningCache(tmp_path / "cache.sqlite") as cache:
         task = Task(problem(4, padding=1), policy, "cuda", ("a", "9.0"), CachePlace.of(cache), "token")
     for value in (task, replace(task, problem=tunings.lstm()), tunings.convolution(), policy):
