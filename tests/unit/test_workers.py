@@ -20,7 +20,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune import claims, workers
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import Claim, measuring_alone, pinned_device
+from cudnnlite.autotune.claims import claimed_device, measuring_alone
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
