@@ -87,13 +87,14 @@ def _hold(stack: ExitStack, path: Path, *, wait: bool) -> bool:
 
     held: set[Path] = _this_thread.__dict__.setdefault("held", set())
     # A mere file, instead of a lock that the file system lacks, would outlive who dies.
-    lock = FileLock(path, mode=0o666, fallback_to_soft=False)
+    lock, owner = FileLock(path, mode=0o666, fallback_to_soft=False), os.getpid()
 
     def release() -> None:
-        held.discard(path)
-        with suppress(OSError):  # nothing is left lying about: who waits for the file finds that it is gone
-            path.unlink()
-        lock.release()
+        if owner == os.getpid():  # and not a process that was forked from it
+            held.discard(path)
+            with suppress(OSError):  # nothing is left lying about: who waits for the file finds that it is gone
+                path.unlink()
+            lock.release()
 
     try:
         if path not in held and path.parent.is_dir():  # which would be made
