@@ -37,12 +37,12 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 
 
 @contextmanager
-def claimed_device(device: str, like: tuple[str, str] | None = None) -> Iterator[Device]:
+def claimed_device(device: str, like: tuple[str, str] | None = None, avoid: str = "") -> Iterator[Device]:
     """Yield the device that this thread may measure on, alone until the end of the block.
 
     "cuda" leaves open which GPU, and so does "auto" where there are any: the one that this thread had before, or else one that
-    nobody measures on; of a name and compute capability, if this process sees such.  Their UUIDs tell them apart, since CUDA
-    may number them otherwise in each process.
+    nobody measures on; of a name and compute capability, if this process sees such; the one with a UUID to be avoided last of
+    all.  UUIDs tell them apart, since CUDA may number them otherwise in each process.
     """
     gpus = list(enumerate(visible_gpus())) if device.lower() in ("cuda", "auto") else []
     gpus = [gpu for gpu in gpus if is_like(gpu[1], like)] or gpus
@@ -50,7 +50,7 @@ def claimed_device(device: str, like: tuple[str, str] | None = None) -> Iterator
         if gpus:
             begin = os.getpid() % len(gpus)  # processes that start together begin at different ones
             gpus = [*gpus[begin:], *gpus[:begin]]
-            gpus.sort(key=lambda gpu: gpu[0] != getattr(_this_thread, "gpu", None))
+            gpus.sort(key=lambda gpu: (gpu[1].uuid == avoid, gpu[0] != getattr(_this_thread, "gpu", None)))
             device = f"cuda:{_hold_one(stack, gpus)}"
         found = get_device(device)
         stack.enter_context(measuring_alone(found))

@@ -67,7 +67,7 @@ def tune_model(
         Who measures: anything with `submit` that returns futures.  Each worker (a process, or a thread) takes a GPU of its
         host that nobody measures on.  It is not shut down.
     workers : int, optional
-        How many processes measure, where no executor is given: one for each GPU, if not given.  Where it is one, this one.
+        How many processes measure, this one included, where no executor is given.  One for each GPU, if not given.
     progress : True or callable, optional
         True: a bar on stderr.  A callable is called with (done, total, TunedProblem) for each problem.
 
@@ -98,7 +98,7 @@ def tune_model(
 
     Examples
     --------
-    In this process, or, where there are several GPUs, in one for each:
+    In this process, or with a process more for each further GPU:
 
     >>> problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
     >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or tune_model("model.onnx", progress=True)
@@ -135,14 +135,15 @@ def tune_model(
         known = Remembered(cache, policy.within(limit, memory), identity, memory)
         run = TuningRun(listed, known, report)
         missing = run.look_up()
-        count = min(workers or (gpus if handle is None else 1), len(missing))
-        if executor is None and count > 1:
-            executor = stack.enter_context(WorkerPool(count))
-        if missing and executor is not None:
-            run.spread(missing, executor, where)
-        elif missing:
-            handle = handle or stack.enter_context(Handle(device))
-            run.work(missing, Tuner(handle, known.cache, known.policy))
+        more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
+        own = None
+        if missing and executor is None:
+            executor = stack.enter_context(WorkerPool(more)) if more else None  # first: it takes a second to start
+            own = Tuner(handle or stack.enter_context(Handle(device)), known.cache, known.policy)
+        if executor is not None:
+            run.spread(missing, executor, where, own)
+        elif own is not None:
+            run.work(missing, own)
     return ModelTuning(run.tunings, _facts(known, run.workers), skipped, notes, run.workers)
 
 

@@ -58,8 +58,8 @@ class TuningRun:
         for index in missing:
             self._take(index, tune_with(tuner, self._listed[index].problem))
 
-    def spread(self, missing: Sequence[int], executor: Executor, device: str) -> None:
-        """Let the workers of an executor tune problems on a device, as in `claimed_device`.
+    def spread(self, missing: Sequence[int], executor: Executor, device: str, own: Tuner | None = None) -> None:
+        """Let the workers of an executor tune problems on a device, as in `claimed_device`; this thread too if it has a tuner.
 
         What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
         nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.
@@ -70,9 +70,10 @@ class TuningRun:
         like, cache = (self._known.device.gpu, self._known.device.compute_capability), self._known.cache
         shared = isinstance(cache.path, Path) and not cache.read_only and is_here(executor)
         place = str(cache.path) if shared else IN_MEMORY
+        avoid = "" if own is None else own.handle.device.facts().uuid
 
         def submit(index: int) -> None:
-            task = Task(self._listed[index].problem, self._known.policy, device, like, place)
+            task = Task(self._listed[index].problem, self._known.policy, device, like, avoid, place)
             try:
                 future = hand_over(executor, tune_task, task)
             except BrokenExecutor as error:
@@ -98,13 +99,23 @@ class TuningRun:
             else:
                 self._take(index, answer)
 
+        def take_back() -> int | None:
+            for future, index in reversed(waiting.items()):
+                if tries[index] == 1 and future.cancel():  # not what a worker died of
+                    del waiting[future]
+                    return index
+            return None
+
         try:
             for index in missing:
                 submit(index)
             while waiting:
-                future = done.get()
-                settle(waiting[future], future)
-                del waiting[future]
+                taken = take_back() if own is not None and done.empty() else None
+                if own is not None and taken is not None:
+                    self.work([taken], own)
+                elif (future := done.get()) in waiting:  # it was not taken back
+                    settle(waiting[future], future)
+                    del waiting[future]
         finally:
             for future in waiting:
                 future.cancel()

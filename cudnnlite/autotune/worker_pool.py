@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pickle import PicklingError
+from queue import SimpleQueue
 from signal import Signals
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,7 @@ class WorkerDiedError(BrokenExecutor):
 
 
 class WorkerPool(ThreadPoolExecutor):
-    """So many threads, and behind each a process that is started when it is first needed.
+    """So many processes, which are started now, and as many threads that wait for them.
 
     Not a `ProcessPoolExecutor`, because that imports the caller's program in every process, which must be written for it; is
     broken as a whole when one process dies; and leaves processes behind that work on when the program is interrupted.  Here
@@ -35,33 +36,33 @@ class WorkerPool(ThreadPoolExecutor):
 
     def __init__(self, count: int) -> None:
         super().__init__(count, thread_name_prefix="cudnnlite-worker")
-        self._of_thread = threading.local()
-        self._starting, self._is_open = threading.Lock(), True
-        self._processes: list[_Process] = []
+        self._replacing, self._is_open = threading.Lock(), True
+        self._processes = [_Process() for _ in range(count)]
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Schedule a call of a module's function; arguments and result are pickled."""
         return super().submit(self._call, (fn, args, kwargs))
 
     def _call(self, call: Any) -> Any:
-        process: _Process = getattr(self._of_thread, "process", None) or self._start()
+        process = self._idle.get()
         try:
             process.pipe.send(call)
             good, value = process.pipe.recv()
         except (EOFError, OSError) as error:
-            self._of_thread.process = None
-            raise WorkerDiedError(f"worker process {process.pid} died: {process.end()}") from error
+            died = f"worker process {process.pid} died: {process.end()}"
+            with self._replacing:
+                if self._is_open:
+                    process = _Process()
+                    self._processes.append(process)
+            raise WorkerDiedError(died) from error
+        finally:
+            self._idle.put(process)
         if not good:
             raise value
         return value
-
-    def _start(self) -> _Process:
-        with self._starting:
-            if not self._is_open:
-                raise WorkerDiedError("the pool was closed")
-            process = self._of_thread.process = _Process()
-            self._processes.append(process)
-        return process
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -71,7 +72,7 @@ class WorkerPool(ThreadPoolExecutor):
             if kind is None:
                 self.shutdown()
         finally:
-            with self._starting:
+            with self._replacing:
                 self._is_open = False
             for process in self._processes:
                 process.kill()  # it has nothing to do, or nobody wants to know

@@ -54,6 +54,7 @@ class Task:
     policy: TuningPolicy
     device: str
     like: tuple[str, str] | None = None
+    avoid: str = ""
     cache: str = IN_MEMORY
     token: str = field(default_factory=lambda: os.urandom(16).hex())
 
@@ -77,7 +78,7 @@ def tune_task(task: Task) -> Answer:
     """Tune a problem in a worker; NoDeviceError or LibraryError if the worker cannot work at all."""
     # Nothing outlives the task: a thread of somebody's pool does not say when it ends.  And a handle that is made or closed
     # disturbs what is measured.
-    with claimed_device(task.device, task.like) as device:
+    with claimed_device(task.device, task.like, task.avoid) as device:
         try:
             with TuningCache(task.cache) as cache, Handle(device) as handle:
                 return tune_with(Tuner(handle, cache, task.policy), task.problem)

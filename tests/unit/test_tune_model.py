@@ -204,7 +204,8 @@ def test_by_default_each_gpu_that_is_like_the_first_has_a_process(tmp_path, monk
     assert {worker.uuid for worker in tuning.workers} == {"GPU-0", "GPU-2"}
     processes = {process for _, process, _, _ in there.log}
     assert len(processes) == len(tuning.facts["workers"]) == 2
-    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+    assert {gpu for _, process, gpu, _ in there.log if process == os.getpid()} == {0}
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes - {os.getpid()})
     assert there.left_over == []
 
 
@@ -466,7 +467,7 @@ def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
     there = Pretence(monkeypatch, tmp_path, "AB")
 
     def confused(task):
-        return workers.tune_task(workers.Task(task.problem, task.policy, "cuda:1", None, task.cache))
+        return workers.tune_task(workers.Task(task.problem, task.policy, "cuda:1", cache=task.cache))
 
     monkeypatch.setattr(tuning_run, "tune_task", confused)
     with (

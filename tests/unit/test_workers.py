@@ -150,6 +150,13 @@ def test_auto_without_a_gpu_falls_back(monkeypatch):
         leave_at_once("cuda")
 
 
+def test_a_gpu_that_the_caller_has_is_taken_last(pretend):
+    pretend(TWO)
+    assert [leave_at_once("cuda", None, uuid) for uuid in ("GPU-0", "GPU-1", "GPU-0")] == [1, 0, 1]
+    pretend("A")
+    assert leave_at_once("cuda", None, "GPU-0") == 0
+
+
 def test_a_gpu_like_the_one_that_is_wanted_is_taken_if_there_is_one(pretend):
     pretend(MIXED)
     wanted = (("Pretend A", "9.0"), ("Pretend B", "9.0"), None, ("Pretend A", "9.0"), ("Pretend C", "9.0"))
@@ -223,7 +230,7 @@ def test_one_measures_at_a_time_on_a_gpu(pretend):
 def test_what_travels_is_what_arrives(pretend, tmp_path):
     pretend(TWO)
     policy = TuningPolicy("latency", "10%", True, 1e-3, "FMA", False, ["NHWC"], True)
-    task = Task(problem(4, padding=1), policy, "cuda", ("a", "9.0"), str(tmp_path / "cache"))
+    task = Task(problem(4, padding=1), policy, "cuda", ("a", "9.0"), "GPU-1", str(tmp_path / "cache"))
     assert task.token != Task(task.problem, policy, "cuda").token
     for value in (task, replace(task, problem=tunings.lstm()), tunings.convolution(), policy):
         again = pickle.loads(pickle.dumps(value))
@@ -246,7 +253,7 @@ def test_what_travels_is_what_arrives(pretend, tmp_path):
 def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, world, monkeypatch):
     monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
     path = tmp_path / "cache"
-    answer = tune_task(Task(problem(), TuningPolicy(), "emulated:7", None, str(path)))
+    answer = tune_task(Task(problem(), TuningPolicy(), "emulated:7", cache=str(path)))
     assert answer.table.best().time_ms > 0
     assert (answer.entry, answer.from_cache, answer.why_none) == (None, False, "")
     assert (answer.worker.process, answer.worker.device.kind) == (os.getpid(), "emulated")
@@ -261,7 +268,7 @@ def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     there = pretend("A")
     path = tmp_path / "cache"
     elsewhere = tune_task(Task(problem(5), TuningPolicy(workspace_limit="50%"), "cuda"))
-    task = Task(problem(5), TuningPolicy(workspace_limit="50%"), "cuda", None, str(path))
+    task = Task(problem(5), TuningPolicy(workspace_limit="50%"), "cuda", cache=str(path))
     assert not path.exists()
     assert tuple(elsewhere.table) == rows_of(5)
     answer = tune_task(task)
