@@ -332,32 +332,28 @@ import sys, time
 before = set(sys.modules)  # an editable installation's hook may have imported some at the start
 start = time.perf_counter()
 import cudnnlite
-first = {name for name in sys.modules if name.startswith(("cudnnlite", "numpy"))} - before
-for name in cudnnlite.__all__:
-    getattr(cudnnlite, name)
 seconds = time.perf_counter() - start
 lines = [line for line in open("/proc/self/maps") if "libcudnn" in line or "libcuda" in line or "libcudart" in line]
 heavy = ("cuda", "ml_dtypes", "typer", "rich", "click", "matplotlib", "PIL", "torch", "importlib.metadata",
-         "cudnnlite.emulated", "cudnnlite.devices.cuda", "cudnnlite.cli", "cudnnlite.cli.demo")
+         "cudnnlite.autotune", "cudnnlite.emulated", "cudnnlite.devices.cuda", "cudnnlite.cli", "cudnnlite.cli.demo")
 new = set(sys.modules) - before
-print(seconds, sorted(first), lines, sorted(name for name in new if any(name == h or name.startswith(h + ".") for h in heavy)))
+print(seconds, lines, sorted(name for name in new if any(name == h or name.startswith(h + ".") for h in heavy)))
 """
 
 
 @pytest.mark.processes
 def test_importing_loads_nothing(tmp_path, capsys):
-    """What makes it quick.  The time of all public names is told, not asserted: it is the machine's as much as ours."""
+    """What makes it quick.  The time is told, not asserted: it is the machine's as much as ours (the aim is under 200 ms)."""
     seconds = []
-    for _ in range(3):
+    for _ in range(4):
         done = run_python(PROBE, PYTHONDONTWRITEBYTECODE=None, PYTHONPYCACHEPREFIX=tmp_path)
         took, rest = done.stdout.split(maxsplit=1)
-        # next to nothing at first; then neither a library of NVIDIA's nor a heavy module
-        assert rest.strip() == "['cudnnlite', 'cudnnlite.version'] [] []"
+        assert rest.strip() == "[] []"  # neither a library of NVIDIA's nor a heavy module
         seconds.append(float(took))
     assert any(tmp_path.rglob("cudnnlite/devices/handle*.pyc"))
     best = min(seconds[1:])
     with capsys.disabled():
-        print(f"\nall of cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 2 (aim: 200 ms)")
+        print(f"\nimport cudnnlite: {best * 1e3:.0f} ms with a warm bytecode cache, best of 3 (aim: 200 ms)")
 
 
 @pytest.mark.processes
