@@ -7,17 +7,13 @@
 ...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
 [1. 2. 3. 4.]
 
-Importing it loads no library; making the first descriptor or handle does.
+Importing it loads no library; making the first descriptor or handle does.  The tuner is imported when it is first asked for.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from cudnnlite import errors, raw
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.model import tune_model
-from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.autotune.tuner import Tuner, autotuned
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.engines import Engine
 from cudnnlite.descriptors import (
@@ -103,6 +99,15 @@ from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from cudnnlite.autotune.cache import TuningCache
+    from cudnnlite.autotune.model import tune_model
+    from cudnnlite.autotune.model_tuning import ModelTuning
+    from cudnnlite.autotune.onnx.model import problems_from_onnx
+    from cudnnlite.autotune.policy import TuningPolicy
+    from cudnnlite.autotune.tuned import TunedProblem
+    from cudnnlite.autotune.tuner import Tuner, autotuned
 
 __all__ = [
     "TF32",
@@ -209,3 +214,27 @@ __all__ = [
     "softmax_forward",
     "tune_model",
 ]
+
+_TUNER = {
+    "ModelTuning": "model_tuning",
+    "TunedProblem": "tuned",
+    "Tuner": "tuner",
+    "TuningCache": "cache",
+    "TuningPolicy": "policy",
+    "autotuned": "tuner",
+    "problems_from_onnx": "onnx.model",
+    "tune_model": "model",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import what there is of the tuner when it is first asked for, and keep it."""
+        if name not in _TUNER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.autotune.{_TUNER[name]}"), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
