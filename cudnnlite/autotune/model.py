@@ -105,11 +105,11 @@ def tune_model(
     >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
     1 2 True
 
-    In threads, each with a handle of its own; not for the objective "latency", because they take turns on the host:
+    In threads, each with a handle of its own; not for "latency", the default objective, for they take turns on the host:
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as executor:
-    ...     tuning = dnn.tune_model([problem], cache=":memory:", executor=executor)
+    ...     tuning = dnn.tune_model([problem], cache=":memory:", policy=dnn.TuningPolicy("device"), executor=executor)
 
     In processes of one's own (CUDA does not survive a fork, so they are spawned); on a Dask cluster with a thread for each GPU;
     over MPI, in a program run by ``mpiexec -n 9 python -m mpi4py.futures program.py``::

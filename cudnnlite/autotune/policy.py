@@ -15,7 +15,7 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.specs.plain import to_plain
 
-OBJECTIVES = ("device", "latency")
+OBJECTIVES = ("latency", "device")
 _LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 
 
@@ -26,8 +26,9 @@ class TuningPolicy:
     Parameters
     ----------
     objective : str
-        "device": the least time on the device, as in CUDA graphs or with large batches.  "latency": the least wall time of
-        eager calls, where the host's share counts too.
+        "latency": the least wall time of a call among others, as a program makes it: the device's time or the host's,
+        whichever is longer.  "device": the least time on the device, for what is captured into a CUDA graph.  Between what the
+        noise makes equal the host's time decides, then the workspace.
     workspace_limit : int or str, optional
         The most workspace: bytes, "64 MiB", or "10%" of the device's memory.
     deterministic : bool
@@ -54,12 +55,12 @@ class TuningPolicy:
     --------
     >>> policy = dnn.TuningPolicy(workspace_limit="64 MiB", deterministic=True, allow_tf32=False)
     >>> policy.workspace_limit, policy.objective
-    (67108864, 'device')
-    >>> policy.replace(objective="latency").objective
-    'latency'
+    (67108864, 'latency')
+    >>> policy.replace(objective="device").objective
+    'device'
     """
 
-    objective: str = "device"
+    objective: str = "latency"
     workspace_limit: int | str | None = None
     deterministic: bool = False
     max_error: float | None = None

@@ -101,8 +101,8 @@ def autotune(
     math_type: Annotated[str | None, _data(help=_MATH_HELP)] = None,
     objective: Annotated[
         str,
-        _wanted(metavar="device|latency", help="The least time on the device, or the least wall time of eager calls."),
-    ] = "device",
+        _wanted(metavar="latency|device", help="The least wall time of calls, or the least time on the device."),
+    ] = "latency",
     workspace_limit: Annotated[
         str | None, _wanted(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
     ] = None,

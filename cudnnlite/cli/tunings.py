@@ -49,7 +49,7 @@ def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, e
         yield from ("", *candidates(tuned, tuning.policy))
     if len(tunings) > 1:
         yield from ("", *map(printable, str(tuning).splitlines()))
-        yield from ["the times are those of a call"] if tuning.policy.get("objective") == "latency" else []
+        yield from ["the times are those of the device"] if tuning.policy.get("objective") == "device" else []
         yield from () if limit is None else workspace_lines(tuning, limit)
     if saved is not None:
         yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")

@@ -126,8 +126,8 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     assert again.stdout.count("chosen: ") == 2
     assert "not DIRECT" in again.stdout
     assert "one workspace" not in again.stdout
-    assert "those of a call" not in again.stdout
-    assert "the times are those of a call\n" in autotune("--problems", "a.json", "--objective", "latency").stdout
+    assert "those of the device" not in again.stdout
+    assert "the times are those of the device\n" in autotune("--problems", "a.json", "--objective", "device").stdout
 
 
 @pytest.mark.processes
@@ -249,12 +249,12 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
 
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
     result = autotune(
-        *CONVOLUTION, "--objective", "latency", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
+        *CONVOLUTION, "--objective", "device", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
         "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--interface", "graph", "--flush-l2",
     )  # fmt: skip
     assert result.exit_code == 1
     policy = tuner.options["policy"]
-    assert policy == TuningPolicy("latency", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True)
+    assert policy == TuningPolicy("device", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True)
     same = {item.name for item in fields(policy) if getattr(policy, item.name) == item.default}
     assert same == {"math_type"}
 
@@ -300,7 +300,7 @@ MISUSE = {
     "'1.5' is not an integer": ["--rnn", "lstm:steps=1.5"],
     "cell='lstn' ": ["--rnn", "lstn:steps=1,batch=1,input=1,hidden=1"],
     "--workspace-limit='much' is not a size": [*CONVOLUTION, "--workspace-limit", "much"],
-    "--objective='speed'; allowed: 'device', 'latency'": [*CONVOLUTION, "--objective", "speed"],
+    "--objective='speed'; allowed: 'latency', 'device'": [*CONVOLUTION, "--objective", "speed"],
     "--device='gpu' is not a device; allowed: 'cuda'": [*CONVOLUTION, "--device", "gpu"],
     "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
     "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],
