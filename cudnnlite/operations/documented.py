@@ -16,22 +16,25 @@ Parameters
 handle : Handle
     Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
 """
-_AFTER = """\
+_SCALARS = """\
 alpha, beta : float
     Host scalars: {written} = alpha * result + beta * {written}.  With beta = 0 `out` is not read.
+"""
+_OUT = """\
 out : device array, optional
-    {written}, written in place; a new array if not given.
-
+    {written}, written in place; a new array if not given.{in_place}
+"""
+_AFTER = """
 Returns
 -------
-DeviceArray
+{returns}
     {written}, {shape}.
 
 Raises
 ------
 ArgumentError, ArrayTypeError, ClosedError, ThreadError
     Before anything is written; the message names the argument.
-NotSupportedError
+NotSupportedError, BadParamError
     cuDNN does not support the combination.
 
 Notes
@@ -52,8 +55,16 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
         Of what it returns, in words.
     """
     since = operation.record.deprecated
-    deprecated = f", deprecated since cuDNN {since}, still shipped and working" if since else ""
-    after = _AFTER.format(written=operation.writes[0], shape=shape, function=operation.function, deprecated=deprecated)
+    outputs = operation.outputs or operation.writes
+    after = (_SCALARS if len(operation.scalars) == 2 else "") + (_OUT if operation.outputs == operation.writes else "")
+    after = (after + _AFTER).format(
+        written=", ".join(outputs),
+        in_place="".join(f"  It may be `{name}` itself." for name in operation.reads if name in operation.in_place),
+        returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",
+        shape=shape,
+        function=operation.function,
+        deprecated=f", deprecated since cuDNN {since}, still shipped and working" if since else "",
+    )
 
     def complete(function: FunctionT) -> FunctionT:
         text = inspect.cleandoc(function.__doc__ or "").replace("Parameters\n----------\n", _BEFORE, 1)

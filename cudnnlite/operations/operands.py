@@ -31,14 +31,19 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
+        made = "handle.empty(shape, dtype)" if argument.startswith("out") else f"handle.array({argument})"
         raise ArgumentError(
-            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: handle.array({argument})"
+            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: {made}"
         )
     return spec
 
 
-def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
+def check_writable(
+    written: DeviceArray, argument: str, in_place: frozenset[str] = frozenset(), **others: DeviceArray
+) -> None:
     """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
+
+    Those that are named in `in_place` may be the output itself.
 
     Raises
     ------
@@ -49,7 +54,8 @@ def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -
     """
     if written.readonly:
         raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
-    check_overlap(written, argument, **others)
+    same = {n for n in in_place if others[n].ptr == written.ptr and others[n].spec == written.spec}
+    check_overlap(written, argument, **{name: array for name, array in others.items() if name not in same})
 
 
 def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
