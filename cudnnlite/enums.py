@@ -93,7 +93,10 @@ def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
         for member in names.values():
             if member == value:
                 return member
-    raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}; allowed: {', '.join(names)}")
+    article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
+    raise ArgumentError(
+        f"{argument}={value!r} is not {article} {kind.__name__}; allowed: {', '.join(names)}, in any case"
+    )
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:

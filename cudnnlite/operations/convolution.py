@@ -255,7 +255,9 @@ def find_convolution_forward(
     -------
     AlgorithmTable
         Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times
-        contain tens to hundreds of microseconds of host overhead, so small problems are often misranked.
+        contain tens to hundreds of microseconds of host overhead, so small problems are often misranked.  A row is applied
+        with its math type: in float16 and bfloat16 a best row with DEFAULT math runs without tensor cores, which a call
+        without `algorithm` would use; ``conv.math_type="tensor_op"`` searches among those.
 
     Raises
     ------

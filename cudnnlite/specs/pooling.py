@@ -54,4 +54,4 @@ class PoolingSpec(SpatialSpec):
     def output_spec(self, x: TensorSpec) -> TensorSpec:
         """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
         window, padding, stride = self.steps(x.rank - 2)
-        return x.packed((*x.shape[:2], *slid(x.shape[2:], "window", window, padding, stride, (1,) * len(window))))
+        return x.packed((*x.shape[:2], *slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))))
