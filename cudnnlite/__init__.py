@@ -26,6 +26,7 @@ from cudnnlite.descriptors import (
     RNNDescriptor,
     TensorDescriptor,
 )
+from cudnnlite.descriptors.activation import ActivationDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -33,6 +34,7 @@ from cudnnlite.devices.workspace import Workspace
 from cudnnlite.enums import (
     TF32,
     TRUE_FLOAT32,
+    ActivationMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -78,6 +80,7 @@ from cudnnlite.errors import (
     WorkspaceLimitError,
     WorkspaceLimitWarning,
 )
+from cudnnlite.operations.activation import activation_backward, activation_forward
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
@@ -99,12 +102,16 @@ from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPla
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
 
 __all__ = [
     "TF32",
     "TRUE_FLOAT32",
+    "ActivationDescriptor",
+    "ActivationMode",
+    "ActivationSpec",
     "AlgorithmResult",
     "AlgorithmTable",
     "AllocationError",
@@ -185,6 +192,8 @@ __all__ = [
     "Workspace",
     "WorkspaceLimitError",
     "WorkspaceLimitWarning",
+    "activation_backward",
+    "activation_forward",
     "autotuned",
     "convolution_forward",
     "errors",

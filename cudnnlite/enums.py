@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import (
+    ActivationMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -33,6 +34,7 @@ from cudnnlite.errors import ArgumentError
 __all__ = [
     "TF32",
     "TRUE_FLOAT32",
+    "ActivationMode",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "DataType",

@@ -63,8 +63,8 @@ class Call:
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
         self.specs: dict[str, Any] = {name: self._described(name, kind) for name, kind in kinds.items()}
-        self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
         try:
+            self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
             expected = own.expected(self.specs | self.options)
             own.check(self.specs, self.options)
         except ArgumentError as error:
@@ -117,6 +117,13 @@ class Call:
             )
         return self.api.memory.view(address, spec.nbytes)
 
+    def check_workspace(self, needed: int) -> None:
+        """Refuse a workspace that is too small, or lies outside live allocations."""
+        if self.given["workSpaceSizeInBytes"] < needed:
+            given = self.given["workSpaceSizeInBytes"]
+            raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
+        self.api.memory.view(self.given["workSpace"] or 0, needed)
+
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
 
@@ -158,6 +165,8 @@ def computes(
     mixed: Status = Status.BAD_PARAM,
     alike: tuple[str, ...] | None = None,
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = in_one_layout,
+    workspace: Callable[[Mapping[str, Any]], int] | None = None,
+    workspace_function: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
@@ -179,7 +188,9 @@ def computes(
     alike : tuple of str, optional
         The operands that must have one data type; all if not given.
     refuse : callable, optional
-        (all specs, options) -> why an H200 calls them bad parameters; empty if it does not.
+        (all specs, options) -> why an H200 calls them bad parameters; empty if it does not.  `in_one_layout` if not given.
+    workspace, workspace_function : callable and str, optional
+        (all specs) -> bytes, where the operation has a C function that tells them, and that.
     """
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,6 +206,8 @@ def computes(
                 raise RefusalError(Status.NOT_SUPPORTED, f"tensors of rank {target.rank}")
             if why := refuse(specs, call.options):
                 raise RefusalError(Status.BAD_PARAM, why)
+            if workspace is not None:
+                call.check_workspace(workspace(specs))
             alpha, beta = call.scalars()
             views = call.views()
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
@@ -206,7 +219,14 @@ def computes(
                 whole = np.broadcast_to(result, spec.shape)
                 write_values(views[name], spec, slice(None), scale_add(whole, *how, old, numpy_dtype(spec.dtype)))
 
+        def size(api: EmulatedApi, *arguments: Any) -> None:
+            call = Call(api, operation, workspace_function, arguments)
+            assert workspace is not None
+            call.given["sizeInBytes"][0] = workspace(call.specs)
+
         emulates(function)(entry)
+        if workspace is not None:
+            emulates(workspace_function)(size)
         COMPUTES[operation] = compute
         return compute
 

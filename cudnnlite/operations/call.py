@@ -13,8 +13,9 @@ from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
-from cudnnlite.operations.problem import Problem, make_problem, parse_option, real_number
+from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.specs import FilterSpec
+from cudnnlite.specs.numbers import real_number
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Described:
         self._values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
         self._values |= dict.fromkeys([*specs, "workSpace"], 0) | {"handle": handle.ptr}
         plain = {name: value for name, value in problem.options.items() if name not in self.descriptors}
-        self._values = plain | self._values
+        self._values = {**operation.constants, **plain, **self._values}
 
     def _arguments(self, function: str, given: dict[str, Any]) -> list[Any]:
         values, names = self._values | given, self.problem.operation.names

@@ -18,7 +18,7 @@ handle : Handle
 """
 _SCALARS = """\
 alpha, beta : float
-    Host scalars: {written} = alpha * result + beta * {written}.  With beta = 0 `out` is not read.
+    Host scalars: {written} = alpha * result + beta * {written}.  With beta = 0 `{argument}` is not read.
 """
 _OUT = """\
 out : device array, optional
@@ -39,7 +39,7 @@ NotSupportedError, BadParamError
 
 Notes
 -----
-C function: `{function}`{deprecated}.
+C function: {function}{deprecated}.
 
 """
 
@@ -59,10 +59,12 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
     after = (_SCALARS if len(operation.scalars) == 2 else "") + (_OUT if operation.outputs == operation.writes else "")
     after = (after + _AFTER).format(
         written=", ".join(outputs),
+        argument=operation.argument(operation.writes[0]),
         in_place="".join(f"  It may be `{name}` itself." for name in operation.reads if name in operation.in_place),
         returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",
         shape=shape,
-        function=operation.function,
+        function=f"`{operation.function}`"
+        + (f", and for the size of its workspace `{operation.workspace}`" if operation.workspace else ""),
         deprecated=f", deprecated since cuDNN {since}, still shipped and working" if since else "",
     )
 

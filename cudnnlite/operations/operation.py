@@ -84,6 +84,8 @@ class Operation:
         What operands may be, as far as that can be said beforehand; empty where `infer` sees to it.
     mixed : bool
         Whether operands may differ in their data types; `check` says how.
+    constants : mapping
+        C arguments that are always the same.
     filters : frozenset of str
         Which operands are filters.
     workspace : str
@@ -102,8 +104,6 @@ class Operation:
         (problem) -> what is known of a refusal, for its message.
     words : callable, optional
         (problem) -> it in a few words, for tables.
-    internal : bool
-        Part of other operations only: no problem that users pose, or files hold.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Operation:
     stored: frozenset[str] = frozenset()
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
     mixed: bool = False
+    constants: Mapping[str, Any] = field(default_factory=dict)
     filters: frozenset[str] = frozenset()
     workspace: str = ""
     algorithms: Algorithms | None = None
@@ -129,7 +130,6 @@ class Operation:
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
     hint: Callable[[Any], str] = lambda problem: ""
     words: Callable[[Any], str] = str
-    internal: bool = False
 
     def __post_init__(self) -> None:
         if self.name in OPERATIONS:

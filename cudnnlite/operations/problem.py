@@ -14,6 +14,7 @@ from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.numbers import real_number
 from cudnnlite.specs.plain import from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
@@ -172,16 +173,6 @@ def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
         raise ArgumentError(f"{argument} has shape {out.shape}; the result has {expected.shape}")
 
 
-def real_number(value: Any, argument: str) -> float:
-    """Return a host scalar as a float; ArgumentError if it is none."""
-    try:
-        if not isinstance(value, str):
-            return float(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ArgumentError(f"{argument}={value!r} must be a real number")
-
-
 def problem_from_plain(plain: Any) -> Problem:
     """Return the problem that `Problem.to_plain` was called on.
 
@@ -191,10 +182,9 @@ def problem_from_plain(plain: Any) -> Problem:
         It is no problem, lacks a field, or has one that is not allowed.
     """
     name = plain.get("kind") if isinstance(plain, Mapping) else None
-    kinds = {name: operation for name, operation in OPERATIONS.items() if not operation.internal}
-    operation = kinds.get(name) if isinstance(name, str) else None
+    operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
-        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*kinds]}")
+        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}")
     values = {
         name: from_plain(value, name) if isinstance(value, Mapping) else value
         for name, value in plain.items()

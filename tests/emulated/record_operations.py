@@ -54,7 +54,9 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
         return "float32" if operand in sample.wide and usual in FLOATS[2:] else usual
 
     options = dict(sample.make(plain))
-    hosts = {n: host.astype(np.float64) for n, host in hosts_of(name, shapes_of(name, images), options, make).items()}
+    hosts = {
+        n: host.astype(np.float64) for n, host in hosts_of(name, shapes_of(name, images, plain), options, make).items()
+    }
     results = dict(zip(operation.writes, reference_of(name)(*hosts.values(), **options), strict=True))
     scalars = {"alpha": 0.75 if beta else 1.0, "beta": beta}
     arrays = {n: upload(handle, hosts[n], type_of(n, dtype), x_layout) for n in operation.reads}

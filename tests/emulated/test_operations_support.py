@@ -13,7 +13,7 @@ import cudnnlite as dnn
 
 # Operations of which no GPU has been asked yet; to be finished this has to be empty, by `record_operations.py` on a GPU.
 # Until then the emulated device takes of them what cuDNN documents, and nothing more.
-UNRECORDED = set()
+UNRECORDED = {"activation_forward", "activation_backward"}
 ROWS = json.loads((Path(__file__).parent / "data" / "operations_support.json").read_text())["rows"]
 RECORDED = {row[0] for row in ROWS}
 # by how much a result may differ from float64, relative to the largest value: an H200's own errors, and some room
@@ -63,8 +63,7 @@ def test_what_the_emulated_device_computes_of_the_others_is_right(name):
                 got, error = record(handle, *key)
                 counts[got] += 1
                 if got == "SUCCESS":
-                    assert key[3] in FLOATS, key
-                    assert error <= BOUNDS[key[6]], key
+                    assert error <= BOUNDS[key[6]] if key[3] in FLOATS else error == 0, key
                 else:
                     assert got in ("NOT_SUPPORTED", "BAD_PARAM", "REFUSED_BY_US"), key
     assert counts["SUCCESS"] > counts.total() / 2

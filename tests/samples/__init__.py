@@ -35,8 +35,8 @@ class Sample(NamedTuple):
     images : tuple of int
         A shape that fits the options.
     at : callable, optional
-        images -> the shapes of operands, those that the caller gives as outputs too; what has the shape of the forward
-        operation's result (y, dy) may be left out.  x alone if not given.
+        (images, one of `sets`, or nothing) -> the shapes of operands, those that the caller gives as outputs too; what has the
+        shape of the forward operation's result (y, dy) may be left out.  x alone if not given.
     reference : callable, optional
         (operands in float64, options by name) -> the result, or all of them: an oracle that is not ours.  The emulation itself
         if not given: then a test of the family's own compares it with one.
@@ -48,6 +48,8 @@ class Sample(NamedTuple):
         By dtype, relative to the largest value; `tolerances.OPERATION_BOUNDS` if not given.
     drawn : callable, optional
         (hypothesis' draw, images) -> options, or (shapes, options).  Enums and numbers are drawn by themselves.
+    loose : bool
+        Operands of other sizes fit each other too, so that only a plan refuses them.
     refused : str
         Part of the message where what was drawn is refused by us, because cuDNN computes it wrongly.
     sets : tuple of mappings
@@ -60,12 +62,13 @@ class Sample(NamedTuple):
 
     options: Mapping[str, Any]
     images: Shape = (2, 5, 4, 3)
-    at: Callable[[Shape], Mapping[str, Shape]] | None = None
+    at: Callable[[Shape, Mapping[str, Any]], Mapping[str, Shape]] | None = None
     reference: Callable[..., Any] | None = None
     positive: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
     bounds: Mapping[str, float] | None = None
     drawn: Callable[[Any, Shape], Any] | None = None
+    loose: bool = False
     refused: str = ""
     sets: tuple[Mapping[str, Any], ...] = ({},)
     make: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
@@ -105,10 +108,10 @@ def forward_of(operation: Operation) -> Operation:
     return OPERATIONS.get(operation.name.replace("_backward", "_forward"), operation)
 
 
-def shapes_of(name: str, images: Shape) -> Mapping[str, Shape]:
+def shapes_of(name: str, images: Shape, plain: Mapping[str, Any] | None = None) -> Mapping[str, Shape]:
     """Return the shapes of operands for images of a shape."""
     at = SAMPLES[name].at
-    return at(images) if at else {forward_of(OPERATIONS[name]).reads[0]: images}
+    return at(images, plain or {}) if at else {forward_of(OPERATIONS[name]).reads[0]: images}
 
 
 def reference_of(name: str) -> Callable[..., tuple[Array, ...]]:

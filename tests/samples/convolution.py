@@ -24,7 +24,7 @@ def _drawn(draw, images):
 SAMPLES = {
     "convolution_forward": s.Sample(
         {"conv": dnn.ConvolutionSpec(padding=1, math_type="fma")}, (2, 4, 9, 7),
-        lambda images: {"x": images, "w": (6, 4, 3, 2)}, _reference,
+        lambda images, plain: {"x": images, "w": (6, 4, 3, 2)}, _reference,
         bounds=CONVOLUTION_BOUNDS, drawn=_drawn, sets=(),
     ),
 }  # fmt: skip
