@@ -27,6 +27,7 @@ from cudnnlite.descriptors import (
     TensorDescriptor,
 )
 from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -41,7 +42,9 @@ from cudnnlite.enums import (
     Determinism,
     MathType,
     NanPropagation,
+    OpTensorOp,
     PoolingMode,
+    ReduceTensorOp,
     ReorderType,
     RNNAlgo,
     RNNBiasMode,
@@ -90,6 +93,14 @@ from cudnnlite.operations.convolution import (
 )
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.pointwise import (
+    add_tensor,
+    op_tensor,
+    reduce_tensor,
+    scale_tensor,
+    set_tensor,
+    transform_tensor,
+)
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
@@ -103,6 +114,7 @@ from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
 
@@ -150,6 +162,9 @@ __all__ = [
     "NoDeviceError",
     "NotInitializedError",
     "NotSupportedError",
+    "OpTensorDescriptor",
+    "OpTensorOp",
+    "OpTensorSpec",
     "PoolingDescriptor",
     "PoolingMode",
     "PoolingSpec",
@@ -170,6 +185,9 @@ __all__ = [
     "RNNSpec",
     "RNNTrainingOutput",
     "RNNWeights",
+    "ReduceTensorDescriptor",
+    "ReduceTensorOp",
+    "ReduceTensorSpec",
     "ReorderType",
     "SkippedNode",
     "SoftmaxAlgorithm",
@@ -194,12 +212,14 @@ __all__ = [
     "WorkspaceLimitWarning",
     "activation_backward",
     "activation_forward",
+    "add_tensor",
     "autotuned",
     "convolution_forward",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",
     "get_convolution_forward",
+    "op_tensor",
     "plan_convolution_forward",
     "plan_rnn",
     "pooling_backward",
@@ -207,10 +227,14 @@ __all__ = [
     "problems_from_onnx",
     "raw",
     "record_problems",
+    "reduce_tensor",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
+    "scale_tensor",
+    "set_tensor",
     "softmax_backward",
     "softmax_forward",
+    "transform_tensor",
     "tune_model",
 ]

@@ -44,7 +44,7 @@ class DeclaredDescriptor(NativeObject):
 api : CudnnApi, optional
     The function table; the process's own if not given.
 """  # of the constructor, beside the spec, for the docstring
-    _constants: ClassVar[Mapping[str, int]] = {}  # C arguments that are always the same
+    _constants: ClassVar[tuple[tuple[str, int], ...]] = ()  # C arguments that are always the same
     _besides: ClassVar[tuple[str, ...]] = ()  # C functions that a subclass calls by itself
 
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
@@ -75,7 +75,7 @@ api : CudnnApi, optional
             for name, value in zip(self._fields, values, strict=True)
         }
         given |= {
-            **self._constants,
+            **dict(self._constants),
             "nbDims": max((len(value) for value in values if isinstance(value, tuple)), default=0),
         }
         getattr(self.api, self._setter)(self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:]))

@@ -56,7 +56,9 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
     """
     since = operation.record.deprecated
     outputs = operation.outputs or operation.writes
-    after = (_SCALARS if len(operation.scalars) == 2 else "") + (_OUT if operation.outputs == operation.writes else "")
+    after = (_SCALARS if len(operation.scalars) == 2 else "") + (
+        _OUT if "out" in map(operation.argument, operation.writes) else ""
+    )
     after = (after + _AFTER).format(
         written=", ".join(outputs),
         argument=operation.argument(operation.writes[0]),

@@ -12,7 +12,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 import cudnnlite as dnn
 from cudnnlite.operations.call import make_plan, problem_of
 from cudnnlite.operations.operation import OPERATIONS
-from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.problem import SCALARS, Problem
 
 from .problems import LAST, poisoned, random_values, upload, with_gaps
 
@@ -128,7 +128,8 @@ class Case:
     def call(self, **changes: Any) -> Any:
         """Call the function of one line, some arguments replaced."""
         arrays, outs = self._given(changes)
-        others = {n: value for n, value in changes.items() if n in ("alpha", "beta", *self.operation.options)}
+        others = {name: SCALARS[name] for name in self.operation.scalars}
+        others |= {n: value for n, value in changes.items() if n in ("alpha", "beta", *self.operation.options)}
         outputs = {operand: outs[operand] for operand in self.operation.outputs}
         arrays |= {argument: outs[operand] for operand, argument in self.operation.given.items()}
         if outputs:

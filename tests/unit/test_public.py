@@ -59,7 +59,11 @@ def operands(name):
         return OPERANDS.get(name, "handle x w conv")
     specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
     updated = [argument for argument in operation.given.values() if argument != "out"]
-    return " ".join(["handle", *operation.reads, *updated, *specs])
+    signature = inspect.signature(getattr(dnn, name)).parameters
+    numbers = [
+        n for n in (*operation.scalars, *operation.by_address) if signature[n].default is inspect.Parameter.empty
+    ]
+    return " ".join(["handle", *operation.reads, *updated, *specs, *numbers])
 
 
 def is_plain_kind(kind):
