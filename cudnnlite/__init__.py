@@ -27,6 +27,7 @@ from cudnnlite.descriptors import (
     TensorDescriptor,
 )
 from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.devices.arrays import DeviceArray
@@ -91,8 +92,10 @@ from cudnnlite.operations.convolution import (
     get_convolution_forward,
     plan_convolution_forward,
 )
+from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.lrn import lrn_backward, lrn_forward
 from cudnnlite.operations.pointwise import (
     add_tensor,
     op_tensor,
@@ -114,6 +117,7 @@ from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
@@ -150,6 +154,8 @@ __all__ = [
     "FilterSpec",
     "Handle",
     "InternalError",
+    "LRNDescriptor",
+    "LRNSpec",
     "LibraryError",
     "LibraryNotFoundError",
     "ListedProblem",
@@ -214,11 +220,14 @@ __all__ = [
     "activation_forward",
     "add_tensor",
     "autotuned",
+    "convolution_backward_bias",
     "convolution_forward",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",
     "get_convolution_forward",
+    "lrn_backward",
+    "lrn_forward",
     "op_tensor",
     "plan_convolution_forward",
     "plan_rnn",

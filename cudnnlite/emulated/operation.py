@@ -146,12 +146,12 @@ class Call:
 def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Return why an H200 may refuse: operands of one shape with other strides, or images in several layouts.
 
-    What is refused where nothing is known of an operation.
+    What is refused where nothing is known of an operation.  A vector that is packed lies in every layout.
     """
-    *_, last = specs.values()
-    alike = all(same_strides(s.shape, s.strides, last.strides) for s in specs.values() if s.shape == last.shape)
-    layouts = {spec.layout for spec in specs.values()}
-    if alike and any(all(s.layout == name or s.fits(name) for s in specs.values()) for name in layouts):
+    whole = [s for s in specs.values() if max(s.shape) < s.size or not s.fits(s.layout)]
+    alike = all(same_strides(s.shape, s.strides, whole[-1].strides) for s in whole if s.shape == whole[-1].shape)
+    layouts = {spec.layout for spec in whole}
+    if alike and (not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)):
         return ""
     return "operands in several layouts: " + ", ".join(f"{name} is {spec}" for name, spec in specs.items())
 

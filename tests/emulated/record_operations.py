@@ -58,7 +58,8 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
         n: host.astype(np.float64) for n, host in hosts_of(name, shapes_of(name, images, plain), options, make).items()
     }
     results = dict(zip(operation.writes, reference_of(name)(*hosts.values(), **options), strict=True))
-    scalars = {"alpha": 0.75 if beta else 1.0, "beta": beta}
+    scalars = {"alpha": 0.75 if beta and "alpha" in operation.scalars else 1.0}
+    scalars["beta"] = beta if "beta" in operation.scalars else 0.0
     arrays = {n: upload(handle, hosts[n], type_of(n, dtype), x_layout) for n in operation.reads}
     wanted, outs = {}, {}
     for number, (written, result) in enumerate(results.items()):
@@ -70,7 +71,7 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
             outs[written] = next(arrays[operand] for operand in operation.in_place)
         wanted[written] = np.broadcast_to(result, before.shape)
         if number < operation.scaled:
-            wanted[written] = scalars["alpha"] * wanted[written] + beta * before
+            wanted[written] = scalars["alpha"] * wanted[written] + scalars["beta"] * before
     out = tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
     ordered = [options[option] for option in operation.options]
     try:

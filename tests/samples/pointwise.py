@@ -72,7 +72,18 @@ _REDUCED = {
     "channel": lambda n, c, *rest: (n, 1, *rest), "all": lambda *images: (1,) * len(images),
     "bias": _SMALL["bias"], "row": lambda n, *rest: (n, *[1] * len(rest)),
 }  # fmt: skip
-_OPS, _REDUCTIONS = ("ADD", "MUL", "MIN", "MAX", "SQRT", "NOT"), tuple(dnn.ReduceTensorOp.__members__)
+
+
+def _reducing(images, plain):
+    return {"a": images, "c": _REDUCED[plain.get("shape", "row")](*images)}
+
+
+_OPS = ("ADD", "MUL", "MIN", "MAX", "SQRT", "NOT")
+_REDUCTIONS = (
+    # products of few values, which float16 can hold
+    *({"op": op, "shape": "batch" if "MUL" in op else "bias"} for op in dnn.ReduceTensorOp.__members__),
+    *({"op": "ADD", "shape": shape} for shape in _REDUCED),
+)
 _ALPHAS = {"alpha1": 1.0, "alpha2": 1.0}
 SAMPLES = {
     "add_tensor": s.Sample(
@@ -92,11 +103,8 @@ SAMPLES = {
         make=lambda plain: _op("add")(plain) | _ALPHAS,
     ),
     "reduce_tensor": s.Sample(
-        {"op": dnn.ReduceTensorSpec("avg")},
-        at=lambda images, plain: {"a": images, "c": _REDUCED[plain.get("shape", "row")](*images)},
-        reference=_reduced, loose=True, drawn=_drawn_reduce,
-        sets=(*({"op": op, "shape": "bias"} for op in _REDUCTIONS), *({"op": "ADD", "shape": shape} for shape in _REDUCED)),
-        make=_op("add", like=dnn.ReduceTensorSpec),
+        {"op": dnn.ReduceTensorSpec("avg")}, at=_reducing, reference=_reduced, loose=True, drawn=_drawn_reduce,
+        sets=_REDUCTIONS, make=_op("add", like=dnn.ReduceTensorSpec),
     ),
     "transform_tensor": s.Sample({}, reference=lambda x: x),
 }  # fmt: skip
