@@ -37,6 +37,7 @@ from cudnnlite.enums import (
     TF32,
     TRUE_FLOAT32,
     ActivationMode,
+    BatchNormMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -85,6 +86,11 @@ from cudnnlite.errors import (
     WorkspaceLimitWarning,
 )
 from cudnnlite.operations.activation import activation_backward, activation_forward
+from cudnnlite.operations.batch_normalization import (
+    batch_normalization_backward,
+    batch_normalization_inference,
+    batch_normalization_training,
+)
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
@@ -134,6 +140,7 @@ __all__ = [
     "ArgumentError",
     "ArrayTypeError",
     "BadParamError",
+    "BatchNormMode",
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
@@ -220,6 +227,9 @@ __all__ = [
     "activation_forward",
     "add_tensor",
     "autotuned",
+    "batch_normalization_backward",
+    "batch_normalization_inference",
+    "batch_normalization_training",
     "convolution_backward_bias",
     "convolution_forward",
     "errors",

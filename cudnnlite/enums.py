@@ -11,6 +11,7 @@ from typing import TypeVar
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import (
     ActivationMode,
+    BatchNormMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -37,6 +38,7 @@ __all__ = [
     "TF32",
     "TRUE_FLOAT32",
     "ActivationMode",
+    "BatchNormMode",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "DataType",

@@ -18,11 +18,15 @@ handle : Handle
 """
 _SCALARS = """\
 alpha, beta : float
-    Host scalars: {written} = alpha * result + beta * {written}.  With beta = 0 `{argument}` is not read.
+    Host scalars: {scaled} = alpha * result + beta * {scaled}.  With beta = 0 `{argument}` is not read.
 """
 _OUT = """\
 out : device array, optional
     {written}, written in place; a new array if not given.{in_place}
+"""
+_OUTS = """\
+out : tuple of device arrays, optional
+    {written}, written in place; new arrays if not given, or where one is None.
 """
 _AFTER = """
 Returns
@@ -56,11 +60,11 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
     """
     since = operation.record.deprecated
     outputs = operation.outputs or operation.writes
-    after = (_SCALARS if len(operation.scalars) == 2 else "") + (
-        _OUT if "out" in map(operation.argument, operation.writes) else ""
-    )
-    after = (after + _AFTER).format(
+    scalars = _SCALARS if len(operation.scalars) == 2 else ""
+    out = _OUT if "out" in map(operation.argument, operation.writes) else _OUTS if operation.outputs else ""
+    after = (scalars + out + _AFTER).format(
         written=", ".join(outputs),
+        scaled=outputs[0] if operation.scaled == 1 else "each",
         argument=operation.argument(operation.writes[0]),
         in_place="".join(f"  It may be `{name}` itself." for name in operation.reads if name in operation.in_place),
         returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",

@@ -189,6 +189,13 @@ class Operation:
             raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(self.writes)}")
         return out
 
+    def gathered(self, out: Any, *given: Any) -> tuple[Any, ...]:
+        """Return everything that is written, as `call` takes it: `out`, a tuple or None, and what has to be given."""
+        outs = (None,) * len(self.outputs) if out is None else out
+        if not isinstance(outs, (tuple, list)) or len(outs) != len(self.outputs):
+            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(self.outputs)}")
+        return (*outs, *given)
+
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
         """Return the specs of what is written, by name, from those of what is read or given, and the options.
 

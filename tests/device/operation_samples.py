@@ -63,7 +63,7 @@ class Case:
         for operand in own.given:
             self.results[operand] = np.broadcast_to(self.results[operand], hosts[operand].shape)
         self.olds = {n: hosts.get(n, random_values(rng, r.shape, dtype)) for n, r in self.results.items()}
-        self.out_specs = {n: spec_of(r.shape, dtype, layout) for n, r in self.results.items()}
+        self.out_specs = {n: spec_of(r.shape, dtype, self._layout(n)) for n, r in self.results.items()}
         self.first = own.writes[0]
         self.target, self.result, self.old = own.argument(self.first), self.results[self.first], self.olds[self.first]
         self.out_spec = self.out_specs[self.first]
@@ -77,8 +77,11 @@ class Case:
         return poisoned(self.handle, self.out_specs[operand])
 
     def _spec(self, operand: str) -> dnn.TensorSpec:
-        packed = operand in self.operation.filters and self.layout == "strided"
-        return spec_of(self.hosts[operand].shape, self.dtype, "first" if packed else self.layout)
+        return spec_of(self.hosts[operand].shape, self.dtype, self._layout(operand))
+
+    def _layout(self, operand: str) -> str:
+        packed = self.operation.filters | self.sample.packed
+        return "first" if operand in packed and self.layout == "strided" else self.layout
 
     @property
     def out(self) -> dnn.DeviceArray:

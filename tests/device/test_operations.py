@@ -60,7 +60,8 @@ def test_the_options_can_be_drawn_and_the_function_is_as_declared(name: str) -> 
         assert drawn, f"`drawn` of the sample has to draw a {kind.__name__}, for {option}"
     parameters = inspect.signature(getattr(dnn, name)).parameters
     scalars = [name for name in operation.scalars if name not in operation.options]
-    positional = ["handle", *operation.reads, *(n for n in operation.given.values() if n != "out")]
+    updated = [] if operation.outputs else [n for n in operation.given.values() if n != "out"]
+    positional = ["handle", *operation.reads, *updated]
     positional += [name for name, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
     assert [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(positional)] == positional
     outputs = ["out"] if operation.outputs or "out" in operation.given.values() else []
@@ -163,7 +164,13 @@ def test_out_of_another_rank_shape_or_dtype(case: Case) -> None:
             # a convolution may be written in another type, and cuDNN says which
             error = dnn.CudnnliteError if case.operation.mixed else ARGUMENT
             if case.operation.reads:
-                refused(case, error, rf"{told}|\by\b", rf"{named(argument)}.*made for", **{argument: out})
+                refused(
+                    case,
+                    error,
+                    "|".join((told, *map(named, case.operation.writes))),
+                    rf"{named(argument)}.*made for",
+                    **{argument: out},
+                )
             assert (memory_of(out) == PATTERN).all()
             out.close()
 
@@ -310,9 +317,9 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
         with case.plan(alpha, beta) as plan:
             for call in (partial(case.call, **scalars), lambda **given: plan(**case.given(**given))):
                 fresh = {case.operation.argument(operand): case.fresh(operand, beta) for operand in case.outs}
-                if not (beta or case.operation.given):
+                if not (beta or case.first in case.operation.given):
                     fresh[case.target] = upload(handle, case.out_spec, np.full_like(case.old, np.nan))
-                elif not case.operation.given:
+                elif case.first not in case.operation.given:
                     fresh[case.target] = upload(handle, case.out_spec, case.old)
                 case.assert_right(call(**fresh), alpha, beta)
                 out = fresh[case.target]
@@ -329,7 +336,7 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
 @every_operation
 def test_an_empty_batch_calls_nothing(handle: dnn.Handle, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(handle, name)
-    filters = case.operation.filters
+    filters = case.operation.filters | case.sample.packed
     empty = {o: a if o in filters else handle.empty((0, *a.shape[1:])) for o, a in case.arrays.items()}
     out = handle.empty((0, *case.out.shape[1:]))
     if not case.operation.reads:
@@ -450,7 +457,9 @@ def test_a_gradient_is_the_slope_of_the_forward_oracle(handle: dnn.Handle, name:
     """By central differences in float64, one value after the other; the others are compared by tests of their own."""
     case, step = Case(handle, name, dtype="float64"), 1e-6
     forward = forward_of(case.operation)
-    hosts = {operand: case.hosts.get(operand, np.zeros(1)) for operand in (*forward.reads, *forward.given)}
+    shapes = {operand: case.outs[f"d{operand}"].shape if f"d{operand}" in case.outs else 1 for operand in forward.reads}
+    hosts = {operand: case.hosts.get(operand, np.zeros(shape)) for operand, shape in shapes.items()}
+    hosts |= {operand: np.zeros(1) for operand in forward.given}
 
     def loss() -> float:
         return float((reference_of(forward.name)(*hosts.values(), **case.options)[0] * case.hosts["dy"]).sum())

@@ -53,6 +53,9 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
     def type_of(operand, usual):
         return "float32" if operand in sample.wide and usual in FLOATS[2:] else usual
 
+    def layout_of(operand, usual):
+        return "first" if operand in sample.packed and usual == "strided" else usual
+
     options = dict(sample.make(plain))
     hosts = {
         n: host.astype(np.float64) for n, host in hosts_of(name, shapes_of(name, images, plain), options, make).items()
@@ -60,13 +63,13 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
     results = dict(zip(operation.writes, reference_of(name)(*hosts.values(), **options), strict=True))
     scalars = {"alpha": 0.75 if beta and "alpha" in operation.scalars else 1.0}
     scalars["beta"] = beta if "beta" in operation.scalars else 0.0
-    arrays = {n: upload(handle, hosts[n], type_of(n, dtype), x_layout) for n in operation.reads}
+    arrays = {n: upload(handle, hosts[n], type_of(n, dtype), layout_of(n, x_layout)) for n in operation.reads}
     wanted, outs = {}, {}
     for number, (written, result) in enumerate(results.items()):
         before = hosts.get(written, np.ones(result.shape))
         in_place = y_layout == "in_place" and number == 0
         layout = "first" if y_layout == "in_place" else y_layout
-        outs[written] = upload(handle, before, type_of(written, y_dtype), layout)
+        outs[written] = upload(handle, before, type_of(written, y_dtype), layout_of(written, layout))
         if in_place:
             outs[written] = next(arrays[operand] for operand in operation.in_place)
         wanted[written] = np.broadcast_to(result, before.shape)

@@ -44,6 +44,12 @@ class Sample(NamedTuple):
         Operands that may not be negative.
     wide : set of str
         Operands that are float32 where the others are float16 or bfloat16.
+    packed : set of str
+        Operands that have no gaps where the others have.
+    derived : callable, optional
+        (operands, options) -> operands that follow from these.
+    forward : str
+        The operation whose gradient it is, where that has another name than with "forward".
     bounds : mapping, optional
         By dtype, relative to the largest value; `tolerances.OPERATION_BOUNDS` if not given.
     drawn : callable, optional
@@ -66,6 +72,9 @@ class Sample(NamedTuple):
     reference: Callable[..., Any] | None = None
     positive: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
+    derived: Callable[[Mapping[str, Array], Mapping[str, Any]], Mapping[str, Array]] | None = None
+    forward: str = ""
     bounds: Mapping[str, float] | None = None
     drawn: Callable[[Any, Shape], Any] | None = None
     loose: bool = False
@@ -105,7 +114,8 @@ for _module in iter_modules(__path__):
 
 def forward_of(operation: Operation) -> Operation:
     """Return the operation whose gradient it is, or itself."""
-    return OPERATIONS.get(operation.name.replace("_backward", "_forward"), operation)
+    forward = SAMPLES[operation.name].forward or operation.name.replace("_backward", "_forward")
+    return OPERATIONS.get(forward, operation)
 
 
 def shapes_of(name: str, images: Shape, plain: Mapping[str, Any] | None = None) -> Mapping[str, Shape]:
@@ -134,9 +144,11 @@ def hosts_of(name: str, shapes: Any, options: Any, make: Callable[[tuple[int, ..
     hosts = {operand: make(shape) for operand, shape in shapes.items()}
     hosts |= {operand: abs(hosts[operand]) + hosts[operand].dtype.type(0.5) for operand in positive & hosts.keys()}
     forward = forward_of(operation)
-    if forward is not operation and "y" not in hosts:
+    if "y" in operation.reads and forward is not operation and "y" not in hosts:
         wide = [hosts[operand].astype(np.float64) for operand in forward.reads]
         hosts["y"] = reference_of(forward.name)(*wide, **options)[0].astype(hosts[forward.reads[0]].dtype)
+    if SAMPLES[name].derived:
+        hosts |= SAMPLES[name].derived(hosts, options)
     for operand in operation.reads:
         if operand not in hosts:
             hosts[operand] = make(hosts["y" if "y" in hosts else "x"].shape)

@@ -58,7 +58,7 @@ def operands(name):
     if operation is None or not operation.writes:
         return OPERANDS.get(name, "handle x w conv")
     specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
-    updated = [argument for argument in operation.given.values() if argument != "out"]
+    updated = [argument for argument in operation.given.values() if argument != "out" and not operation.outputs]
     signature = inspect.signature(getattr(dnn, name)).parameters
     numbers = [
         n for n in (*operation.scalars, *operation.by_address) if signature[n].default is inspect.Parameter.empty
