@@ -134,7 +134,7 @@ def test_the_deprecated_functions_that_we_call_are_listed():
     docs = [doc for _, doc, _ in load("coverage_table").public_docstrings() if "deprecated since cuDNN" in doc]
     told = {name for doc in docs for name in re.findall(r"`(cudnn\w+)`", doc.partition("Notes\n")[2])}
     assert {"cudnnPoolingForward", "cudnnSetPoolingNdDescriptor"} <= told & marked
-    assert listed(section("deprecated.md", "What we do about it")) == marked - told
+    assert marked - told <= listed(section("deprecated.md", "What we do about it")) <= marked
 
 
 # ---------------------------------------------------------------- timing
@@ -327,4 +327,9 @@ def test_the_files_that_are_named_are_there(path):
         assert any((ROOT / home / name).exists() for home in HOMES), name
     if path.name == "adding_an_operation.md":
         assert len(PATHS.findall(text)) > 12
-        assert len(text.splitlines()) <= 150  # three screens
+        assert len(text.splitlines()) <= 160  # three screens
+        excerpts = re.findall(r"^```text\n# as in (\S+)\n(.*?)^```$", text, re.M | re.S)
+        assert len(excerpts) == 5
+        for name, lines in excerpts:  # which can be read unbuilt, and are what the file says
+            source = (ROOT / "cudnnlite" / name).read_text(encoding="utf-8").splitlines()
+            assert [line for line in lines.splitlines() if line not in source] == [], name
