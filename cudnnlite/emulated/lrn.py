@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes
+from cudnnlite.emulated.operation import Array, computes, in_one_layout
+from cudnnlite.enums import Status
 from cudnnlite.specs.lrn import LRNSpec
 
 
@@ -19,13 +23,20 @@ def _divisor(x: Array, norm: LRNSpec) -> Array:
     return np.asarray(norm.k + norm.alpha / norm.n * _around(x * x, before, norm.n - 1 - before))
 
 
-@computes("lrn_forward", "cudnnLRNCrossChannelForward")
+def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Of 3-D images cuDNN documents channels first, without gaps, alone."""
+    if any(spec.rank == 5 and not spec.fits("NCDHW") for spec in specs.values()):
+        return "three spatial axes in another layout than NCDHW"
+    return in_one_layout(specs, options)
+
+
+@computes("lrn_forward", "cudnnLRNCrossChannelForward", refuse=_refused, refused=Status.NOT_SUPPORTED)
 def forward(x: Array, norm: LRNSpec) -> Array:
     """Return the normalised values."""
     return np.asarray(x * _divisor(x, norm) ** -norm.beta)
 
 
-@computes("lrn_backward", "cudnnLRNCrossChannelBackward")
+@computes("lrn_backward", "cudnnLRNCrossChannelBackward", refuse=_refused, refused=Status.NOT_SUPPORTED)
 def backward(y: Array, dy: Array, x: Array, norm: LRNSpec) -> Array:
     """Return the gradient of x."""
     divisor, before = _divisor(x, norm), (norm.n - 1) // 2

@@ -18,7 +18,7 @@ from cudnnlite.emulated.precision import scale_add
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.operation import FLOATS, OPERATIONS
+from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.operations.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
@@ -26,6 +26,7 @@ from cudnnlite.specs.layout import same_strides
 
 Array = np.ndarray[Any, Any]
 
+DOCUMENTED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # of bfloat16 only a GPU says where it is taken
 COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` registered
 
 
@@ -160,11 +161,12 @@ def computes(
     operation: str,
     function: str,
     *,
-    dtypes: tuple[DataType, ...] = FLOATS,
+    dtypes: tuple[DataType, ...] = DOCUMENTED,
     ranks: tuple[int, ...] = (4, 5),
     mixed: Status = Status.BAD_PARAM,
     alike: tuple[str, ...] | None = None,
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = in_one_layout,
+    refused: Status = Status.BAD_PARAM,
     workspace: Callable[[Mapping[str, Any]], int] | None = None,
     workspace_function: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -174,7 +176,7 @@ def computes(
     options by name.  It returns the result before alpha, beta and rounding, or what has its shape by broadcasting; a tuple
     where more than one operand is written.  Descriptors, addresses, alignment and what is refused are seen to here.
 
-    Without more than its name an operation takes floats of rank 4 and 5, all alike, in one layout: what cuDNN documents.
+    Without more than its name an operation takes what cuDNN documents: float32, float64 or float16 of rank 4 and 5, in one layout.
     Rows that were recorded on a GPU say what is to be added, or taken away.
 
     Parameters
@@ -188,7 +190,9 @@ def computes(
     alike : tuple of str, optional
         The operands that must have one data type; all if not given.
     refuse : callable, optional
-        (all specs, options) -> why an H200 calls them bad parameters; empty if it does not.  `in_one_layout` if not given.
+        (all specs, options) -> why an H200 refuses them; empty if it does not.  `in_one_layout` if not given.
+    refused : Status
+        What it calls that.
     workspace, workspace_function : callable and str, optional
         (all specs) -> bytes, where the operation has a C function that tells them, and that.
     """
@@ -205,7 +209,7 @@ def computes(
             if target.rank not in ranks:
                 raise RefusalError(Status.NOT_SUPPORTED, f"tensors of rank {target.rank}")
             if why := refuse(specs, call.options):
-                raise RefusalError(Status.BAD_PARAM, why)
+                raise RefusalError(refused, why)
             if workspace is not None:
                 call.check_workspace(workspace(specs))
             alpha, beta = call.scalars()

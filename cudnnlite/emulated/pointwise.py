@@ -9,6 +9,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes, in_one_layout
 from cudnnlite.enums import NanPropagation, OpTensorOp, ReduceTensorOp
+from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 
 
@@ -47,7 +48,7 @@ def _op_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     return "NOT" if options["op"].op == OpTensorOp.NOT else _a_bias("b", "a")(specs, options)
 
 
-@computes("op_tensor", "cudnnOpTensor", refuse=_op_refused)
+@computes("op_tensor", "cudnnOpTensor", dtypes=FLOATS, refuse=_op_refused)
 def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Array:
     """Return what is made of a and b."""
     one, two = a * a.dtype.type(alpha1), b * b.dtype.type(alpha2)

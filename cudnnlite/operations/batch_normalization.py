@@ -83,7 +83,7 @@ def batch_normalization_inference(
     Parameters
     ----------
     x : device array
-        ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
+        ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN takes it.
     scale, bias, mean, variance : device arrays
         ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32 otherwise.
     mode : BatchNormMode or str

@@ -28,7 +28,8 @@ def convolution_backward_bias(
     Parameters
     ----------
     dy : device array
-        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
+        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN
+        takes it.
 
     Examples
     --------

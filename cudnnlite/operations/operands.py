@@ -54,16 +54,20 @@ def check_writable(
     """
     if written.readonly:
         raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
-    same = {n for n in in_place if others[n].ptr == written.ptr and others[n].spec == written.spec}
-    check_overlap(written, argument, **{name: array for name, array in others.items() if name not in same})
+    check_overlap(written, argument, in_place, **others)
 
 
-def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
-    """Raise ArgumentError if memory that is written overlaps that of another operand."""
+def check_overlap(
+    written: DeviceArray, argument: str, in_place: frozenset[str] = frozenset(), **others: DeviceArray
+) -> None:
+    """Raise ArgumentError if memory that is written overlaps that of another operand, unless it is one of `in_place`."""
     start, end = written.ptr, written.ptr + written.nbytes
     for name, array in others.items():
         if array.ptr < end and start < array.ptr + array.nbytes:
-            raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own")
+            if name in in_place and array.ptr == start and array.spec == written.spec:
+                continue
+            hint = f", or that of {name} with the same layout" if name in in_place else ""
+            raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own{hint}")
 
 
 def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:

@@ -172,7 +172,7 @@ class OperationPlan(Plan):
 
     def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
         own = check_workspace(self._handle, workspace, self.workspace)
-        check_overlap(own, "workspace", **operands)
+        check_overlap(own, "workspace", frozenset(), **operands)
         return own.ptr
 
 

@@ -87,19 +87,19 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
     return "SUCCESS", float(max(errors))
 
 
-def main() -> int:
+def main(path, *names, device="cuda") -> int:
     rows = []
-    with dnn.Handle("cuda") as handle:
+    with dnn.Handle(device) as handle:
         for key in combinations():
-            if key[0] in (sys.argv[2:] or SAMPLES):
+            if key[0] in (names or SAMPLES):
                 rows.append([*key, *record(handle, *key)])
         header = {"device": handle.device.name, "cudnn": handle.api.library.version_text, "columns": COLUMNS}
     lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(sys.argv[1]).write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+    Path(path).write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
     for (kind, status), count in sorted(Counter((row[0], row[8]) for row in rows).items()):
         print(f"{count:6} {kind} {status}")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*sys.argv[1:]))
