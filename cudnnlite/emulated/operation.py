@@ -176,7 +176,7 @@ def computes(
     options by name.  It returns the result before alpha, beta and rounding, or what has its shape by broadcasting; a tuple
     where more than one operand is written.  Descriptors, addresses, alignment and what is refused are seen to here.
 
-    Without more than its name an operation takes what cuDNN documents: float32, float64 or float16 of rank 4 and 5, in one layout.
+    Without more than its name an operation takes what cuDNN documents: float32, float64, float16, rank 4 or 5, in one layout.
     Rows that were recorded on a GPU say what is to be added, or taken away.
 
     Parameters
