@@ -24,6 +24,9 @@ from cudnnlite.descriptors import (
     RNNDescriptor,
     TensorDescriptor,
 )
+from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.lrn import LRNDescriptor
+from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -31,13 +34,17 @@ from cudnnlite.devices.workspace import Workspace
 from cudnnlite.enums import (
     TF32,
     TRUE_FLOAT32,
+    ActivationMode,
+    BatchNormMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
     Determinism,
     MathType,
     NanPropagation,
+    OpTensorOp,
     PoolingMode,
+    ReduceTensorOp,
     ReorderType,
     RNNAlgo,
     RNNBiasMode,
@@ -76,6 +83,12 @@ from cudnnlite.errors import (
     WorkspaceLimitError,
     WorkspaceLimitWarning,
 )
+from cudnnlite.operations.activation import activation_backward, activation_forward
+from cudnnlite.operations.batch_normalization import (
+    batch_normalization_backward,
+    batch_normalization_inference,
+    batch_normalization_training,
+)
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
@@ -83,8 +96,18 @@ from cudnnlite.operations.convolution import (
     get_convolution_forward,
     plan_convolution_forward,
 )
+from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.lrn import lrn_backward, lrn_forward
+from cudnnlite.operations.pointwise import (
+    add_tensor,
+    op_tensor,
+    reduce_tensor,
+    scale_tensor,
+    set_tensor,
+    transform_tensor,
+)
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
@@ -97,6 +120,9 @@ from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPla
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.lrn import LRNSpec
+from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
 
@@ -112,6 +138,9 @@ if TYPE_CHECKING:
 __all__ = [
     "TF32",
     "TRUE_FLOAT32",
+    "ActivationDescriptor",
+    "ActivationMode",
+    "ActivationSpec",
     "AlgorithmResult",
     "AlgorithmTable",
     "AllocationError",
@@ -119,6 +148,7 @@ __all__ = [
     "ArrayTypeError",
     "BackendDescriptor",
     "BadParamError",
+    "BatchNormMode",
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
@@ -140,6 +170,8 @@ __all__ = [
     "FilterSpec",
     "Handle",
     "InternalError",
+    "LRNDescriptor",
+    "LRNSpec",
     "LibraryError",
     "LibraryNotFoundError",
     "ListedProblem",
@@ -152,6 +184,9 @@ __all__ = [
     "NoDeviceError",
     "NotInitializedError",
     "NotSupportedError",
+    "OpTensorDescriptor",
+    "OpTensorOp",
+    "OpTensorSpec",
     "PoolingDescriptor",
     "PoolingMode",
     "PoolingSpec",
@@ -172,6 +207,9 @@ __all__ = [
     "RNNSpec",
     "RNNTrainingOutput",
     "RNNWeights",
+    "ReduceTensorDescriptor",
+    "ReduceTensorOp",
+    "ReduceTensorSpec",
     "ReorderType",
     "SkippedNode",
     "SoftmaxAlgorithm",
@@ -194,12 +232,22 @@ __all__ = [
     "Workspace",
     "WorkspaceLimitError",
     "WorkspaceLimitWarning",
+    "activation_backward",
+    "activation_forward",
+    "add_tensor",
     "autotuned",
+    "batch_normalization_backward",
+    "batch_normalization_inference",
+    "batch_normalization_training",
+    "convolution_backward_bias",
     "convolution_forward",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",
     "get_convolution_forward",
+    "lrn_backward",
+    "lrn_forward",
+    "op_tensor",
     "plan_convolution_forward",
     "plan_rnn",
     "pooling_backward",
@@ -207,11 +255,15 @@ __all__ = [
     "problems_from_onnx",
     "raw",
     "record_problems",
+    "reduce_tensor",
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
+    "scale_tensor",
+    "set_tensor",
     "softmax_backward",
     "softmax_forward",
+    "transform_tensor",
     "tune_model",
 ]
 

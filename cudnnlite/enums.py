@@ -10,13 +10,17 @@ from typing import TypeVar
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import (
+    ActivationMode,
+    BatchNormMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
     Determinism,
     MathType,
     NanPropagation,
+    OpTensorOp,
     PoolingMode,
+    ReduceTensorOp,
     ReorderType,
     RNNAlgo,
     RNNBiasMode,
@@ -33,18 +37,22 @@ from cudnnlite.errors import ArgumentError
 __all__ = [
     "TF32",
     "TRUE_FLOAT32",
+    "ActivationMode",
+    "BatchNormMode",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "DataType",
     "Determinism",
     "MathType",
     "NanPropagation",
+    "OpTensorOp",
     "PoolingMode",
     "RNNAlgo",
     "RNNBiasMode",
     "RNNDataLayout",
     "RNNInputMode",
     "RNNMode",
+    "ReduceTensorOp",
     "ReorderType",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
@@ -93,7 +101,10 @@ def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
         for member in names.values():
             if member == value:
                 return member
-    raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}; allowed: {', '.join(names)}")
+    article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
+    raise ArgumentError(
+        f"{argument}={value!r} is not {article} {kind.__name__}; allowed: {', '.join(names)}, in any case"
+    )
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:

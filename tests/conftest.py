@@ -45,7 +45,11 @@ def why_no_cuda() -> str:
 
 
 def pytest_sessionstart() -> None:
-    """Refuse to start where a GPU is required and is not there."""
+    """Refuse to start where a GPU is required and is not there.
+
+    What starts a process when it is imported is imported here, so that no test is blamed for it: cuda.pathfinder asks ldconfig.
+    """
+    importlib.import_module("cuda.pathfinder")
     if REQUIRE_GPU and why_no_cuda():
         raise pytest.UsageError(f"CUDNNLITE_REQUIRE_GPU=1, but there is {why_no_cuda()}")
 

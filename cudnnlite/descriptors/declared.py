@@ -22,7 +22,7 @@ spec : {spec}
 {parameters}
 Notes
 -----
-C functions: `{_create}`, `{_setter}`, `{_getter}`, `{_destroy}`{deprecated}.
+C functions: {functions}{deprecated}.
 
 """
 
@@ -40,7 +40,12 @@ class DeclaredDescriptor(NativeObject):
     ]  # the header's names, each with the spec's field where that is another: "nanOpt:nan"
     _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
     _spec_type: ClassVar[type[FrozenSpec]]
-    _parameters: ClassVar[str] = ""  # of the constructor, beside the spec, for the docstring
+    _parameters: ClassVar[str] = """\
+api : CudnnApi, optional
+    The function table; the process's own if not given.
+"""  # of the constructor, beside the spec, for the docstring
+    _constants: ClassVar[tuple[tuple[str, int], ...]] = ()  # C arguments that are always the same
+    _besides: ClassVar[tuple[str, ...]] = ()  # C functions that a subclass calls by itself
 
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
         if describes is None:
@@ -50,8 +55,9 @@ class DeclaredDescriptor(NativeObject):
         pairs = (argument.partition(":") for argument in cls._arguments)
         cls._fields = {name: field or name for name, _, field in pairs}
         since = FUNCTIONS[cls._setter].deprecated
+        functions = (cls._create, cls._setter, cls._getter, *cls._besides, cls._destroy)
         notes = _DOC.format(
-            **vars(cls),
+            functions=", ".join(f"`{name}`" for name in functions),
             spec=describes.__name__,
             parameters=cls._parameters,
             deprecated=f"; deprecated since cuDNN {since}" if since else "",
@@ -68,7 +74,10 @@ class DeclaredDescriptor(NativeObject):
             name: (ctypes.c_int * len(value))(*value) if isinstance(value, tuple) else value
             for name, value in zip(self._fields, values, strict=True)
         }
-        given |= {"nbDims": max((len(value) for value in values if isinstance(value, tuple)), default=0)}
+        given |= {
+            **dict(self._constants),
+            "nbDims": max((len(value) for value in values if isinstance(value, tuple)), default=0),
+        }
         getattr(self.api, self._setter)(self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:]))
 
     @classmethod

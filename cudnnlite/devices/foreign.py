@@ -42,6 +42,5 @@ class ForeignArray(NamedTuple):
 
 def host_array_error(array: object, argument: str) -> ArrayTypeError:
     """Return the error for host memory where device memory is needed."""
-    return ArrayTypeError(
-        f"{argument} is a host array ({type(array).__name__}); a device array is needed: handle.array({argument})"
-    )
+    made = "handle.empty(shape, dtype)" if argument.startswith("out") else f"handle.array({argument})"
+    return ArrayTypeError(f"{argument} is a host array ({type(array).__name__}); a device array is needed: {made}")

@@ -21,7 +21,6 @@ from cudnnlite.emulated.backend import Native, finalizes, native
 from cudnnlite.emulated.convolution import compute_dtype, convolved
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.operation import FLOATS
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.emulated.support import refusal, tf32_is_forbidden
@@ -175,7 +174,7 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
 def _supported(problem: Convolution) -> None:
     """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
     reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, problem.y) for algorithm in _GEMMS]
-    if problem.x.dtype not in FLOATS or all(reasons):
+    if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
         raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
 
 

@@ -19,12 +19,15 @@ from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.operations.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layout import same_strides
 
 Array = np.ndarray[Any, Any]
 
-FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
+DOCUMENTED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # of bfloat16 only a GPU says where it is taken
+COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` registered
 
 
 class Call:
@@ -61,23 +64,25 @@ class Call:
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
         self.specs: dict[str, Any] = {name: self._described(name, kind) for name, kind in kinds.items()}
-        self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
-        (written,) = own.writes
         try:
-            expected = own.infer(**{name: self.specs[name] for name in own.reads}, **self.options)
+            self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
+            expected = own.expected(self.specs | self.options)
             own.check(self.specs, self.options)
         except ArgumentError as error:
             raise RefusalError(Status.BAD_PARAM, str(error)) from error
-        if expected.shape != self.specs[written].shape:
-            shape = self.specs[written].shape
-            raise RefusalError(Status.BAD_PARAM, f"{written} has shape {shape}, the result has {expected.shape}")
+        for name, spec in expected.items():
+            if spec.shape != (shape := self.specs[name].shape):
+                raise RefusalError(Status.BAD_PARAM, f"{name} has shape {shape}, the result has {spec.shape}")
 
     def _described(self, name: str, kind: type) -> Any:
-        return DESCRIPTORS[kind].read(self.api.real, self.given[f"{name}Desc"])
+        described = self.operation.shared.get(name, name)
+        return DESCRIPTORS[kind].read(self.api.real, self.given[f"{described}Desc"])
 
     def _option(self, name: str, kind: Any) -> Any:
         if issubclass(kind, FrozenSpec):
             return self._described(name, kind)
+        if kind is float:
+            return self.number(name) if name in self.operation.by_address else self.given[name]
         value = kind(self.given[name])
         if value.name not in kind.__members__:
             raise RefusalError(Status.BAD_PARAM, f"{name}={self.given[name]}; allowed: {', '.join(kind.__members__)}")
@@ -86,15 +91,22 @@ class Call:
     @property
     def compute(self) -> np.dtype[Any]:
         """What is computed in: float64 beside float64, float32 otherwise."""
-        return np.dtype(np.float64 if self.specs[self.operation.reads[0]].dtype == DataType.DOUBLE else np.float32)
+        first = next(iter(self.specs.values()))
+        return np.dtype(np.float64 if first.dtype == DataType.DOUBLE else np.float32)
+
+    def number(self, name: str) -> float:
+        """Return a host scalar, read in the type that cuDNN wants for it."""
+        if not self.given[name]:
+            raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
+        stored = name in self.operation.stored
+        kind = numpy_dtype(self.specs[self.operation.writes[0]].dtype) if stored else self.compute
+        memory = bytes((ctypes.c_char * kind.itemsize).from_address(self.given[name]))
+        return float(np.frombuffer(memory, kind)[0])
 
     def scalars(self) -> tuple[float, float]:
-        """Return alpha and beta, read in the host type that cuDNN wants for them."""
-        alpha, beta = self.given["alpha"], self.given["beta"]
-        if not (alpha and beta):
-            raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "alpha or beta is a null pointer")
-        kind = ctypes.c_double if self.compute == np.float64 else ctypes.c_float
-        return kind.from_address(alpha).value, kind.from_address(beta).value
+        """Return alpha and beta, those that the operation has not as 1 and 0."""
+        alpha, beta = (self.number(n) if n in self.operation.scalars else d for n, d in SCALARS.items())
+        return alpha, beta
 
     def view(self, name: str) -> Bytes:
         """Return the memory of an operand, which must lie inside one allocation and be aligned."""
@@ -106,32 +118,66 @@ class Call:
             )
         return self.api.memory.view(address, spec.nbytes)
 
+    def check_workspace(self, needed: int) -> None:
+        """Refuse a workspace that is too small, or lies outside live allocations."""
+        if self.given["workSpaceSizeInBytes"] < needed:
+            given = self.given["workSpaceSizeInBytes"]
+            raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
+        self.api.memory.view(self.given["workSpace"] or 0, needed)
+
     def views(self) -> dict[str, Bytes]:
-        """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other."""
+        """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
+
+        What may be computed in place may be the first that is written.
+        """
         found = {name: self.view(name) for name in self.specs}
-        (written,) = self.operation.writes
-        for name in self.operation.reads:
-            if np.shares_memory(found[name], found[written]):
-                raise RefusalError(Status.BAD_PARAM, f"{name} and {written} overlap in memory")
-        if self.specs[written].overlaps_itself:
-            strides = self.specs[written].strides
-            raise RefusalError(Status.BAD_PARAM, f"values of {written} overlap each other in memory: strides {strides}")
+        for number, written in enumerate(self.operation.writes):
+            target = self.specs[written]
+            for name in (*self.operation.reads, *self.operation.writes[:number]):
+                same = self.given[name] == self.given[written] and self.specs[name] == target
+                if np.shares_memory(found[name], found[written]) and not (same and name in self.operation.in_place):
+                    raise RefusalError(Status.BAD_PARAM, f"{name} and {written} overlap in memory")
+            if target.overlaps_itself:
+                raise RefusalError(
+                    Status.BAD_PARAM, f"values of {written} overlap each other in memory: strides {target.strides}"
+                )
         return found
+
+
+def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return why an H200 may refuse: operands of one shape with other strides, or images in several layouts.
+
+    What is refused where nothing is known of an operation.  A vector that is packed lies in every layout.
+    """
+    whole = [s for s in specs.values() if max(s.shape) < s.size or not s.fits(s.layout)]
+    alike = all(same_strides(s.shape, s.strides, whole[-1].strides) for s in whole if s.shape == whole[-1].shape)
+    layouts = {spec.layout for spec in whole}
+    if alike and (not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)):
+        return ""
+    return "operands in several layouts: " + ", ".join(f"{name} is {spec}" for name, spec in specs.items())
 
 
 def computes(
     operation: str,
     function: str,
     *,
-    dtypes: tuple[DataType, ...] = FLOATS,
+    dtypes: tuple[DataType, ...] = DOCUMENTED,
     ranks: tuple[int, ...] = (4, 5),
     mixed: Status = Status.BAD_PARAM,
-    refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda specs, options: "",
-) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    alike: tuple[str, ...] | None = None,
+    refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = in_one_layout,
+    refused: Status = Status.BAD_PARAM,
+    workspace: Callable[[Mapping[str, Any]], int] | None = None,
+    workspace_function: str = "",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
-    It receives the operands in the order of `Operation.reads`, float32 or float64, and the options by name, and returns the
-    result before alpha, beta and rounding.  Descriptors, addresses, alignment and what is refused are seen to here.
+    It receives the operands in the order of `Operation.reads`, then those of `Operation.given`, float32 or float64, and the
+    options by name.  It returns the result before alpha, beta and rounding, or what has its shape by broadcasting; a tuple
+    where more than one operand is written.  Descriptors, addresses, alignment and what is refused are seen to here.
+
+    Without more than its name an operation takes what cuDNN documents: float32, float64, float16, rank 4 or 5, in one layout.
+    Rows that were recorded on a GPU say what is to be added, or taken away.
 
     Parameters
     ----------
@@ -141,34 +187,51 @@ def computes(
         What an H200 takes: of all operands alike.  (1-D images are told to cuDNN at rank 4.)
     mixed : Status
         What is returned where their data types differ.
+    alike : tuple of str, optional
+        The operands that must have one data type; all if not given.
     refuse : callable, optional
-        (all specs, options) -> why an H200 calls them bad parameters; empty if it does not.
+        (all specs, options) -> why an H200 refuses them; empty if it does not.  `in_one_layout` if not given.
+    refused : Status
+        What it calls that.
+    workspace, workspace_function : callable and str, optional
+        (all specs) -> bytes, where the operation has a C function that tells them, and that.
     """
 
-    def register(compute: Callable[..., Array]) -> Callable[..., Array]:
+    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
         def entry(api: EmulatedApi, *arguments: Any) -> None:
             call = Call(api, operation, function, arguments)
-            (written,) = call.operation.writes
-            target, specs = call.specs[written], call.specs
-            if any(spec.dtype != target.dtype for spec in specs.values()) or target.dtype not in dtypes:
-                kinds = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
-                raise RefusalError(
-                    mixed if len({spec.dtype for spec in specs.values()}) > 1 else Status.NOT_SUPPORTED, kinds
-                )
+            own, specs = call.operation, call.specs
+            target = specs[own.writes[0]]
+            kinds = {specs[name].dtype for name in alike or specs}
+            if len(kinds) > 1 or target.dtype not in dtypes:
+                told = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
+                raise RefusalError(mixed if len(kinds) > 1 else Status.NOT_SUPPORTED, told)
             if target.rank not in ranks:
                 raise RefusalError(Status.NOT_SUPPORTED, f"tensors of rank {target.rank}")
             if why := refuse(specs, call.options):
-                raise RefusalError(Status.BAD_PARAM, why)
+                raise RefusalError(refused, why)
+            if workspace is not None:
+                call.check_workspace(workspace(specs))
             alpha, beta = call.scalars()
             views = call.views()
-            values = [read_values(views[name], specs[name]).astype(call.compute) for name in call.operation.reads]
+            values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
             with np.errstate(all="ignore"):
-                result = compute(*values, **call.options)
-            old = read_values(views[written], target) if beta else None
-            dtype = numpy_dtype(target.dtype)
-            write_values(views[written], target, slice(None), scale_add(result, alpha, beta, old, dtype))
+                results: Any = compute(*values, **call.options)
+            for name, result in zip(own.writes, results if isinstance(results, tuple) else (results,), strict=True):
+                how = (alpha, beta) if name in own.writes[: own.scaled] else (1.0, 0.0)
+                spec, old = specs[name], read_values(views[name], specs[name]) if how[1] else None
+                whole = np.broadcast_to(result, spec.shape)
+                write_values(views[name], spec, slice(None), scale_add(whole, *how, old, numpy_dtype(spec.dtype)))
+
+        def size(api: EmulatedApi, *arguments: Any) -> None:
+            call = Call(api, operation, workspace_function, arguments)
+            assert workspace is not None
+            call.given["sizeInBytes"][0] = workspace(call.specs)
 
         emulates(function)(entry)
+        if workspace is not None:
+            emulates(workspace_function)(size)
+        COMPUTES[operation] = compute
         return compute
 
     return register

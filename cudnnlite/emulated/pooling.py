@@ -6,6 +6,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import NanPropagation, PoolingMode
+from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs.pooling import PoolingSpec
 
 _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
@@ -25,7 +26,7 @@ def _counts(x: Array, pooling: PoolingSpec) -> Array:
     return np.asarray(_windows(np.ones_like(x), pooling, fill)[1].sum(tuple(range(2 - x.ndim, 0))))
 
 
-@computes("pooling_forward", "cudnnPoolingForward")
+@computes("pooling_forward", "cudnnPoolingForward", dtypes=FLOATS, refuse=lambda specs, options: "")
 def forward(x: Array, pooling: PoolingSpec) -> Array:
     """Return the maxima or averages of all windows."""
     taps = tuple(range(2 - x.ndim, 0))
@@ -41,7 +42,7 @@ def _mixed(specs: Any, options: Any) -> str:
     return "" if alike or options["pooling"].mode not in _MAXIMA else "maxima of operands in several layouts"
 
 
-@computes("pooling_backward", "cudnnPoolingBackward", refuse=_mixed)
+@computes("pooling_backward", "cudnnPoolingBackward", dtypes=FLOATS, refuse=_mixed)
 def backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
     """Return the gradient of x: of equal maxima the first has it."""
     padded, target = _windows(np.zeros_like(x), pooling, 0)

@@ -14,8 +14,9 @@ from cudnnlite.operations.engines import is_aligned
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
-from cudnnlite.operations.problem import Problem, make_problem, parse_option, real_number
+from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.specs import FilterSpec
+from cudnnlite.specs.numbers import real_number
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
@@ -34,7 +35,8 @@ def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[st
             specs[name] = FilterSpec.from_tensor(
                 tensor_spec(operand, name), channels_last=first.is_channels_last, argument=name
             )
-    specs[operation.writes[0]] = None if out is None else tensor_spec(out, "out")
+    for name, array in zip(operation.writes, operation.all_written(out), strict=True):
+        specs[name] = None if array is None else tensor_spec(array, operation.argument(name))
     return specs
 
 
@@ -65,7 +67,10 @@ def call(
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None, workspace: Any = None,
     interface: str | None = None,
 ) -> DeviceArray:  # fmt: skip
-    """Run an operation on arrays, by the plan that the handle keeps for calls of this kind."""
+    """Run an operation on arrays, by the plan that the handle keeps for calls of this kind.
+
+    `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array.
+    """
     use(handle)
     device, given, specs = handle.device, [], []
     for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)
@@ -73,10 +78,17 @@ def call(
             array = on_device(handle, array, name)  # noqa: PLW2901
         given.append(array)
         specs.append(array.spec)
-    y = y_spec = None
-    if out is not None:
-        y = on_device(handle, out, "out")
+    y: Any = None
+    y_spec: Any = None
+    if out is not None and len(operation.writes) == 1:
+        y = out
+        if type(y) is not DeviceArray or y.device is not device:
+            y = on_device(handle, out, operation.argument(operation.writes[0]))
         y_spec = y.spec
+    elif out is not None:
+        named = zip(operation.writes, operation.all_written(out), strict=True)
+        y = tuple(None if a is None else on_device(handle, a, operation.argument(name)) for name, a in named)
+        y_spec = tuple(None if array is None else array.spec for array in y)
     if workspace is not None and workspace_limit is None:
         workspace = on_device(handle, workspace, "workspace")
         workspace_limit = workspace.nbytes  # the caller's buffer is all there is
@@ -122,4 +134,5 @@ def problem_of(
 ) -> Problem:
     """Return the problem of operands, arrays or specs."""
     values = specs_of(operation, operands, out) | dict(zip(operation.options, options, strict=True))
-    return make_problem(operation, {**values, "alpha": alpha, "beta": beta})
+    scalars = {"alpha": alpha, "beta": beta}
+    return make_problem(operation, values | {name: scalars[name] for name in operation.scalars})

@@ -96,10 +96,11 @@ def plan_convolution_forward(
 
     Notes
     -----
-    C functions: `cudnnGetConvolutionForwardWorkspaceSize`; where no algorithm is given,
-    `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`; of a call,
-    `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.  All are deprecated since cuDNN 9.0,
-    still shipped and working.
+    C functions: of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`; for a call with addresses
+    that were not seen lately `cudnnBackendInitialize` too.  Of the descriptor call `cudnnGetConvolutionForwardWorkspaceSize`;
+    where no algorithm is given, `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`; of
+    a call, `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.  Those of the descriptor call
+    are deprecated since cuDNN 9.0, still shipped and working.
 
     Examples
     --------
@@ -110,8 +111,10 @@ def plan_convolution_forward(
     ...         y = plan(x, w)
     ...         for _ in range(3):
     ...             y = plan(x, w, out=y)  # nothing is decided or allocated again
-    ...     print(y.shape, plan.closed)
-    (1, 4, 6, 6) True
+    ...     with dnn.plan_convolution_forward(handle, x, w, interface="descriptor") as old:
+    ...         same = (old(x, w).numpy() == y.numpy()).all()
+    ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
+    (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
     """
     return make_plan(  # type: ignore[no-any-return]
         handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
@@ -173,7 +176,8 @@ def convolution_forward(
 
     Notes
     -----
-    C functions: `cudnnConvolutionForward`; for the first call of a kind, also those of `plan_convolution_forward`.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionForward`; for the first call of a kind, also those of
+    `plan_convolution_forward`.
 
     float32 tensors are multiplied in TF32 on Ampere and later unless
     ``conv.math_type`` is `MathType.FMA`.  Without `algorithm`, DEFAULT math means TENSOR_OP in half precision (float16 and
@@ -186,8 +190,9 @@ def convolution_forward(
     ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     y = dnn.convolution_forward(handle, x, w, conv)
-    ...     print(y.shape, y.numpy()[0, 0, 1, 1])
-    (1, 4, 4, 4) 27.0
+    ...     same = dnn.convolution_forward(handle, x, w, conv, algorithm="IMPLICIT_GEMM")
+    ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
+    (1, 4, 4, 4) 27.0 27.0
     """
     return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
@@ -265,7 +270,9 @@ def find_convolution_forward(
     -------
     AlgorithmTable
         Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times
-        contain tens to hundreds of microseconds of host overhead, so small problems are often misranked.
+        contain tens to hundreds of microseconds of host overhead, so small problems are often misranked.  A row is applied
+        with its math type: in float16 and bfloat16 a best row with DEFAULT math runs without tensor cores, which a call
+        without `algorithm` would use; ``conv.math_type="tensor_op"`` searches among those.
 
     Raises
     ------

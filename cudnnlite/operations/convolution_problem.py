@@ -48,6 +48,8 @@ FORWARD = Operation(
     infer=lambda x, w, conv: conv.output_spec(x, w),
     options={"conv": ConvolutionSpec},
     names={"srcDesc": "xDesc", "filterDesc": "wDesc", "destDesc": "yDesc"},
+    dtypes=(),
+    mixed=True,
     filters=frozenset({"w"}),
     algorithms=Algorithms(
         ConvolutionFwdAlgo,

@@ -6,10 +6,13 @@ import ctypes
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.descriptors import DESCRIPTORS, check_describable
 from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.operations.problem import Problem
@@ -47,27 +50,38 @@ class Described:
     ) -> None:
         self.handle, self.problem = handle, problem
         specs, operation = problem.specs, problem.operation
-        rank = specs[operation.reads[0]].rank - 2
+        first = next(iter(specs.values()))
         for name, spec in specs.items():
-            check_describable(spec, "out" if name in operation.writes else name)
-        described = specs | {name: value for name, value in problem.options.items() if isinstance(value, FrozenSpec)}
+            check_describable(spec, operation.argument(name))
+        described = {name: spec for name, spec in specs.items() if name not in operation.shared} | {
+            name: value for name, value in problem.options.items() if isinstance(value, FrozenSpec)
+        }
         self.descriptors = {
-            name: stack.enter_context(_descriptor_of(type(spec)).describing(spec, rank))
+            name: stack.enter_context(_descriptor_of(type(spec)).describing(spec, first.rank - 2))
             for name, spec in described.items()
         }
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
-        scalar = ctypes.c_double if specs[operation.reads[0]].dtype == DataType.DOUBLE else ctypes.c_float
-        scalars = {"alpha": problem.alpha if alpha is None else alpha, "beta": problem.beta if beta is None else beta}
-        self._scalars = {name: scalar(value) for name, value in scalars.items()}
-        self._values: dict[str, Any] = {name: ctypes.addressof(value) for name, value in self._scalars.items()}
+        kinds = dict.fromkeys(operation.stored, numpy_dtype(first.dtype))
+        kind = np.float64 if first.dtype == DataType.DOUBLE else np.float32
+        given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
+        scalars = {name: problem.values[name] for name in (*operation.scalars, *operation.by_address)} | given
+        self._scalars = {name: np.array(value, kinds.get(name, kind)) for name, value in scalars.items()}
+        self._values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
         self._values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
         self._values |= dict.fromkeys([*specs, "workSpace"], 0) | {"handle": handle.ptr}
-        self._values |= {name: value for name, value in problem.options.items() if name not in self.descriptors}
-        self._values |= {there: self._values[here] for there, here in operation.names.items() if here in self._values}
+        plain = {name: value for name, value in problem.options.items() if name not in self.descriptors}
+        self._values = {**operation.constants, **plain, **self._values}
 
     def _arguments(self, function: str, given: dict[str, Any]) -> list[Any]:
-        values = self._values | given
-        return [values[name] for name in FUNCTIONS[function].argnames]
+        values, names = self._values | given, self.problem.operation.names
+        return [values[names.get(name, name)] for name in FUNCTIONS[function].argnames]
+
+    def workspace(self) -> int:
+        """Return the bytes of workspace that an operation without a choice of algorithms needs."""
+        size = ctypes.c_size_t()
+        if self.problem.operation.workspace:
+            self.ask(self.problem.operation.workspace, sizeInBytes=size)
+        return size.value
 
     def ask(self, function: str, **given: Any) -> None:
         """Call a C function now; what the problem does not say is given by the header's names."""

@@ -16,27 +16,34 @@ Parameters
 handle : Handle
     Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
 """
-_AFTER = """\
+_SCALARS = """\
 alpha, beta : float
-    Host scalars: {written} = alpha * result + beta * {written}.  With beta = 0 `out` is not read.
+    Host scalars: {scaled} = alpha * result + beta * {scaled}.  With beta = 0 `{argument}` is not read.
+"""
+_OUT = """\
 out : device array, optional
-    {written}, written in place; a new array if not given.
-
+    {written}, written in place; a new array if not given.{in_place}
+"""
+_OUTS = """\
+out : tuple of device arrays, optional
+    {written}, written in place; new arrays if not given, or where one is None.
+"""
+_AFTER = """
 Returns
 -------
-DeviceArray
+{returns}
     {written}, {shape}.
 
 Raises
 ------
 ArgumentError, ArrayTypeError, ClosedError, ThreadError
     Before anything is written; the message names the argument.
-NotSupportedError
+NotSupportedError, BadParamError
     cuDNN does not support the combination.
 
 Notes
 -----
-C function: `{function}`{deprecated}.
+C function: {function}{deprecated}.
 
 """
 
@@ -52,8 +59,20 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
         Of what it returns, in words.
     """
     since = operation.record.deprecated
-    deprecated = f", deprecated since cuDNN {since}, still shipped and working" if since else ""
-    after = _AFTER.format(written=operation.writes[0], shape=shape, function=operation.function, deprecated=deprecated)
+    outputs = operation.outputs or operation.writes
+    scalars = _SCALARS if len(operation.scalars) == 2 else ""
+    out = _OUT if "out" in map(operation.argument, operation.writes) else _OUTS if operation.outputs else ""
+    after = (scalars + out + _AFTER).format(
+        written=", ".join(outputs),
+        scaled=outputs[0] if operation.scaled == 1 else "each",
+        argument=operation.argument(operation.writes[0]),
+        in_place="".join(f"  It may be `{name}` itself." for name in operation.reads if name in operation.in_place),
+        returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",
+        shape=shape,
+        function=f"`{operation.function}`"
+        + (f", and for the size of its workspace `{operation.workspace}`" if operation.workspace else ""),
+        deprecated=f", deprecated since cuDNN {since}, still shipped and working" if since else "",
+    )
 
     def complete(function: FunctionT) -> FunctionT:
         text = inspect.cleandoc(function.__doc__ or "").replace("Parameters\n----------\n", _BEFORE, 1)

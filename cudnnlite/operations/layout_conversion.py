@@ -124,7 +124,7 @@ class ConvertedConvolution:
             raise
 
 
-TRANSFORM = Operation("transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x, internal=True)
+TRANSFORM = Operation("transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x, dtypes=(), mixed=True)
 
 
 class _Conversion:

@@ -31,14 +31,19 @@ def tensor_spec(operand: Any, argument: str) -> TensorSpec:
     """Return the spec of an array, or the spec itself."""
     spec = getattr(operand, "spec", operand)
     if not isinstance(spec, TensorSpec):
+        made = "handle.empty(shape, dtype)" if argument.startswith("out") else f"handle.array({argument})"
         raise ArgumentError(
-            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: handle.array({argument})"
+            f"{argument} of type {type(operand).__name__} is neither a TensorSpec nor a device array: {made}"
         )
     return spec
 
 
-def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
+def check_writable(
+    written: DeviceArray, argument: str, in_place: frozenset[str] = frozenset(), **others: DeviceArray
+) -> None:
     """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
+
+    Those that are named in `in_place` may be the output itself.
 
     Raises
     ------
@@ -49,15 +54,20 @@ def check_writable(written: DeviceArray, argument: str, **others: DeviceArray) -
     """
     if written.readonly:
         raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
-    check_overlap(written, argument, **others)
+    check_overlap(written, argument, in_place, **others)
 
 
-def check_overlap(written: DeviceArray, argument: str, **others: DeviceArray) -> None:
-    """Raise ArgumentError if memory that is written overlaps that of another operand."""
+def check_overlap(
+    written: DeviceArray, argument: str, in_place: frozenset[str] = frozenset(), **others: DeviceArray
+) -> None:
+    """Raise ArgumentError if memory that is written overlaps that of another operand, unless it is one of `in_place`."""
     start, end = written.ptr, written.ptr + written.nbytes
     for name, array in others.items():
         if array.ptr < end and start < array.ptr + array.nbytes:
-            raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own")
+            if name in in_place and array.ptr == start and array.spec == written.spec:
+                continue
+            hint = f", or that of {name} with the same layout" if name in in_place else ""
+            raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own{hint}")
 
 
 def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:

@@ -7,16 +7,22 @@ knows the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_void_p
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.record import Function
-from cudnnlite.enums import MathType
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import same_strides
+
+FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
+LAYER_DTYPES = (*FLOATS, DataType.INT8)  # what any of them was seen to take on an H200
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,33 @@ class Operation:
     reads, writes : tuple of str
         The operands, by their names in the header, and in the order of the Python function.
     infer : callable
-        (specs read, options, by name) -> the spec of what is written.  ArgumentError where they do not fit together.
+        (specs read and given, options, by name) -> the spec of what is written, or of all that is, as a tuple.  ArgumentError
+        where they do not fit together.
     options : mapping
-        Name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go as they are.
+        Name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go as they are, or by
+        address where the header wants a pointer.
     names : mapping
         Where a header is irregular: its argument -> the name here.
+    given : mapping
+        What of `writes` the caller has to give, because it is updated or says the shape -> its name as a Python argument.
+    shared : mapping
+        Operands without a descriptor of their own -> the one whose descriptor is theirs too.
+    in_place : frozenset of str
+        Which operands may be what is written first: the same memory, described in the same way.
+    scaled : int
+        How many of what is written, from the first, `alpha` and `beta` apply to.
+    stored : frozenset of str
+        Options that cuDNN reads in the data type of what is written, and not in that of `alpha`.
+    dtypes : tuple of DataType
+        What operands may be, as far as that can be said beforehand; empty where `infer` sees to it.
+    mixed : bool
+        Whether operands may differ in their data types; `check` says how.
+    constants : mapping
+        C arguments that are always the same.
     filters : frozenset of str
         Which operands are filters.
+    workspace : str
+        The C function that tells how much workspace is needed, where there is no choice of algorithms.
     algorithms : Algorithms, optional
         Where there is a choice.
     check : callable, optional
@@ -81,18 +107,25 @@ class Operation:
         (problem) -> what is known of a refusal, for its message.
     words : callable, optional
         (problem) -> it in a few words, for tables.
-    internal : bool
-        Part of other operations only: no problem that users pose, or files hold.
     """
 
     name: str
     function: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    infer: Callable[..., TensorSpec]
+    infer: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+    in_place: frozenset[str] = frozenset()
+    scaled: int = 1
+    stored: frozenset[str] = frozenset()
+    dtypes: tuple[DataType, ...] = LAYER_DTYPES
+    mixed: bool = False
+    constants: Mapping[str, Any] = field(default_factory=dict)
     filters: frozenset[str] = frozenset()
+    workspace: str = ""
     algorithms: Algorithms | None = None
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = lambda specs, options: options
@@ -100,7 +133,6 @@ class Operation:
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
     hint: Callable[[Any], str] = lambda problem: ""
     words: Callable[[Any], str] = str
-    internal: bool = False
 
     def __post_init__(self) -> None:
         if self.name in OPERATIONS:
@@ -118,16 +150,84 @@ class Operation:
         """What the generated table knows of the C function."""
         return FUNCTIONS[self.function]
 
-    @property
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """What a problem of this operation consists of."""
-        return (*self.reads, *self.options, *self.writes, *(("alpha", "beta") if self.writes else ()))
+        return (*self.reads, *self.options, *self.writes, *self.scalars)
+
+    @cached_property
+    def scalars(self) -> tuple[str, ...]:
+        """Which of `alpha` and `beta` it has."""
+        return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
+        return tuple(name for name in self.writes if name not in self.given)
+
+    @cached_property
+    def by_address(self) -> tuple[str, ...]:
+        """The numbers among the options to which the header wants pointers."""
+        numbers = [name for name, kind in self.options.items() if kind is float]
+        kinds = dict(zip(self.record.argnames, self.record.argtypes, strict=True))
+        return tuple(name for name in numbers if all(issubclass(kinds[n], c_void_p) for n in self.header(name)))
+
+    def header(self, name: str) -> tuple[str, ...]:
+        """Return how the header calls an argument; more than once where several are given the same."""
+        return tuple(there for there in self.record.argnames if self.names.get(there, there) == name)
+
+    def argument(self, name: str) -> str:
+        """Return how the Python function calls an operand."""
+        if name not in self.outputs:
+            return self.given.get(name, name)
+        return "out" if len(self.outputs) == 1 else f"out[{self.outputs.index(name)}]"
+
+    def all_written(self, out: Any) -> Sequence[Any]:
+        """Return what was given for each operand that is written, None where nothing was."""
+        if len(self.writes) == 1:
+            return (out,)
+        if out is None:
+            return (None,) * len(self.writes)
+        if not isinstance(out, (tuple, list)) or len(out) != len(self.writes):
+            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(self.writes)}")
+        return out
+
+    def gathered(self, out: Any, *given: Any) -> tuple[Any, ...]:
+        """Return everything that is written, as `call` takes it: `out`, a tuple or None, and what has to be given."""
+        outs = (None,) * len(self.outputs) if out is None else out
+        if not isinstance(outs, (tuple, list)) or len(outs) != len(self.outputs):
+            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(self.outputs)}")
+        return (*outs, *given)
+
+    def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
+        """Return the specs of what is written, by name, from those of what is read or given, and the options.
+
+        Raises
+        ------
+        ArgumentError
+            They do not fit together, or something that has to be given is not.
+        """
+        missing = [argument for name, argument in self.given.items() if values.get(name) is None]
+        if missing:
+            raise ArgumentError(f"{missing[0]} has to be given: {self.function} updates it, or takes its shape from it")
+        found = self.infer(**{name: values[name] for name in (*self.reads, *self.given, *self.options)})
+        return dict(zip(self.writes, found if isinstance(found, tuple) else (found,), strict=True))
+
+    def check_dtypes(self, specs: Mapping[str, Any]) -> None:
+        """Raise ArgumentError where an operand's data type is none that the operation takes, or not the first one's."""
+        first = next(iter(specs.values())).dtype
+        for name, spec in specs.items():
+            allowed = self.dtypes if self.mixed or spec.dtype not in self.dtypes else (first,)
+            if allowed and spec.dtype not in allowed:
+                listed = ", ".join(map(dtype_name, allowed))
+                verb = "needed" if len(allowed) == 1 else "allowed"
+                raise ArgumentError(f"{self.argument(name)} is {dtype_name(spec.dtype)}; {verb}: {listed}")
 
 
 OPERATIONS: dict[str, Operation] = {}  # by name; each enters itself
 
 
-def check_alike(specs: Mapping[str, TensorSpec]) -> None:
+def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:
     """Raise ArgumentError unless all operands, the last of which is written, have the same strides."""
     (first_name, first), *others = specs.items()
     for number, (name, spec) in enumerate(others, start=2):
@@ -136,7 +236,7 @@ def check_alike(specs: Mapping[str, TensorSpec]) -> None:
             raise ArgumentError(f"{name} is {spec}; it must lie in memory as {first_name} does, {first}")
 
 
-def gradient_of(forward: Operation, function: str, reads: tuple[str, ...]) -> Operation:
+def gradient_of(forward: Operation, function: str, reads: tuple[str, ...], **fields: Any) -> Operation:
     """Return the operation that computes dx from dy and whatever else its C function reads of y and x."""
 
     def infer(**given: Any) -> TensorSpec:
@@ -148,7 +248,8 @@ def gradient_of(forward: Operation, function: str, reads: tuple[str, ...]) -> Op
         return specs.get("x", y)  # type: ignore[no-any-return]
 
     name = forward.name.replace("_forward", "_backward")
-    return Operation(name, function, reads, ("dx",), infer, forward.options, forward.names, check=forward.check)
+    fields = {"check": forward.check} | fields
+    return Operation(name, function, reads, ("dx",), infer, forward.options, forward.names, **fields)
 
 
 def find_operation(name: str) -> Operation:

@@ -21,7 +21,7 @@ from cudnnlite.operations.problem import Problem, check_shape
 from cudnnlite.operations.unrolled import unrolled
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs import FilterSpec
 
 _plans: dict[Operation, type[OperationPlan]] = {}
 
@@ -85,7 +85,7 @@ class OperationPlan(Plan):
         self.workspace = 0
         self.descriptors: dict[str, Any] = {}
         self._limit = limit
-        if problem.values[operation.writes[0]].size == 0:  # an empty batch: nothing to describe, nothing to call
+        if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
             return
         try:
             self._prepare(algorithm, limit, interface)
@@ -100,7 +100,8 @@ class OperationPlan(Plan):
         described = Described(self._handle, problem, self._resources)
         self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
         if problem.operation.algorithms is None:
-            self._prepared = described.prepare()
+            self.workspace = described.workspace()
+            self._prepared = described.prepare(workSpaceSizeInBytes=self.workspace)
             return
         choice = choose(described, algorithm, limit, interface, self._resources)
         if isinstance(choice, EngineChoice):
@@ -135,14 +136,15 @@ class OperationPlan(Plan):
         ----------
         *operands : device arrays
             Of the specs that the plan was made for.
-        out : device array, optional
-            Written in place; read too where beta is not 0.  A new one if not given.
+        out : device array, or a tuple of them, optional
+            Written in place; read too where beta is not 0.  A new one if not given.  A tuple where more than one operand is
+            written; those of them that the operation updates must be given.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
 
         Returns
         -------
-        DeviceArray
+        DeviceArray, or a tuple of them
             What is written: `out` where that is a DeviceArray.
 
         Raises
@@ -165,19 +167,23 @@ class OperationPlan(Plan):
         setattr(self, f"_seen_{name}", spec)
 
     def _check_out(self, name: str, out: DeviceArray) -> None:
-        check_shape(out.spec, self.problem.values[name])
-        if out.spec != self.problem.values[name]:
-            raise ArgumentError(f"out is {out.spec}; the plan was made for {self.problem.values[name]}")
+        argument, wanted = self.problem.operation.argument(name), self.problem.values[name]
+        check_shape(argument, out.spec, wanted)
+        if out.spec != wanted:
+            raise ArgumentError(f"{argument} is {out.spec}; the plan was made for {wanted}")
         setattr(self, f"_seen_{name}", out.spec)
 
-    def _new_output(self, spec: TensorSpec) -> DeviceArray:
-        if self.problem.beta:
-            raise ArgumentError(f"beta={self.problem.beta} needs out, which it scales")
-        return arrays.empty(self._device, self._handle.stream, spec)
+    def _new_output(self, name: str) -> DeviceArray:
+        operation, beta = self.problem.operation, self.problem.values.get("beta")
+        if name in operation.given:
+            raise ArgumentError(f"{operation.argument(name)} has to be given")
+        if beta and name in operation.writes[: operation.scaled]:
+            raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
+        return arrays.empty(self._device, self._handle.stream, self.problem.values[name])
 
     def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
         own = check_workspace(self._handle, workspace, self.workspace)
-        check_overlap(own, "workspace", **operands)
+        check_overlap(own, "workspace", frozenset(), **operands)
         return own.ptr
 
 

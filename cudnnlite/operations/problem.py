@@ -14,8 +14,10 @@ from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.numbers import real_number
 from cudnnlite.specs.plain import from_plain, to_plain
 
+SCALARS = {"alpha": 1.0, "beta": 0.0}
 KINDS: dict[str, type[Problem]] = {}  # of operations whose problems users make: a class with a signature of its own
 
 
@@ -55,19 +57,20 @@ class Problem:
         for name, spec in specs.items():
             _check_type(spec, name, FilterSpec if name in operation.filters else TensorSpec)
         options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
-        expected = operation.infer(**specs, **options) if operation.writes else None
-        found = dict(operation.complete(specs, options))
-        if expected is not None:
-            (written,), given = operation.writes, values.get(operation.writes[0])
-            found[written] = expected if given is None else given
-            _check_type(found[written], written, TensorSpec)
-            check_shape(found[written], expected)
-            if found[written].overlaps_itself:
-                raise ArgumentError(f"out={found[written]}: its values overlap each other in memory")
-            operation.check(specs | {written: found[written]}, options)
-            found |= {"alpha": real_number(values.get("alpha", 1.0), "alpha")}
-            found |= {"beta": real_number(values.get("beta", 0.0), "beta")}
-        everything = specs | found
+        written = {name: values[name] for name in operation.writes if values.get(name) is not None}
+        for name, spec in written.items():
+            _check_type(spec, name, TensorSpec)
+        if operation.writes:
+            expected = operation.expected(specs | written | options)
+            for name, spec in written.items():
+                check_shape(operation.argument(name), spec, expected[name])
+                if spec.overlaps_itself:
+                    raise ArgumentError(f"{operation.argument(name)}={spec}: its values overlap each other in memory")
+            written = expected | written
+            operation.check_dtypes(specs | written)
+            operation.check(specs | written, options)
+        scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
+        everything = specs | dict(operation.complete(specs | written, options)) | written | scalars
         self._thaw(operation, {name: everything[name] for name in operation.fields})
 
     def _thaw(self, operation: Operation, values: Mapping[str, Any]) -> None:
@@ -151,6 +154,10 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
         return value
     if hasattr(kind, "__members__"):
         return parse_enum(kind, value, argument)
+    if kind is float:
+        return real_number(value, argument)
+    if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
+        return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}{hint}")
 
@@ -160,20 +167,10 @@ def _check_type(value: Any, argument: str, kind: type) -> None:
         raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}")
 
 
-def check_shape(out: TensorSpec, expected: TensorSpec) -> None:
-    """Raise ArgumentError unless `out` has the shape of the result."""
+def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
+    """Raise ArgumentError unless what is written has the shape of the result."""
     if out.shape != expected.shape:
-        raise ArgumentError(f"out has shape {out.shape}; the result has {expected.shape}")
-
-
-def real_number(value: Any, argument: str) -> float:
-    """Return a host scalar as a float; ArgumentError if it is none."""
-    try:
-        if not isinstance(value, str):
-            return float(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ArgumentError(f"{argument}={value!r} must be a real number")
+        raise ArgumentError(f"{argument} has shape {out.shape}; the result has {expected.shape}")
 
 
 def problem_from_plain(plain: Any) -> Problem:
@@ -185,10 +182,9 @@ def problem_from_plain(plain: Any) -> Problem:
         It is no problem, lacks a field, or has one that is not allowed.
     """
     name = plain.get("kind") if isinstance(plain, Mapping) else None
-    kinds = {name: operation for name, operation in OPERATIONS.items() if not operation.internal}
-    operation = kinds.get(name) if isinstance(name, str) else None
+    operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
-        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*kinds]}")
+        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}")
     values = {
         name: from_plain(value, name) if isinstance(value, Mapping) else value
         for name, value in plain.items()

@@ -20,9 +20,10 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 
 _OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}
 FORWARD = Operation(
-    "softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES, check=_check
-)
-BACKWARD = gradient_of(FORWARD, "cudnnSoftmaxBackward", ("y", "dy"))
+    "softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES,
+    in_place=frozenset({"x"}), check=_check,
+)  # fmt: skip
+BACKWARD = gradient_of(FORWARD, "cudnnSoftmaxBackward", ("y", "dy"), in_place=frozenset({"dy"}))
 
 
 @documented(FORWARD, "shaped as `x`")

@@ -20,29 +20,34 @@ _OPERAND = """\
     if {name}.spec is not self._seen_{name}:
         self._check("{name}", {name})
 """
+_OUTPUT = """\
+    if {name} is None:
+        {name} = self._new_output("{name}")
+    else:
+        if type({name}) is not DeviceArray or {name}.device is not device:
+            {name} = on_device(self._handle, {name}, "{argument}")
+        if {name}.spec is not self._seen_{name}:
+            self._check_out("{name}", {name})
+"""
 _CALL = """\
-def __call__(self, {reads}, *, out=None, workspace=None):
+def __call__(self, {reads}*, out=None, workspace=None):
     if self._closed or get_ident() != self._thread:
         self.use()
     device = self._device
 {operands}\
-    if out is None:
-        {y} = self._new_output(self.problem.{y})
-    else:
-        {y} = out if type(out) is DeviceArray and out.device is device else on_device(self._handle, out, "out")
-        if {y}.spec is not self._seen_{y}:
-            self._check_out("{y}", {y})
+    {written} = {unpacked}
+{outputs}\
     pointers = ({pointers})
     moved = pointers != self._pointers
-    if moved or {y}.readonly:
-        check_writable({y}, "out", {by_name})
+    if moved or {readonly}:
+{checks}\
     prepared = self._prepared
     if prepared is None:  # an empty batch
-        return {y}
+        return {result}
     stream = self._handle.stream
     scratch = self.workspace
     if workspace is not None:
-        scratch = self._own_workspace(workspace, {by_name}, out={y})
+        scratch = self._own_workspace(workspace, {by_name})
     elif scratch:
         scratch = self._handle.workspace.reserve(scratch, stream, limit=self._limit)
     crossed = None
@@ -65,22 +70,27 @@ def __call__(self, {reads}, *, out=None, workspace=None):
                 other.wait(stream)
     if recording.active:
         recording.record(self.problem)
-    return {y}
+    return {result}
 """
 
 
 def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
     """Return `__call__` of a plan of an operation, all but its docstring."""
-    (y,), reads = operation.writes, operation.reads
-    everything = (*reads, y)
+    reads, writes, several = operation.reads, operation.writes, len(operation.writes) > 1
+    everything, outputs = (*reads, *writes), operation.outputs or operation.writes
     source = _CALL.format(
-        reads=", ".join(reads),
+        reads="".join(f"{name}, " for name in reads),
         operands="".join(_OPERAND.format(name=name) for name in reads),
-        y=y,
-        pointers=", ".join(f"{name}.ptr" for name in everything),
-        by_name=", ".join(f"{name}={name}" for name in reads),
-        by_address=", ".join(f"{name}={name}.ptr" for name in everything),
-        scratch=", workSpace=scratch" if operation.algorithms else "",
+        written=", ".join(writes),
+        unpacked="self.problem.operation.all_written(out)" if several else "out",
+        outputs="".join(_OUTPUT.format(name=name, argument=operation.argument(name)) for name in writes),
+        pointers="".join(f"{name}.ptr, " for name in everything),
+        readonly=" or ".join(f"{name}.readonly" for name in writes),
+        checks="".join(_check(operation, name) for name in writes),
+        by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
+        by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name)),
+        scratch="".join(f", {there}=scratch" for there in operation.header("workSpace")),
+        result=", ".join(outputs),
         elsewhere=" or ".join(f"{name}.stream is not stream" for name in everything),
         all=", ".join(everything),
     )
@@ -88,8 +98,17 @@ def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
     namespace: dict[str, Any] = {
         "CudnnError": CudnnError, "DeviceArray": DeviceArray, "check_writable": check_writable, "get_ident": get_ident,
-        "involve": involve, "on_device": on_device, "recording": recording, "wait_for_streams": wait_for_streams,
+        "in_place": operation.in_place, "involve": involve,
+        "on_device": on_device, "recording": recording, "wait_for_streams": wait_for_streams,
     }  # fmt: skip
     exec(compile(source, filename, "exec"), namespace)
     function: Callable[..., DeviceArray] = namespace["__call__"]
     return function
+
+
+def _check(operation: Operation, name: str) -> str:
+    """Return the lines that look whether an operand may be written, beside what is read and what is written before it."""
+    before = operation.writes[: operation.writes.index(name)]
+    others = "".join(f", {other}={other}" for other in (*operation.reads, *before))
+    where = ", in_place" if operation.in_place and not before else ""
+    return f'        check_writable({name}, "{operation.argument(name)}"{where}{others})\n'

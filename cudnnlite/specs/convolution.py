@@ -116,7 +116,7 @@ class ConvolutionSpec(SpatialSpec):
                 f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}; "
                 f"w's axis 1 must be {c // self.groups}"
             )
-        return (n, k, *slid(image, "filter", taps, *self.steps(rank - 2)))
+        return (n, k, *slid(image, f"the filter w {w_shape}", taps, *self.steps(rank - 2)))
 
     def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: Any = None) -> TensorSpec:
         """Return the output's spec: the input's dtype (or `dtype`) and the input's layout, packed.

@@ -51,7 +51,24 @@ class PoolingSpec(SpatialSpec):
         if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
             raise ArgumentError(f"padding={padding!r} must be smaller than window={window!r}: it would hold no value")
 
+    @classmethod
+    def whole(
+        cls, x: TensorSpec, *, mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
+        nan: NanPropagation | str = NanPropagation.PROPAGATE,
+    ) -> "PoolingSpec":  # fmt: skip
+        """Return the pooling over the whole image, to one value for each channel; of a spec, or an array that has one.
+
+        Raises
+        ------
+        ArgumentError
+            `x` has no spatial axes.
+        """
+        spec = getattr(x, "spec", x)
+        if not isinstance(spec, TensorSpec) or spec.rank < 3:
+            raise ArgumentError(f"x={x!r}: it must be (N, C, *spatial)")
+        return cls(spec.shape[2:], mode=mode, nan=nan)
+
     def output_spec(self, x: TensorSpec) -> TensorSpec:
         """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
         window, padding, stride = self.steps(x.rank - 2)
-        return x.packed((*x.shape[:2], *slid(x.shape[2:], "window", window, padding, stride, (1,) * len(window))))
+        return x.packed((*x.shape[:2], *slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))))

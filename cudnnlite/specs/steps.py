@@ -47,7 +47,9 @@ def slid(image: Sequence[int], what: str, *steps: Sequence[int]) -> tuple[int, .
     for axis, (size, taps, padding, stride, dilation) in enumerate(zip(image, *steps, strict=True), start=2):
         reach, padded = dilation * (taps - 1) + 1, size + 2 * padding
         if reach > padded:
-            raise ArgumentError(f"axis {axis}: the {what} reaches over {reach}, the padded input has only {padded}")
+            raise ArgumentError(
+                f"axis {axis}: {what} reaches over {reach}, x, padded, has only {padded} of {(*image,)}"
+            )
         out.append((padded - reach) // stride + 1)
     return tuple(out)
 

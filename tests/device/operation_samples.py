@@ -1,75 +1,22 @@
-"""What the tests of all operations cannot derive: a sample of each, and how its options are drawn at random.
-
-`Case` makes the rest from the table of operations: operands, specs, layouts, what has to come out, the call and the plan.
-"""
+"""`Case`: a sample of an operation on one handle; operands, specs, layouts, what has to come out, the call and the plan."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from oracles import onnx_convolution
-from tolerances import CONVOLUTION_BOUNDS, OPERATION_BOUNDS, assert_near
+from samples import LAYOUTS, SAMPLES, forward_of, hosts_of, reference_of, shapes_of
+from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.operations.call import make_plan, problem_of
 from cudnnlite.operations.operation import OPERATIONS
-from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.problem import SCALARS, Problem
 
-from .problems import LAST, Array, poisoned, random_values, upload, with_gaps
+from .problems import LAST, poisoned, random_values, upload, with_gaps
 
-LAYOUTS = ("first", "last", "strided")
 NEW: Any = object()  # as `out`: a poisoned array
-
-
-def emulated(name: str) -> Callable[..., Array]:
-    """Return the NumPy function behind the emulation of an operation."""
-    family, _, direction = name.rpartition("_")
-    function: Callable[..., Array] = getattr(importlib.import_module(f"cudnnlite.emulated.{family}"), direction)
-    return function
-
-
-def _convolution(x: Array, w: Array, conv: dnn.ConvolutionSpec) -> Array:
-    return onnx_convolution(x, w, *conv.steps(x.ndim - 2), conv.groups, conv.mode == dnn.ConvolutionMode.CONVOLUTION)
-
-
-class Sample(NamedTuple):
-    """A call of an operation, as far as it cannot be derived.
-
-    Attributes
-    ----------
-    shapes : mapping
-        Of the operands; what has the shape of the forward operation's result (y, dy) is left out where that can be inferred.
-    options : mapping
-    reference : callable, optional
-        (operands in float64, options by name) -> the result; `emulated` if not given.
-    bounds : mapping
-        By dtype, relative to the largest value.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    options: Mapping[str, Any]
-    reference: Callable[..., Array] | None = None
-    bounds: Mapping[str, float] = OPERATION_BOUNDS
-
-
-IMAGES, POOLING = {"x": (2, 3, 9, 7)}, {"pooling": dnn.PoolingSpec((3, 2), 1, 2)}
-SOFTMAX = {"algorithm": dnn.SoftmaxAlgorithm.ACCURATE, "mode": dnn.SoftmaxMode.CHANNEL}
-SAMPLES = {
-    "convolution_forward": Sample(
-        {"x": (2, 4, 9, 7), "w": (6, 4, 3, 2)},
-        {"conv": dnn.ConvolutionSpec(padding=1, math_type="fma")},
-        _convolution,
-        CONVOLUTION_BOUNDS,
-    ),
-    "pooling_forward": Sample(IMAGES, POOLING),
-    "pooling_backward": Sample(IMAGES, POOLING),
-    "softmax_forward": Sample({"x": (2, 5, 4, 3)}, SOFTMAX),
-    "softmax_backward": Sample({"y": (2, 5, 4, 3)}, SOFTMAX),
-}
 
 
 def spec_of(shape: tuple[int, ...], dtype: Any, layout: str) -> dnn.TensorSpec:
@@ -80,7 +27,7 @@ def spec_of(shape: tuple[int, ...], dtype: Any, layout: str) -> dnn.TensorSpec:
 
 
 class Case:
-    """A call of an operation on one handle: operands, `out` in poisoned memory, and what has to come out.
+    """A call of an operation on one handle: operands, outputs in poisoned memory, and what has to come out.
 
     Parameters
     ----------
@@ -92,6 +39,11 @@ class Case:
     dtype : str
     layout : str
         "first", "last" or "strided", of everything but filters, which are packed.
+
+    Attributes
+    ----------
+    target : str
+        How the Python function calls what is written first; `out`, `out_spec`, `old` and `result` are of that.
     """
 
     def __init__(
@@ -100,34 +52,51 @@ class Case:
     ) -> None:  # fmt: skip
         self.handle, self.name, self.dtype, self.layout = handle, name, dtype, layout
         self.operation, self.sample, rng = OPERATIONS[name], SAMPLES[name], np.random.default_rng(0)
-        shapes, self.options = shapes or self.sample.shapes, dict(options or self.sample.options)
-        hosts = {operand: random_values(rng, shape, dtype) for operand, shape in shapes.items()}
-        forward = OPERATIONS[name.replace("_backward", "_forward")]
-        if "y" not in hosts and forward is not self.operation:
-            wide = [hosts[operand].astype(np.float64) for operand in forward.reads]
-            hosts["y"] = self._reference(forward.name)(*wide, **self.options).astype(hosts[forward.reads[0]].dtype)
-        for operand in self.operation.reads:
-            if operand not in hosts:
-                hosts[operand] = random_values(rng, hosts["y"].shape, dtype)
-        self.hosts = {operand: hosts[operand] for operand in self.operation.reads}
+        own = self.operation
+        shapes, self.options = shapes or shapes_of(name, self.sample.images), dict(options or self.sample.options)
+        hosts = hosts_of(name, shapes, self.options, lambda shape: random_values(rng, shape, dtype))
+        self.hosts = {operand: hosts[operand] for operand in own.reads}
         self.specs = {operand: self._spec(operand) for operand in self.hosts}
         self.arrays = {operand: upload(handle, spec, self.hosts[operand]) for operand, spec in self.specs.items()}
-        self.result = self._reference(name)(*(h.astype(np.float64) for h in self.hosts.values()), **self.options)
-        self.out_spec = spec_of(self.result.shape, dtype, layout)
-        self.old = random_values(rng, self.result.shape, dtype)
-        self.out = poisoned(handle, self.out_spec)
+        results = reference_of(name)(*(h.astype(np.float64) for h in hosts.values()), **self.options)
+        self.results = dict(zip(own.writes, results, strict=True))
+        for operand in own.given:
+            self.results[operand] = np.broadcast_to(self.results[operand], hosts[operand].shape)
+        self.olds = {n: hosts.get(n, random_values(rng, r.shape, dtype)) for n, r in self.results.items()}
+        self.out_specs = {n: spec_of(r.shape, dtype, self._layout(n)) for n, r in self.results.items()}
+        self.first = own.writes[0]
+        self.target, self.result, self.old = own.argument(self.first), self.results[self.first], self.olds[self.first]
+        self.out_spec = self.out_specs[self.first]
+        self.outs = {operand: self.fresh(operand) for operand in own.writes}
 
-    def _reference(self, name: str) -> Callable[..., Array]:
-        return self.sample.reference or emulated(name)
+    def fresh(self, operand: str | None = None, beta: float = 0.0) -> dnn.DeviceArray:
+        """Return an output, the first if none is named: with its old values where they are read, otherwise poisoned."""
+        operand = operand or self.first
+        if beta or operand in self.operation.given:
+            return upload(self.handle, self.out_specs[operand], self.olds[operand])
+        return poisoned(self.handle, self.out_specs[operand])
 
     def _spec(self, operand: str) -> dnn.TensorSpec:
-        packed = operand in self.operation.filters and self.layout == "strided"
-        return spec_of(self.hosts[operand].shape, self.dtype, "first" if packed else self.layout)
+        return spec_of(self.hosts[operand].shape, self.dtype, self._layout(operand))
+
+    def _layout(self, operand: str) -> str:
+        packed = self.operation.filters | self.sample.packed
+        return "first" if operand in packed and self.layout == "strided" else self.layout
+
+    @property
+    def out(self) -> dnn.DeviceArray:
+        """What is written first."""
+        return self.outs[self.first]
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the arrays in the Python function."""
-        return (*self.operation.reads, "out")
+        """What stands for the arrays in the Python function."""
+        return (*self.operation.reads, *map(self.operation.argument, self.operation.writes))
+
+    @property
+    def makes_new(self) -> bool:
+        """Whether a call needs no output."""
+        return not self.operation.given
 
     @property
     def ordered(self) -> list[Any]:
@@ -137,69 +106,81 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the call asks for."""
-        return problem_of(self.operation, [*self.arrays.values()], self.ordered, self.out)
+        return problem_of(self.operation, [*self.arrays.values()], self.ordered, self._all(self.outs))
+
+    def _all(self, outs: dict[str, Any]) -> Any:
+        return next(iter(outs.values())) if len(outs) == 1 else tuple(outs.values())
 
     def array(self, argument: str) -> dnn.DeviceArray:
-        """Return the operand, or `out`."""
-        return self.out if argument == "out" else self.arrays[argument]
+        """Return an operand, or what is written, by its argument."""
+        written = {self.operation.argument(operand): array for operand, array in self.outs.items()}
+        return (self.arrays | written)[argument]
+
+    def _given(self, changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        names = {self.operation.argument(operand): operand for operand in self.operation.writes}
+        if "out" in changes and "out" not in names:  # all outputs at once
+            changes |= {argument: changes["out"] for argument in names if argument.startswith("out[")}
+        outs = self.outs | {operand: changes[argument] for argument, operand in names.items() if argument in changes}
+        return self.arrays | {n: array for n, array in changes.items() if n in self.operation.reads}, outs
 
     def given(self, **changes: Any) -> dict[str, Any]:
-        """Return the arrays by name, some of them replaced."""
-        return {**self.arrays, "out": self.out} | changes
+        """Return the arguments of a plan's call, some of them replaced."""
+        arrays, outs = self._given(changes)
+        return {**arrays, "out": self._all(outs)}
 
-    def call(self, **changes: Any) -> dnn.DeviceArray:
+    def call(self, **changes: Any) -> Any:
         """Call the function of one line, some arguments replaced."""
-        result: dnn.DeviceArray = getattr(dnn, self.name)(self.handle, **self.options | self.given(**changes))
-        return result
+        arrays, outs = self._given(changes)
+        others = {name: SCALARS[name] for name in self.operation.scalars}
+        others |= {n: value for n, value in changes.items() if n in ("alpha", "beta", *self.operation.options)}
+        outputs = {operand: outs[operand] for operand in self.operation.outputs}
+        arrays |= {argument: outs[operand] for operand, argument in self.operation.given.items()}
+        if outputs:
+            arrays["out"] = None if not any(a is not None for a in outputs.values()) else self._all(outputs)
+        return getattr(dnn, self.name)(self.handle, **self.options | arrays | others)
 
     def plan(self, alpha: float = 1.0, beta: float = 0.0, *, operands: Any = None, out: Any = NEW) -> Any:
         """Return a plan for these operands."""
         operands = [*(self.arrays if operands is None else operands).values()]
-        out = self.out if out is NEW else out
+        out = self._all(self.outs) if out is NEW else out
         return make_plan(self.handle, self.operation, operands, self.ordered, alpha=alpha, beta=beta, out=out)
 
-    def assert_right(self, y: dnn.DeviceArray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compare every value."""
-        largest = max(np.abs(host.astype(np.float64)).max() for host in (*self.hosts.values(), self.old))
-        expected = alpha * self.result + (beta * self.old.astype(np.float64) if beta else 0)
-        assert_near(y.numpy(), expected, self.sample.bounds[self.dtype], largest)
+    def assert_right(self, returned: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compare every value of everything that was returned."""
+        arrays = returned if isinstance(returned, tuple) else (returned,)
+        largest = max(np.abs(h.astype(np.float64)).max() for h in (*self.hosts.values(), *self.olds.values()))
+        names = self.operation.outputs or self.operation.writes
+        for name, array in zip(names, arrays, strict=True):
+            scaled = name in self.operation.writes[: self.operation.scaled]
+            expected = alpha * self.results[name] if scaled else self.results[name]
+            expected = expected + (beta * self.olds[name].astype(np.float64) if scaled and beta else 0)
+            assert_near(array.numpy(), expected, (self.sample.bounds or OPERATION_BOUNDS)[self.dtype], largest)
 
     def check(self) -> None:
-        """Call it into `out` by one line and compare."""
-        assert self.call() is self.out
-        self.assert_right(self.out)
-
-
-def _steps(draw: Any, bounds: Any) -> tuple[int, ...]:
-    return tuple(draw(st.integers(low, high)) for low, high in bounds)
-
-
-def _draw_pooling(draw: Any, image: tuple[int, ...]) -> dnn.PoolingSpec:
-    window = _steps(draw, ((1, min(4, size)) for size in image))
-    padding, stride = _steps(draw, ((0, taps - 1) for taps in window)), _steps(draw, ((1, 3) for _ in image))
-    return dnn.PoolingSpec(window, padding, stride, mode=draw(st.sampled_from(list(dnn.PoolingMode))))
-
-
-def _draw_convolution(draw: Any, image: tuple[int, ...]) -> dnn.ConvolutionSpec:
-    padding, stride = _steps(draw, ((0, 2) for _ in image)), _steps(draw, ((1, 3) for _ in image))
-    return dnn.ConvolutionSpec(padding, stride, math_type="fma")
-
-
-DRAWN = {dnn.PoolingSpec: _draw_pooling, dnn.ConvolutionSpec: _draw_convolution}  # enums are drawn by themselves
+        """Call it into fresh outputs by one line and compare."""
+        self.outs = {operand: self.fresh(operand) for operand in self.outs}
+        returned = self.call()
+        assert (returned[0] if isinstance(returned, tuple) else returned) is self.out
+        self.assert_right(returned)
 
 
 @st.composite
 def drawn(draw: Any, name: str) -> dict[str, Any]:
     """Draw the arguments of a `Case`."""
-    operation = OPERATIONS[name]
+    operation, sample = OPERATIONS[name], SAMPLES[name]
     image = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     images = (draw(st.integers(1, 3)), draw(st.integers(1, 5)), *image)
-    taps = _steps(draw, ((1, min(3, size)) for size in image)) if operation.filters else ()
-    filters = (draw(st.integers(1, 4)), images[1], *taps)
-    shapes = {operand: filters if operand in operation.filters else images for operand in SAMPLES[name].shapes}
-    options = {
-        option: DRAWN[kind](draw, image) if kind in DRAWN else draw(st.sampled_from(list(kind)))
-        for option, kind in operation.options.items()
-    }
+    found = sample.drawn(draw, images) if sample.drawn else {}
+    shapes, options = found if isinstance(found, tuple) else (shapes_of(name, images), found)
+    for option, kind in operation.options.items():
+        if option not in options:
+            how = (
+                st.sampled_from(list(kind)) if hasattr(kind, "__members__") else st.sampled_from((0.25, 0.5, 1.0, 2.0))
+            )
+            options = {**options, option: draw(how)}
     dtype, layout = draw(st.sampled_from(("float32", "float64"))), draw(st.sampled_from(LAYOUTS))
     return {"shapes": shapes, "options": options, "dtype": dtype, "layout": layout}
+
+
+GRADIENTS = [name for name in SAMPLES if forward_of(OPERATIONS[name]) is not OPERATIONS[name]]
+__all__ = ["GRADIENTS", "LAYOUTS", "SAMPLES", "Case", "drawn", "forward_of", "hosts_of", "reference_of", "spec_of"]

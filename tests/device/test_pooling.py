@@ -96,6 +96,21 @@ def test_forward_is_what_onnx_says(handle: dnn.Handle, mode: str, rank: int, lay
         assert_near(y.numpy(), onnx_run("GlobalAveragePool", host), OPERATION_BOUNDS[dtype])
 
 
+@pytest.mark.parametrize("rank", SHAPES)
+def test_the_whole_image(handle: dnn.Handle, rank: int) -> None:
+    host = images(rank, "float32")
+    x = handle.array(host)
+    average, largest = dnn.PoolingSpec.whole(x), dnn.PoolingSpec.whole(x.spec, mode="max")
+    assert average == dnn.PoolingSpec(host.shape[2:], mode="average_count_include_padding")
+    y = dnn.pooling_forward(handle, x, average)
+    assert y.shape == (*host.shape[:2], *[1] * (rank - 2))
+    assert_near(y.numpy(), onnx_run("GlobalAveragePool", host), OPERATION_BOUNDS["float32"])
+    assert_near(dnn.pooling_forward(handle, x, largest).numpy(), host.max(tuple(range(2, rank)), keepdims=True), 0)
+    for wrong in (dnn.TensorSpec((2, 3)), (2, 3, 4, 5), None):
+        with pytest.raises(dnn.ArgumentError, match=r"\bx="):
+            dnn.PoolingSpec.whole(wrong)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rank", SHAPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -218,7 +233,7 @@ def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> 
         (dnn.PoolingSpec((3, 2)), (2, 3, 9, 9, 9), "2 spatial axes.*have 3"),
         (dnn.PoolingSpec(2), (2, 3), r"\bx\b"),
         (dnn.PoolingSpec(1), (2, 3, 4, 4, 4, 4), r"\bx\b"),
-        (dnn.PoolingSpec((2, 12), (1, 1)), (2, 3, 9, 9), "axis 3: the window reaches over 12.*only 11"),
+        (dnn.PoolingSpec((2, 12), (1, 1)), (2, 3, 9, 9), "axis 3: the window reaches over 12.*x, padded, has only 11"),
     ],
 )
 def test_images_that_a_pooling_does_not_fit(handle: dnn.Handle, spec: dnn.PoolingSpec, shape: Any, match: str) -> None:

@@ -39,7 +39,7 @@ def test_calls_are_found_in_every_form():
     assert (
         "operations/pooling.py" in CALLED["cudnnPoolingForward"]
     )  # Operation("pooling_forward", "cudnnPoolingForward", ...)
-    assert "cudnnActivationForward" not in CALLED
+    assert "cudnnReorderFilterAndBias" not in CALLED
     assert not [name for modules in CALLED.values() for name in modules if name.startswith("emulated/")]
 
 
@@ -72,10 +72,10 @@ def test_emulated_functions_are_marked():
         assert (row.without_gpu == table.EMULATED) == own
         assert (row.without_gpu == table.GPU) == (record.needs_device and not own)
     assert ROWS["cudnnRNNForward"].without_gpu == table.EMULATED
-    assert ROWS["cudnnActivationForward"].without_gpu == table.GPU
+    assert ROWS["cudnnReorderFilterAndBias"].without_gpu == table.GPU
     assert ROWS["cudnnCreatePoolingDescriptor"].without_gpu == table.LIBCUDNN
-    with pytest.raises(dnn.NotSupportedError, match="does not implement cudnnActivationForward"):
-        api.cudnnActivationForward(*[None] * 8)
+    with pytest.raises(dnn.NotSupportedError, match="does not implement cudnnReorderFilterAndBias"):
+        api.cudnnReorderFilterAndBias(None, None, 0, None, None, 0, None, None)
     version = api.cudnnGetMaxDeviceVersion()
     assert version > 0
 

@@ -19,7 +19,7 @@ from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.dtypes import parse_dtype
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
-ENUMS = (PAGES / "enums.md").read_text(encoding="utf-8")
+ENUMS = "\n".join((PAGES / f"{page}.md").read_text(encoding="utf-8") for page in ("enums", "layers"))
 ERRORS = (PAGES / "errors.md").read_text(encoding="utf-8")
 PUBLIC_ENUMS = [
     name for name in dnn.__all__ if inspect.isclass(kind := getattr(dnn, name)) and issubclass(kind, enum.Enum)
@@ -28,7 +28,7 @@ PUBLIC_ENUMS = [
 
 def section(name):
     """The part of the page of enums that is about one of them."""
-    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", ENUMS, re.MULTILINE | re.DOTALL)[1]
+    return re.search(rf"^##+ {name}\n(.*?)(?=^##+ |\Z)", ENUMS, re.MULTILINE | re.DOTALL)[1]
 
 
 def rows(text):

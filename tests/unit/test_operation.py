@@ -130,7 +130,7 @@ def test_the_table_of_operations():
         assert repr(operation) == f"<Operation {name}>"
         header = {operation.names.get(argument, argument) for argument in operation.record.argnames}
         if operation.writes:
-            assert header >= {*operation.reads, *operation.writes, "handle", "alpha", "beta"}
+            assert header >= {*operation.reads, *operation.writes, "handle", *operation.scalars}
     with pytest.raises(KeyError):
         find_operation("nothing")
 

@@ -496,7 +496,7 @@ def test_titles():
     assert tuned(names=("a",)).title == "a"
     assert tuned(names=("a", "b", "c")).title == "a and 2 more"
     assert tuned(names=("a\nb",)).title == "a�b"
-    assert describe(lstm()) == "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training"
+    assert describe(lstm()) == "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training, math_type='FMA'"
 
 
 def test_reasons():

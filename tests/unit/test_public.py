@@ -17,6 +17,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import report
+from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.specs.frozen import FrozenSpec
 
 REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "reference"
 NAMES = dnn.__all__
@@ -36,7 +38,7 @@ THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
     "RNNDataDescriptor": {"dtype", "layout", "padding_fill"},
 }
-# What stands before the options of each function, where it is not a convolution's operands.
+# What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
     "problems_from_onnx": "model",
@@ -44,14 +46,24 @@ OPERANDS = {
     "tune_model": "problems",
     "find_rnn_forward": "handle spec weights x hx cx",
     "plan_rnn": "handle spec x",
-    "pooling_backward": "handle y dy x pooling",
-    "pooling_forward": "handle x pooling",
-    "softmax_backward": "handle y dy",
-    "softmax_forward": "handle x",
     "rnn_backward_data": "handle reserve dy dhy dcy",
     "rnn_backward_weights": "handle reserve",
     "rnn_forward": "handle spec weights x hx cx",
 }
+
+
+def operands(name):
+    """What stands before the options: of an operation, what its declaration says."""
+    operation = OPERATIONS.get(name)
+    if operation is None or not operation.writes:
+        return OPERANDS.get(name, "handle x w conv")
+    specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
+    updated = [argument for argument in operation.given.values() if argument != "out" and not operation.outputs]
+    signature = inspect.signature(getattr(dnn, name)).parameters
+    numbers = [
+        n for n in (*operation.scalars, *operation.by_address) if signature[n].default is inspect.Parameter.empty
+    ]
+    return " ".join(["handle", *operation.reads, *updated, *specs, *numbers])
 
 
 def is_plain_kind(kind):
@@ -168,7 +180,7 @@ def test_constructors_are_annotated(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_options_after_the_operands_are_keywords(name):
     positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
-    assert " ".join(positional) == OPERANDS.get(name, "handle x w conv")
+    assert " ".join(positional) == operands(name)
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith(("Descriptor", "Spec"))])

@@ -101,8 +101,8 @@ CHANGED_DEVICE = {
     "gpu": "NVIDIA H100", "compute_capability": "9.1", "driver": "570.86.11", "cudnn": 92801, "kind": "emulated",
 }  # fmt: skip
 CHANGED_POLICY = {
-    "objective": "latency", "workspace_limit": 2**20, "deterministic": True, "max_error": 1e-3, "math_type": "fma",
-    "allow_tf32": False, "layouts": ("NHWC",), "flush_l2": True,
+    "objective": "device", "workspace_limit": 2**20, "deterministic": True, "max_error": 1e-3, "math_type": "fma",
+    "allow_tf32": False, "layouts": ("NHWC",), "interface": "graph", "flush_l2": True,
 }  # fmt: skip
 
 

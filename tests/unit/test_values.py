@@ -58,7 +58,18 @@ def test_parse_enum_takes_members_names_and_values(kind):
 def test_parse_enum_refuses(value):
     with pytest.raises(ArgumentError) as caught:
         parse_enum(dnn.ConvolutionMode, value, "mode")
-    assert str(caught.value) == (f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION")
+    assert str(caught.value) == (
+        f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION, in any case"
+    )
+
+
+def test_an_enum_whose_name_begins_with_a_vowel_has_its_article():
+    with pytest.raises(
+        ArgumentError, match=r"^cell='LSTM ' is not an RNNMode; allowed: RELU, TANH, LSTM, GRU, in any case$"
+    ):
+        parse_enum(dnn.RNNMode, "LSTM ", "cell")
+    with pytest.raises(ArgumentError, match="is not an ActivationMode"):
+        parse_enum(dnn.ActivationMode, "gelu", "mode")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Emulated batch normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.emulated.operation import Array, computes, in_one_layout
+from cudnnlite.enums import BatchNormMode
+
+
+def _axes(x: Array, mode: BatchNormMode) -> tuple[int, ...]:
+    return (0,) if mode == BatchNormMode.PER_ACTIVATION else (0, *range(2, x.ndim))
+
+
+def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    if options["mode"] == BatchNormMode.SPATIAL_PERSISTENT:
+        return "SPATIAL_PERSISTENT: no GPU was asked yet where it has it"
+    return in_one_layout(specs, options)
+
+
+@computes("batch_normalization_inference", "cudnnBatchNormalizationForwardInference", alike=("x", "y"), refuse=_refused)
+def inference(
+    x: Array, scale: Array, bias: Array, mean: Array, variance: Array, mode: BatchNormMode, epsilon: float
+) -> Array:
+    """Return the normalised values."""
+    return np.asarray(scale * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + bias)
+
+
+@computes("batch_normalization_training", "cudnnBatchNormalizationForwardTraining", alike=("x", "y"), refuse=_refused)
+def training(
+    x: Array, scale: Array, bias: Array, running_mean: Array, running_var: Array, mode: BatchNormMode, momentum: float,
+    epsilon: float,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Return the normalised values, the batch's mean and inverse deviation, and the running statistics."""
+    axes, new = _axes(x, mode), x.dtype.type(momentum)
+    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
+    count = x.size // mean.size
+    unbiased = variance * x.dtype.type(count / max(count - 1, 1))
+    running = ((1 - new) * running_mean + new * mean, (1 - new) * running_var + new * unbiased)
+    return (scale * (x - mean) * inverse + bias, mean, inverse, *running)
+
+
+@computes("batch_normalization_backward", "cudnnBatchNormalizationBackward", alike=("x", "dy", "dx"), refuse=_refused)
+def backward(
+    x: Array, dy: Array, scale: Array, saved_mean: Array, saved_inv_variance: Array, mode: BatchNormMode, epsilon: float
+) -> tuple[Array, ...]:
+    """Return the gradients of x, scale and bias."""
+    axes, normal = _axes(x, mode), (x - saved_mean) * saved_inv_variance
+    dbias, dscale = dy.sum(axes, keepdims=True), (dy * normal).sum(axes, keepdims=True)
+    count = x.dtype.type(x.size // dbias.size)
+    return scale * saved_inv_variance * (dy - (dbias + normal * dscale) / count), dscale, dbias

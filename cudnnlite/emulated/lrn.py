@@ -1,0 +1,44 @@
+"""Emulated local response normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.emulated.operation import Array, computes, in_one_layout
+from cudnnlite.enums import Status
+from cudnnlite.specs.lrn import LRNSpec
+
+
+def _around(values: Array, before: int, behind: int) -> Array:
+    """Return, for each channel, the sum over so many before and behind it."""
+    padded = np.pad(values, [(0, 0), (before, behind), *[(0, 0)] * (values.ndim - 2)])
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, before + behind + 1, 1).sum(-1))
+
+
+def _divisor(x: Array, norm: LRNSpec) -> Array:
+    before = (norm.n - 1) // 2
+    return np.asarray(norm.k + norm.alpha / norm.n * _around(x * x, before, norm.n - 1 - before))
+
+
+def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Of 3-D images cuDNN documents channels first, without gaps, alone."""
+    if any(spec.rank == 5 and not spec.fits("NCDHW") for spec in specs.values()):
+        return "three spatial axes in another layout than NCDHW"
+    return in_one_layout(specs, options)
+
+
+@computes("lrn_forward", "cudnnLRNCrossChannelForward", refuse=_refused, refused=Status.NOT_SUPPORTED)
+def forward(x: Array, norm: LRNSpec) -> Array:
+    """Return the normalised values."""
+    return np.asarray(x * _divisor(x, norm) ** -norm.beta)
+
+
+@computes("lrn_backward", "cudnnLRNCrossChannelBackward", refuse=_refused, refused=Status.NOT_SUPPORTED)
+def backward(y: Array, dy: Array, x: Array, norm: LRNSpec) -> Array:
+    """Return the gradient of x."""
+    divisor, before = _divisor(x, norm), (norm.n - 1) // 2
+    others = _around(dy * y / divisor, norm.n - 1 - before, before)  # those in whose window a channel lies
+    return np.asarray(dy * divisor**-norm.beta - 2 * norm.alpha * norm.beta / norm.n * x * others)

@@ -1,0 +1,74 @@
+"""Activations, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.enums import ActivationMode
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
+from cudnnlite.specs.activation import ActivationSpec
+
+
+def _check(specs: Any, options: Any) -> None:
+    check_alike(specs)
+    if options["activation"].mode == ActivationMode.IDENTITY:
+        raise ArgumentError("activation=IDENTITY; cuDNN has it in fused convolutions only")
+
+
+FORWARD = Operation(
+    "activation_forward", "cudnnActivationForward", ("x",), ("y",), lambda x, **_: x, {"activation": ActivationSpec},
+    in_place=frozenset({"x"}), check=_check,
+)  # fmt: skip
+BACKWARD = gradient_of(FORWARD, "cudnnActivationBackward", ("y", "dy", "x"), in_place=frozenset({"dy"}))
+
+
+@documented(FORWARD, "shaped as `x`")
+def activation_forward(
+    handle: Handle, x: Any, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0, beta: float = 0.0,
+    out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Apply a function to each value: sigmoid, relu, tanh, clipped relu, elu or swish.
+
+    Parameters
+    ----------
+    x : device array
+        ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN takes it.
+    activation : ActivationSpec, ActivationMode or str
+        Which one; a name stands for the spec with its usual coefficient.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array([[-1.0, 0.0, 2.0, 9.0]], dtype="float32")
+    ...     print(dnn.activation_forward(handle, x, "relu").numpy())
+    ...     print(dnn.activation_forward(handle, x, dnn.ActivationSpec("clipped_relu", 6), out=x).numpy())
+    [[0. 0. 2. 9.]]
+    [[0. 0. 2. 6.]]
+    """
+    return call(handle, FORWARD, (x,), (activation,), alpha, beta, out)
+
+
+@documented(BACKWARD, "shaped as `x`")
+def activation_backward(
+    handle: Handle, y: Any, dy: Any, x: Any, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Compute the gradient of an activation's input.
+
+    Parameters
+    ----------
+    y, dy, x : device arrays
+        What the forward call returned, the gradient of that, and what it was given.
+    activation : ActivationSpec, ActivationMode or str
+        As in `activation_forward`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array([[-1.0, 0.5]], dtype="float32")
+    ...     y = dnn.activation_forward(handle, x, "relu")
+    ...     print(dnn.activation_backward(handle, y, handle.array(x.numpy() + 4), x, "relu").numpy())
+    [[0.  4.5]]
+    """
+    return call(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)

@@ -1,0 +1,168 @@
+"""Batch normalisation: inference, training, backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import BatchNormMode, DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.specs import TensorSpec
+
+_HERE = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
+_SAVED = ("saved_mean", "saved_inv_variance")
+
+
+def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
+    """Return what scale, bias and statistics look like: one value for each channel, or for each value of an image."""
+    each = x.shape[1:] if mode == BatchNormMode.PER_ACTIVATION else (x.shape[1], *[1] * (x.rank - 2))
+    return x.packed((1, *each), DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT)
+
+
+def _check(specs: Any, options: Any) -> None:
+    x, expected = specs["x"], _parameters(specs["x"], options["mode"])
+    for name, spec in specs.items():
+        if name in ("y", "dy", "dx"):
+            if (spec.shape, spec.dtype) != (x.shape, x.dtype):
+                raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
+        elif name != "x" and (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
+            kind = dtype_name(expected.dtype)
+            raise ArgumentError(
+                f"{name} is {spec}; needed: {expected.shape} in {kind}, for mode={options['mode'].name}"
+            )
+        elif name != "x" and (not spec.fits(spec.layout) or spec != specs["scale"]):
+            raise ArgumentError(f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}")
+
+
+def _same(x: TensorSpec, scale: TensorSpec, **_: Any) -> Any:
+    return x
+
+
+def _trained(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> Any:
+    return (x, *[_parameters(x, mode)] * 4)
+
+
+def _gradients(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> Any:
+    return (x, *[_parameters(x, mode)] * 2)
+
+
+INFERENCE = Operation(
+    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
+    ("x", "scale", "bias", "mean", "variance"), ("y",), _same, {"mode": BatchNormMode, "epsilon": float},
+    {**_HERE, "estimatedMean": "mean", "estimatedVariance": "variance"},
+    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check,
+)  # fmt: skip
+TRAINING = Operation(
+    "batch_normalization_training", "cudnnBatchNormalizationForwardTraining", ("x", "scale", "bias"),
+    ("y", *_SAVED, "running_mean", "running_var"), _trained,
+    {"mode": BatchNormMode, "momentum": float, "epsilon": float},
+    {**_HERE, "exponentialAverageFactor": "momentum", "resultRunningMean": "running_mean",
+     "resultRunningVariance": "running_var", "resultSaveMean": _SAVED[0], "resultSaveInvVariance": _SAVED[1]},
+    given={"running_mean": "running_mean", "running_var": "running_var"},
+    shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"), mixed=True, check=_check,
+)  # fmt: skip
+BACKWARD = Operation(
+    "batch_normalization_backward", "cudnnBatchNormalizationBackward", ("x", "dy", "scale", *_SAVED),
+    ("dx", "dscale", "dbias"), _gradients, {"mode": BatchNormMode, "epsilon": float},
+    {"bnScale": "scale", "dBnScaleBiasDesc": "scaleDesc", "dBnScaleResult": "dscale", "dBnBiasResult": "dbias",
+     "savedMean": _SAVED[0], "savedInvVariance": _SAVED[1], "alphaDataDiff": "alpha", "betaDataDiff": "beta",
+     "alphaParamDiff": "alpha", "betaParamDiff": "beta"},
+    shared=dict.fromkeys(("dscale", "dbias", *_SAVED), "scale"), scaled=3, mixed=True, check=_check,
+)  # fmt: skip
+
+
+@documented(INFERENCE, "shaped as `x`")
+def batch_normalization_inference(
+    handle: Handle, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, *,
+    mode: BatchNormMode | str = BatchNormMode.SPATIAL, epsilon: float = 1e-5, alpha: float = 1.0, beta: float = 0.0,
+    out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Normalise by statistics that are given: ``scale * (x - mean) / sqrt(variance + epsilon) + bias``.
+
+    Parameters
+    ----------
+    x : device array
+        ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN takes it.
+    scale, bias, mean, variance : device arrays
+        ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32 otherwise.
+    mode : BatchNormMode or str
+        "spatial": statistics for each channel; "per_activation": for each value of an image; "spatial_persistent".
+    epsilon : float
+        Added to the variance.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.array([3, 5], np.float32).reshape(1, 2, 1, 1))
+    ...     one = handle.array(np.ones((1, 2, 1, 1), np.float32))
+    ...     print(dnn.batch_normalization_inference(handle, x, one, one, one, one, epsilon=0).numpy().ravel())
+    [3. 5.]
+    """
+    return call(handle, INFERENCE, (x, scale, bias, mean, variance), (mode, epsilon), alpha, beta, out)
+
+
+@documented(TRAINING, "y shaped as `x`, the others as `scale`; what the backward call wants")
+def batch_normalization_training(
+    handle: Handle, x: Any, scale: Any, bias: Any, *, running_mean: Any, running_var: Any, momentum: float = 0.1,
+    epsilon: float = 1e-5, mode: BatchNormMode | str = BatchNormMode.SPATIAL, alpha: float = 1.0, beta: float = 0.0,
+    out: Any = None,
+) -> tuple[DeviceArray, ...]:  # fmt: skip
+    """Normalise by the batch's own statistics, and follow them with running ones.
+
+    Parameters
+    ----------
+    x, scale, bias
+        As in `batch_normalization_inference`.
+    running_mean, running_var : device arrays
+        Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum * batch``.  The variance is the
+        unbiased one.
+    momentum : float
+        How fast; 1 / (calls so far) gives the mean over all calls.
+    epsilon, mode
+        As in `batch_normalization_inference`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.array([1, 3], np.float32).reshape(2, 1, 1, 1))
+    ...     one, mean, var = (handle.array(np.full((1, 1, 1, 1), v, np.float32)) for v in (1, 0, 0))
+    ...     y, saved_mean, saved_inv_variance = dnn.batch_normalization_training(
+    ...         handle, x, one, one, running_mean=mean, running_var=var, momentum=0.5, epsilon=0)
+    ...     print(y.numpy().ravel(), saved_mean.numpy().ravel(), mean.numpy().ravel(), var.numpy().ravel())
+    [0. 2.] [2.] [1.] [1.]
+    """
+    written, options = TRAINING.gathered(out, running_mean, running_var), (mode, momentum, epsilon)
+    result: Any = call(handle, TRAINING, (x, scale, bias), options, alpha, beta, written)
+    return result  # type: ignore[no-any-return]
+
+
+@documented(BACKWARD, "dx shaped as `x`, the others as `scale`")
+def batch_normalization_backward(
+    handle: Handle, x: Any, dy: Any, scale: Any, saved_mean: Any, saved_inv_variance: Any, *,
+    mode: BatchNormMode | str = BatchNormMode.SPATIAL, epsilon: float = 1e-5, alpha: float = 1.0, beta: float = 0.0,
+    out: Any = None,
+) -> tuple[DeviceArray, ...]:  # fmt: skip
+    """Compute the gradients of a batch normalisation's input, scale and bias.
+
+    Parameters
+    ----------
+    x, dy, scale : device arrays
+        What the training call was given, and the gradient of its y.
+    saved_mean, saved_inv_variance : device arrays
+        What it returned besides.
+    mode, epsilon
+        As in the training call.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.array([1, 3], np.float32).reshape(2, 1, 1, 1))
+    ...     one, mean = (handle.array(np.full((1, 1, 1, 1), v, np.float32)) for v in (1, 2))
+    ...     dx, dscale, dbias = dnn.batch_normalization_backward(handle, x, x, one, mean, one, epsilon=0)
+    ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
+    [0. 0.] [2.] [4.]
+    """
+    operands = (x, dy, scale, saved_mean, saved_inv_variance)
+    result: Any = call(handle, BACKWARD, operands, (mode, epsilon), alpha, beta, BACKWARD.gathered(out))
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,41 @@
+"""The gradient of a bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST
+
+
+def _bias(dy: TensorSpec) -> TensorSpec:
+    if dy.rank not in CHANNELS_FIRST:
+        raise ArgumentError(f"dy={dy}: it must be (N, C, *spatial), of rank 3, 4 or 5")
+    return dy.packed((1, dy.shape[1], *[1] * (dy.rank - 2)))
+
+
+BACKWARD = Operation("convolution_backward_bias", "cudnnConvolutionBackwardBias", ("dy",), ("db",), _bias)
+
+
+@documented(BACKWARD, "``(1, C, 1, ...)``")
+def convolution_backward_bias(
+    handle: Handle, dy: Any, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
+) -> DeviceArray:
+    """Compute the gradient of a bias, which is the sum over images and positions.
+
+    Parameters
+    ----------
+    dy : device array
+        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN
+        takes it.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     dy = handle.array(np.ones((2, 3, 4, 5), np.float32))
+    ...     print(dnn.convolution_backward_bias(handle, dy).numpy().ravel())
+    [40. 40. 40.]
+    """
+    return call(handle, BACKWARD, (dy,), (), alpha, beta, out)

@@ -1,0 +1,229 @@
+"""Arithmetic on whole tensors: add, scale, set, operations on two of them, reductions, transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
+from cudnnlite.devices import arrays
+from cudnnlite.dtypes import compute_type_for
+from cudnnlite.enums import OpTensorOp, ReduceTensorOp
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.operations.layout_conversion import TRANSFORM
+from cudnnlite.operations.operands import on_device, use
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
+
+
+def _spread(name: str, small: TensorSpec, over: str, large: TensorSpec) -> TensorSpec:
+    """Return the larger spec; ArgumentError unless each size of the smaller is as there, or 1."""
+    if small.rank != large.rank or any(s not in (1, size) for s, size in zip(small.shape, large.shape, strict=False)):
+        raise ArgumentError(f"{name} has shape {small.shape}; each size must be 1, or that of {over}, {large.shape}")
+    return large
+
+
+def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
+    """Return what a is reduced to; ArgumentError if it cannot be."""
+    _spread("out", c, "a", a)
+    return c
+
+
+def _in_its_type(specs: Any, options: Any) -> Any:
+    """Return the options with the type to compute in that cuDNN wants for the operands."""
+    first = next(iter(specs.values()))
+    return {**options, "op": options["op"].replace(compute_type=compute_type_for(first.dtype))}
+
+
+ADD = Operation(
+    "add_tensor", "cudnnAddTensor", ("a",), ("c",), lambda a, c: _spread("a", a, "c", c), names={"A": "a", "C": "c"},
+    given={"c": "c"},
+)  # fmt: skip
+SCALE = Operation("scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, given={"y": "y"})
+SET = Operation(
+    "set_tensor", "cudnnSetTensor", (), ("y",), lambda y, value: y, {"value": float}, {"valuePtr": "value"},
+    given={"y": "y"}, stored=frozenset({"value"}),
+)  # fmt: skip
+OP = Operation(
+    "op_tensor", "cudnnOpTensor", ("a", "b"), ("c",), lambda a, b, **_: _spread("b", b, "a", a),
+    {"op": OpTensorSpec, "alpha1": float, "alpha2": float},
+    {"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"}, complete=_in_its_type,
+)  # fmt: skip
+REDUCE = Operation(
+    "reduce_tensor", "cudnnReduceTensor", ("a",), ("c",), lambda a, c, **_: _onto(a, c),
+    {"op": ReduceTensorSpec},
+    {"reduceTensorDesc": "opDesc", "A": "a", "C": "c", "workspace": "workSpace",
+     "workspaceSizeInBytes": "workSpaceSizeInBytes"},
+    given={"c": "out"}, constants={"indices": None, "indicesSizeInBytes": 0}, complete=_in_its_type,
+    workspace="cudnnGetReductionWorkspaceSize",
+)  # fmt: skip
+
+
+@documented(ADD, "which was given")
+def add_tensor(handle: Handle, a: Any, c: Any, *, alpha: float = 1.0, beta: float = 1.0) -> DeviceArray:
+    """Add a tensor to another in place, a bias for instance.
+
+    Parameters
+    ----------
+    a : device array
+        What is added; each of its sizes is that of `c`, or 1: it is repeated along that axis.
+    c : device array
+        What it is added to, and where the sum goes.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     y = handle.array(np.zeros((1, 2, 1, 3), np.float32))
+    ...     bias = handle.array(np.array([1, 2], np.float32).reshape(1, 2, 1, 1))
+    ...     print(dnn.add_tensor(handle, bias, y).numpy().ravel())
+    [1. 1. 1. 2. 2. 2.]
+    """
+    return call(handle, ADD, (a,), (), alpha, beta, c)
+
+
+@documented(SCALE, "which was given")
+def scale_tensor(handle: Handle, y: Any, alpha: float) -> DeviceArray:
+    """Multiply all values of a tensor by a number, in place.
+
+    Parameters
+    ----------
+    y : device array
+        What is scaled, and where it goes.
+    alpha : float
+        The number.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     print(dnn.scale_tensor(handle, handle.array([[1.0, 2.0]], dtype="float32"), 0.5).numpy())
+    [[0.5 1. ]]
+    """
+    return call(handle, SCALE, (), (), alpha, 0.0, y)
+
+
+@documented(SET, "which was given")
+def set_tensor(handle: Handle, y: Any, value: float) -> DeviceArray:
+    """Set all values of a tensor; gaps between its strides keep what they hold.
+
+    Parameters
+    ----------
+    y : device array
+        What is written.
+    value : float
+        The number.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     print(dnn.set_tensor(handle, handle.empty((1, 3)), 7).numpy())
+    [[7. 7. 7.]]
+    """
+    return call(handle, SET, (), (value,), 1.0, 0.0, y)
+
+
+@documented(OP, "shaped as `a`")
+def op_tensor(
+    handle: Handle, a: Any, b: Any, op: OpTensorSpec | OpTensorOp | str, *, alpha1: float = 1.0, alpha2: float = 1.0,
+    beta: float = 0.0, out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Add, multiply, or take the smaller or larger of two tensors, value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
+
+    Parameters
+    ----------
+    a, b : device arrays
+        Each size of `b` is that of `a`, or 1: it is repeated along that axis.  "sqrt" and "not" are of `a` alone: give it
+        twice.
+    op : OpTensorSpec, OpTensorOp or str
+        "add", "mul", "min", "max", "sqrt" or "not".
+    alpha1, alpha2, beta : float
+        Host scalars, of `a`, of `b`, and of what `out` holds; with beta = 0 it is not read.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     a = handle.array(np.arange(6, dtype=np.float32).reshape(1, 2, 1, 3))
+    ...     b = handle.array(np.array([10, 20], np.float32).reshape(1, 2, 1, 1))
+    ...     print(dnn.op_tensor(handle, a, b, "add").numpy().ravel())
+    ...     print(dnn.op_tensor(handle, a, b, "min", alpha2=0.2).numpy().ravel())
+    [10. 11. 12. 23. 24. 25.]
+    [0. 1. 2. 3. 4. 4.]
+    """
+    return call(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out)
+
+
+@documented(REDUCE, "with a size of 1 along each axis that was reduced")
+def reduce_tensor(
+    handle: Handle, a: Any, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
+    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
+
+    Parameters
+    ----------
+    a : device array
+        What is reduced.
+    op : ReduceTensorSpec, ReduceTensorOp or str
+        "add", "mul", "min", "max", "amax" (of absolute values), "avg", "norm1", "norm2" or "mul_no_zeros".
+    axes : int or iterable of int, optional
+        Along which; negative ones count from the end.  All if not given; where `out` is given its shape says it: each size is
+        that of `a`, or 1 along the axes that are reduced.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     a = handle.array(np.arange(6, dtype=np.float32).reshape(1, 2, 1, 3))
+    ...     print(dnn.reduce_tensor(handle, a, "add", axes=(0, 2, 3)).numpy().ravel())
+    ...     print(dnn.reduce_tensor(handle, a, "max").numpy().ravel())
+    [ 3. 12.]
+    [5.]
+    """
+    if out is None:
+        if beta:
+            raise ArgumentError(f"beta={beta!r} needs out, which it scales")
+        use(handle)
+        a = on_device(handle, a, "a")
+        out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
+    elif axes is not None:
+        raise ArgumentError(f"axes={axes!r} is given beside out, whose shape says it")
+    return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
+
+
+def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
+    try:
+        listed = range(a.rank) if axes is None else [index(axes)] if hasattr(axes, "__index__") else [*map(index, axes)]
+        gone = {range(a.rank)[axis] for axis in listed}
+    except (TypeError, IndexError):
+        raise ArgumentError(f"axes={axes!r}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
+    shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
+    return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)
+
+
+@documented(TRANSFORM, "shaped as `x`")
+def transform_tensor(
+    handle: Handle, x: Any, *, layout: str | None = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None
+) -> DeviceArray:
+    """Copy a tensor into another layout, or into any strides.
+
+    Parameters
+    ----------
+    x : device array
+        ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
+    layout : str, optional
+        Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2))
+    ...     y = dnn.transform_tensor(handle, x, layout="NHWC")
+    ...     print(y.spec.layout, y.spec.strides, (y.numpy() == x.numpy()).all())
+    NHWC (8, 1, 4, 2) True
+    """
+    if layout is not None and out is not None:
+        raise ArgumentError(f"layout={layout!r} is given beside out, which has its own")
+    if layout is not None and not beta:
+        use(handle)
+        x = on_device(handle, x, "x")
+        out = arrays.empty(handle.device, handle.stream, TensorSpec(x.shape, x.spec.dtype, layout))
+    return call(handle, TRANSFORM, (x,), (), alpha, beta, out)

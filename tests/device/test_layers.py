@@ -1,0 +1,158 @@
+"""The newer layers against PyTorch in float64, and what is special to each; the rest is tests/device/test_operations.py's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import OPERATION_BOUNDS, assert_near
+
+import cudnnlite as dnn
+
+from .operation_samples import LAYOUTS, Case
+from .problems import FLOATS, random_values
+from .test_bad_input import refuses
+from .test_pooling import onnx_run
+
+DOCUMENTED = FLOATS[:3]  # of bfloat16 tests/emulated/record_operations.py asks a GPU
+ACTIVATIONS = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "swish")
+
+
+def torch_activation(torch: Any, x: Any, mode: str, coef: float) -> Any:
+    functions = torch.nn.functional
+    if mode == "swish":
+        return x * torch.sigmoid(coef * x)
+    if mode == "clipped_relu":
+        return functions.hardtanh(x, 0.0, coef)
+    return functions.elu(x, coef) if mode == "elu" else getattr(torch, mode)(x)
+
+
+@pytest.mark.parametrize("mode", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", DOCUMENTED)
+def test_activations_are_what_pytorch_says(handle: dnn.Handle, mode: str, dtype: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    coef = 0.75 if mode in ("clipped_relu", "elu", "swish") else 0.0
+    spec = dnn.ActivationSpec(mode, coef) if coef else mode
+    rng = np.random.default_rng(0)
+    host, dy = (random_values(rng, (2, 3, 5, 4), dtype) for _ in range(2))
+    leaf = torch.tensor(host.astype(np.float64), requires_grad=True)
+    expected = torch_activation(torch, leaf, mode, coef)
+    expected.backward(torch.tensor(dy.astype(np.float64)))
+    x, y = handle.array(host), handle.array(expected.detach().numpy().astype(host.dtype))
+    assert_near(dnn.activation_forward(handle, x, spec).numpy(), expected.detach().numpy(), OPERATION_BOUNDS[dtype])
+    dx = dnn.activation_backward(handle, y, handle.array(dy), x, spec).numpy()
+    assert_near(dx, leaf.grad.numpy(), 4 * OPERATION_BOUNDS[dtype], np.abs(dy.astype(np.float64)).max())
+
+
+@pytest.mark.parametrize(
+    ("mode", "operator"), [("sigmoid", "Sigmoid"), ("relu", "Relu"), ("tanh", "Tanh"), ("elu", "Elu")]
+)
+def test_activations_are_what_onnx_says(handle: dnn.Handle, mode: str, operator: str) -> None:
+    host = random_values(np.random.default_rng(1), (2, 3, 5, 4), "float64") * 5
+    assert_near(dnn.activation_forward(handle, handle.array(host), mode).numpy(), onnx_run(operator, host), 1e-13)
+
+
+def test_a_relu_may_drop_a_nan(handle: dnn.Handle) -> None:
+    x = handle.array(np.array([[np.nan, -1, 2]], np.float32))
+    assert np.isnan(dnn.activation_forward(handle, x, "relu").numpy()[0, 0])
+    dropped = dnn.activation_forward(handle, x, dnn.ActivationSpec("relu", nan="not_propagate"))
+    np.testing.assert_array_equal(dropped.numpy(), [[0, 0, 2]])
+
+
+def test_the_identity_is_refused_by_name(handle: dnn.Handle) -> None:
+    x = handle.array(np.ones((1, 2), np.float32))
+    refuses(dnn.ArgumentError, "activation=IDENTITY", lambda: dnn.activation_forward(handle, x, "identity"))
+    for wrong, match in (
+        (("relu", 1.0), "coef=1.0 with mode=RELU"),
+        (("gelu",), "not an ActivationMode"),
+        (("elu", "x"), "coef="),
+    ):
+        refuses(dnn.ArgumentError, match, lambda wrong=wrong: dnn.ActivationSpec(*wrong))
+
+
+def test_a_normalisation_is_what_onnx_says(handle: dnn.Handle) -> None:
+    # as many images as channels: its reference implementation goes over the channels by the number of images
+    host = random_values(np.random.default_rng(2), (9, 9, 3, 4), "float64")
+    for n in (1, 3, 4, 5):
+        expected = onnx_run("LRN", host, size=n, alpha=1.5, beta=0.75, bias=2.0)
+        y = dnn.lrn_forward(handle, handle.array(host), dnn.LRNSpec(n, 1.5, 0.75, 2.0))
+        assert_near(y.numpy(), expected, 1e-7)  # ONNX holds its attributes in float32
+
+
+@pytest.mark.parametrize("axes", [None, 1, (0, 2, 3), -1, (), (0, -3)])
+def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
+    host = np.arange(24, dtype=np.float32).reshape(2, 3, 1, 4)
+    for layout in (None, "NHWC"):
+        c = dnn.reduce_tensor(handle, handle.array(host, layout=layout), "add", axes=axes)
+        np.testing.assert_array_equal(c.numpy(), host.sum(axes, keepdims=True))
+    for wrong in (4, -5, "x", (0, 1.5)):
+        refuses(
+            dnn.ArgumentError,
+            r"\baxes=",
+            lambda wrong=wrong: dnn.reduce_tensor(handle, handle.array(host), "add", axes=wrong),
+        )
+    given = {"axes": 1, "out": handle.empty((2, 1, 1, 4))}
+    refuses(dnn.ArgumentError, "beside out", lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **given))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_tensor_is_set_in_its_own_type(handle: dnn.Handle, layout: str) -> None:
+    for dtype in DOCUMENTED:
+        case = Case(handle, "set_tensor", dtype="float32", layout=layout)
+        y = handle.empty(case.out_spec.replace(dtype=dtype))
+        assert (dnn.set_tensor(handle, y, 1.5).numpy().astype(np.float64) == 1.5).all()
+
+
+def test_a_transformation_changes_the_layout(handle: dnn.Handle) -> None:
+    host = random_values(np.random.default_rng(3), (2, 3, 4, 5), "float16")
+    y = dnn.transform_tensor(handle, handle.array(host), layout="NHWC", alpha=2)
+    assert y.spec == dnn.TensorSpec(host.shape, "float16", "NHWC")
+    np.testing.assert_array_equal(y.numpy(), 2 * host)
+    refuses(dnn.ArgumentError, "beside out", lambda: dnn.transform_tensor(handle, y, layout="NCHW", out=y))
+
+
+@pytest.mark.parametrize("mode", ["spatial", "per_activation"])
+@pytest.mark.parametrize("dtype", DOCUMENTED)
+def test_batch_normalisation_is_what_pytorch_says(handle: dnn.Handle, mode: str, dtype: str) -> None:
+    """Per activation by folding the positions into the channels."""
+    torch: Any = pytest.importorskip("torch")
+    rng, shape, wide = np.random.default_rng(4), (5, 3, 2, 4), "float64" if dtype == "float64" else "float32"
+    each = (1, 3, 1, 1) if mode == "spatial" else (1, *shape[1:])
+    host, dy = (random_values(rng, shape, dtype) for _ in range(2))
+    scale, bias, mean, var = (random_values(rng, each, wide) for _ in range(4))
+    var = abs(var) + np.float32(0.5)
+
+    def folded(values: Any) -> Any:
+        return values if mode == "spatial" else values.reshape(len(values), -1)
+
+    leaves = [torch.tensor(folded(v.astype(np.float64)), requires_grad=True) for v in (host, scale, bias)]
+    running = [torch.tensor(v.astype(np.float64).ravel()) for v in (mean, var)]
+    expected = torch.nn.functional.batch_norm(
+        leaves[0], *running, leaves[1].ravel(), leaves[2].ravel(), training=True, momentum=0.3, eps=1e-3
+    )
+    expected.backward(torch.tensor(folded(dy.astype(np.float64))))
+    x, s, b, m, v = (handle.array(values) for values in (host, scale, bias, mean, var))
+    how: Any = {"mode": mode, "epsilon": 1e-3}
+    y, *saved = dnn.batch_normalization_training(handle, x, s, b, running_mean=m, running_var=v, momentum=0.3, **how)
+    assert_near(y.numpy(), expected.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
+    for array, values in ((m, running[0]), (v, running[1])):
+        assert_near(array.numpy(), values.numpy().reshape(each), OPERATION_BOUNDS[wide])
+    gradients = dnn.batch_normalization_backward(handle, x, handle.array(dy), s, *saved, **how)
+    for array, leaf, like in zip(gradients, leaves, (shape, each, each), strict=True):
+        assert_near(array.numpy(), leaf.grad.numpy().reshape(like), 4 * OPERATION_BOUNDS[dtype], 10.0)
+    again = dnn.batch_normalization_inference(handle, x, s, b, m, v, **how)
+    wanted = torch.nn.functional.batch_norm(leaves[0], *running, leaves[1].ravel(), leaves[2].ravel(), eps=1e-3)
+    assert_near(again.numpy(), wanted.detach().numpy().reshape(shape), OPERATION_BOUNDS[dtype])
+
+
+def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
+    x, good = handle.empty((4, 3, 2, 2), "float16"), handle.empty((1, 3, 1, 1))
+    names = ("scale", "bias", "mean", "variance")
+    for name in names:
+        for wrong in (handle.empty((1, 3, 1, 1), "float16"), handle.empty((1, 4, 1, 1)), handle.empty((1, 3, 2, 2))):
+            given = dict.fromkeys(names, good) | {name: wrong}
+            refuses(dnn.ArgumentError, rf"^{name} is .*needed: \(1, 3, 1, 1\) in float32", lambda given=given: (
+                dnn.batch_normalization_inference(handle, x, **given)))  # fmt: skip
+    refuses(dnn.ArgumentError, "out=.*a tuple of dx, dscale, dbias", lambda: (
+        dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x)))  # fmt: skip
