@@ -65,7 +65,7 @@ def test_parse_enum_refuses(value):
 
 def test_an_enum_whose_name_begins_with_a_vowel_has_its_article():
     with pytest.raises(
-        ArgumentError, match="^cell='LSTM ' is not an RNNMode; allowed: RELU, TANH, LSTM, GRU, in any case$"
+        ArgumentError, match=r"^cell='LSTM ' is not an RNNMode; allowed: RELU, TANH, LSTM, GRU, in any case$"
     ):
         parse_enum(dnn.RNNMode, "LSTM ", "cell")
     with pytest.raises(ArgumentError, match="is not an ActivationMode"):
