@@ -99,7 +99,8 @@ class Call:
         if not self.given[name]:
             raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
         stored = name in self.operation.stored
-        kind = numpy_dtype(self.specs[self.operation.writes[0]].dtype) if stored else self.compute
+        usual = np.dtype(np.float64 if self.compute == np.float64 else np.float32)
+        kind = numpy_dtype(self.specs[self.operation.writes[0]].dtype) if stored else usual
         memory = bytes((ctypes.c_char * kind.itemsize).from_address(self.given[name]))
         return float(np.frombuffer(memory, kind)[0])
 
