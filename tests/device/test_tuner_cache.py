@@ -165,7 +165,7 @@ def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cach
     assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
     tuner_of(remembering, cache).tune(SMALL)
     other = tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]})
-    assert getattr(other.policy, name) != getattr(dnn.TuningPolicy(), name)
+    assert getattr(other.policy, name) != getattr(tuner_of(remembering, cache).policy, name)
     assert not other.is_remembered(SMALL)
     other.tune(SMALL)
     assert other.measured == 1
