@@ -7,17 +7,15 @@
 ...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
 [1. 2. 3. 4.]
 
-Importing it loads no library; making the first descriptor or handle does.
+Importing it loads no library; making the first descriptor or handle does.  The tuner is imported when it is first asked for.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from cudnnlite import errors, raw
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.model import tune_model
-from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.autotune.tuner import Tuner, autotuned
+from cudnnlite.backend.descriptor import BackendDescriptor
+from cudnnlite.backend.engines import Engine
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
     DropoutDescriptor,
@@ -128,6 +126,15 @@ from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.version import __version__ as __version__
 
+if TYPE_CHECKING:
+    from cudnnlite.autotune.cache import TuningCache
+    from cudnnlite.autotune.model import tune_model
+    from cudnnlite.autotune.model_tuning import ModelTuning
+    from cudnnlite.autotune.onnx.model import problems_from_onnx
+    from cudnnlite.autotune.policy import TuningPolicy
+    from cudnnlite.autotune.tuned import TunedProblem
+    from cudnnlite.autotune.tuner import Tuner, autotuned
+
 __all__ = [
     "TF32",
     "TRUE_FLOAT32",
@@ -139,6 +146,7 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
+    "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
     "ClosedError",
@@ -156,6 +164,7 @@ __all__ = [
     "DeviceMemoryError",
     "DropoutDescriptor",
     "DropoutState",
+    "Engine",
     "ExecutionError",
     "FilterDescriptor",
     "FilterSpec",
@@ -257,3 +266,27 @@ __all__ = [
     "transform_tensor",
     "tune_model",
 ]
+
+_TUNER = {
+    "ModelTuning": "model_tuning",
+    "TunedProblem": "tuned",
+    "Tuner": "tuner",
+    "TuningCache": "cache",
+    "TuningPolicy": "policy",
+    "autotuned": "tuner",
+    "problems_from_onnx": "onnx.model",
+    "tune_model": "model",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import what there is of the tuner when it is first asked for, and keep it."""
+        if name not in _TUNER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.autotune.{_TUNER[name]}"), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite import ConvolutionFwdAlgo, MathType
+from cudnnlite import ConvolutionFwdAlgo, Engine, MathType
 
 ALL_MATH = ("DEFAULT", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION")
 TF32_MATH = ("DEFAULT", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION")
@@ -69,6 +69,8 @@ SCALED_INTEGER = 1e-6  # int8 to float32 with an alpha or beta that float32 has 
 
 def family(algorithm: Any) -> str:
     """Return the family of an algorithm."""
+    if isinstance(algorithm, Engine):  # which family it is, no name tells
+        return "direct"
     name = ConvolutionFwdAlgo(algorithm).name
     return next((kind for kind in ("fft", "winograd") if kind.upper() in name), "direct")
 

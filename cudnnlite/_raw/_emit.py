@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
+from cudnnlite._raw._attributes import attributes_of
 from cudnnlite._raw._naming import class_name, member_names
 from cudnnlite._raw._parse import Headers, Prototype
 
@@ -18,6 +19,7 @@ def emit(headers: Headers) -> dict[str, str]:
         "types.py": _types(headers),
         "functions.py": _functions(headers),
         "signatures.py": _signatures(headers),
+        "attributes.py": _attributes(headers),
     }
     major, minor, patch = headers.version // 10000, headers.version // 100 % 100, headers.version % 100
     origin = f"the cuDNN {major}.{minor}.{patch} headers"
@@ -148,6 +150,25 @@ def _signatures(headers: Headers) -> str:
         parts.append(_layout(f"def {function.name}", parameters, f" -> {result}:", 4))
         parts.append(f'        """{_facts(function)}."""\n')
     return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _attributes(headers: Headers) -> str:
+    enums = {enum.c_name: enum.members for enum in headers.enums}
+    members = {name: member_names(name, [member for member, _ in values]) for name, values in enums.items()}
+    numbers = [value for _, value in enums["cudnnBackendAttributeName_t"]]
+    numbered = dict(zip(members["cudnnBackendAttributeName_t"], numbers, strict=True))
+    lines = [
+        '"""The attributes of each kind of backend descriptor: number, type, and whether several values are given."""\n',
+        "from __future__ import annotations\n",
+        "ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {",
+    ]
+    for kind, attributes in attributes_of(members["cudnnBackendDescriptorType_t"], numbered).items():
+        lines.append(f'    "{kind}": {{')
+        lines += [
+            f'        "{name}": ({number}, "{kind}", {many}),' for name, (number, kind, many) in attributes.items()
+        ]
+        lines.append("    },")
+    return "\n".join([*lines, "}"]) + "\n"
 
 
 def _facts(function: Prototype) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from cudnnlite.errors import ArgumentError
@@ -31,17 +30,10 @@ def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
     A file passes here: it may be a cache of an older version.
     """
-    try:
-        text = os.fspath(path)
-        if not isinstance(text, str) or not text or "\0" in text or text == IN_MEMORY:
-            raise TypeError
-    except TypeError:
-        raise ArgumentError(f"{argument}={path!r} is not the path of a folder") from None
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text or text == IN_MEMORY:
+        raise ArgumentError(f"{argument}={path!r} is not the path of a folder")
     found = Path(text).expanduser().absolute()
-    try:
-        mode = found.stat().st_mode
-    except OSError:
-        return found
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+    if os.path.exists(found) and not (os.path.isdir(found) or os.path.isfile(found)):
         raise ArgumentError(f"{argument}={text!r} is a device, not a folder")
     return found

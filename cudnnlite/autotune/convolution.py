@@ -12,6 +12,7 @@ from typing import Any
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
+from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -25,6 +26,7 @@ from cudnnlite.operations.convolution import (
     get_convolution_forward,
 )
 from cudnnlite.operations.convolution_problem import FORWARD, ConvolutionForwardProblem
+from cudnnlite.operations.engines import engine_rows, is_aligned
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
@@ -34,6 +36,7 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.math_types import allowed_math_types
 
+_SLOW = 30  # times the best: one depthwise convolution took minutes to tune by engines that are no match for it
 _POISON = 0xFF  # NaN in every floating-point format
 
 
@@ -102,10 +105,17 @@ def search_convolution_forward(
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
-        for candidate in candidates(problem, policy, _determinism(handle, problem)):
+        found = [*candidates(problem, policy, _determinism(handle, problem)), *engines(handle, problem, policy, own)]
+        slow: set[int] = set()  # engines that no knob can save
+        for candidate in found:
             find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
             row = replace(candidate, find_ms=find_ms)
+            engine = candidate.algorithm.index if isinstance(candidate.algorithm, Engine) else None
+            if engine in slow and not row.why_not:
+                row = replace(row, why_not=f"not tried: engine {engine} took more than {_SLOW} times the best")
             rows[candidate] = trial.run(candidate, row, policy, limit, contest)
+            if engine is not None and contest.times_the_best(candidate) > _SLOW:
+                slow.add(engine)
         ordered = contest.finish(rows)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     flushed = ", operands not in the cache" if policy.flush_l2 else ""
@@ -118,6 +128,8 @@ def candidates(
     deterministic: Mapping[ConvolutionFwdAlgo, bool | None],
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
+    if policy.interface == "graph":
+        return
     layouts = [""]
     for layout in policy.layouts:
         name = layout_of_rank(layout, problem.x.rank)
@@ -128,6 +140,15 @@ def candidates(
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
         row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
         yield replace(row, why_not=policy.why_not(row, problem.x.dtype))
+
+
+def engines(
+    handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy, operands: Mapping[str, DeviceArray]
+) -> Iterator[AlgorithmResult]:
+    """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
+    if is_aligned(*operands.values()) and policy.interface != "descriptor":
+        for row in engine_rows(handle, problem):
+            yield replace(row, why_not=row.why_not or policy.why_not(row, problem.x.dtype))
 
 
 class _Trial:

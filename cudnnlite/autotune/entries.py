@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
-from math import isfinite
+from math import inf
 from typing import Any
 
-from cudnnlite.autotune.keys import TuningKey
+from cudnnlite.autotune.keys import TuningKey, check_types
 from cudnnlite.autotune.rows import row_from_plain, row_to_plain
 from cudnnlite.errors import ArgumentError, TuningCacheError
-from cudnnlite.operations.problem import KINDS
 from cudnnlite.search.results import AlgorithmResult
 
 # Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
@@ -22,7 +20,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class TuningEntry:
-    """What is remembered of one tuning; ArgumentError if a value is not allowed.
+    """What is remembered of one tuning; ValueError if a value is not allowed.
 
     Attributes
     ----------
@@ -31,11 +29,11 @@ class TuningEntry:
     title, timing : str
         What the table is called, and where its times come from.
     rows : tuple of AlgorithmResult
-        Every candidate, also the failed ones, in the table's order.  Their `passed_over` is not kept.
+        Every candidate, also the failed ones, in the table's order.  Their `passed_over` is not written.
     chosen : int
         The index of the row that was chosen.
     tuned_at : str
-        When, in ISO 8601 with an offset; kept in UTC, to the microsecond, so that later is greater.
+        When, in ISO 8601; kept in UTC, to the microsecond, so that later is greater.
     seconds : float
         What the tuning took.
     cudnnlite : str
@@ -52,42 +50,18 @@ class TuningEntry:
     cudnnlite: str
 
     def __post_init__(self) -> None:
-        wanted: dict[str, Any] = {"key": TuningKey, "chosen": int, "seconds": (int, float)}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name != "rows" and (not isinstance(value, wanted.get(item.name, str)) or isinstance(value, bool)):
-                raise ArgumentError(f"{item.name}={value!r} is not of type {item.type}")
-        if not self.rows or not all(isinstance(row, AlgorithmResult) for row in self.rows):
-            raise ArgumentError(f"rows={self.rows!r}; allowed: at least one AlgorithmResult, and nothing else")
-        if not 0 <= self.chosen < len(self.rows):
-            raise ArgumentError(f"chosen={self.chosen}; allowed: 0 to {len(self.rows) - 1}")
-        if not (isfinite(self.seconds) and self.seconds >= 0):
-            raise ArgumentError(f"seconds={self.seconds}; allowed: a finite number, not negative")
-        object.__setattr__(self, "rows", tuple(replace(row, passed_over=()) for row in self.rows))
-        object.__setattr__(self, "tuned_at", _utc(self.tuned_at))
-
-
-def parse_filter(gpu: str | None, cudnn: int | None, kind: str | None) -> Callable[[TuningEntry], bool]:
-    """Return what tells whether an entry has every value that is given; ArgumentError if none could."""
-    for name, value, wanted in (("gpu", gpu, str), ("cudnn", cudnn, int), ("kind", kind, str)):
-        if value is not None and type(value) is not wanted:
-            raise ArgumentError(f"{name}={value!r} is not of type {wanted.__name__}")
-    if kind is not None and kind not in KINDS:
-        raise ArgumentError(f"kind={kind!r} is not a kind of problem; allowed: {', '.join(KINDS)}")
-    return lambda entry: (
-        gpu in (None, entry.key.device.gpu)
-        and cudnn in (None, entry.key.device.cudnn)
-        and kind in (None, entry.key.kind)
-    )
+        check_types(self)
+        if not (0 <= self.chosen < len(self.rows) and 0 <= self.seconds < inf):
+            what = f"chosen={self.chosen} of {len(self.rows)} rows, seconds={self.seconds}"
+            raise ArgumentError(f"{what}; allowed: one of the rows, a finite time")
+        utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
+        object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
 
 def entry_to_json(entry: TuningEntry) -> str:
-    """Return the JSON of an entry, its key readable; ArgumentError if the key is none, or a row cannot be written."""
-    values = {item.name: getattr(entry, item.name) for item in fields(entry)}
-    values |= {"key": entry.key.plain, "rows": [row_to_plain(row) for row in entry.rows]}
-    text = json.dumps({"format": FORMAT, **values}, indent=1)
-    entry_from_json(text, entry.key.digest)  # refuses what could not be read again
-    return text
+    """Return the JSON of an entry, its key readable; ArgumentError if a row cannot be written."""
+    values: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(entry, item.name) for item in fields(entry)}}
+    return json.dumps(values | {"key": entry.key.plain, "rows": [row_to_plain(row) for row in entry.rows]}, indent=1)
 
 
 def entry_from_json(text: str | bytes, digest: str) -> TuningEntry:
@@ -106,20 +80,9 @@ def entry_from_json(text: str | bytes, digest: str) -> TuningEntry:
         if type(form) is int and form > FORMAT:
             raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
         key = TuningKey.of(values.pop("key"))
-        if form is True or form != FORMAT or key.digest != digest:
+        if type(form) is not int or form < 1 or key.digest != digest:
             raise ValueError("its key is not that of its name")
-        key.device  # noqa: B018  (raises if a part is missing)
+        key.device, key.kind  # noqa: B018  (raise if a part is missing)
         return TuningEntry(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
         raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
-
-
-def _utc(text: str) -> str:
-    """Return a time in UTC, always of the same length."""
-    try:
-        time = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    except ValueError as error:
-        raise ArgumentError(f"tuned_at={text!r} is no time in ISO 8601: {error}") from error
-    if time.tzinfo is None:
-        raise ArgumentError(f"tuned_at={text!r} has no offset; allowed: UTC, such as 2026-01-31T12:00:00+00:00")
-    return time.astimezone(timezone.utc).isoformat(timespec="microseconds")

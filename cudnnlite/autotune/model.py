@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import Claim, is_like
+from cudnnlite.autotune.claims import is_like
 from cudnnlite.autotune.keys import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.onnx.model import problems_from_onnx
@@ -21,11 +21,10 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.tuner import SEARCHES, Tuner
-from cudnnlite.autotune.tuning_run import TuningRun
+from cudnnlite.autotune.tuning_run import TuningRun, hand_over, is_here
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.autotune.workers import Worker, identify
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
-from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
 from cudnnlite.operations.problem import Problem
@@ -65,8 +64,8 @@ def tune_model(
     policy : TuningPolicy, optional
         What is wanted: the least device time, if not given.
     executor : concurrent.futures.Executor, optional
-        Who measures: anything with `submit` that returns futures.  Each worker (a process, or a thread) takes the GPU of its
-        host that has the fewest.  It is not shut down.
+        Who measures: anything with `submit` that returns futures.  Each worker (a process, or a thread) takes a GPU of its
+        host that nobody measures on.  It is not shut down.
     workers : int, optional
         How many processes measure, this one included, where no executor is given.  One for each GPU, if not given.
     progress : True or callable, optional
@@ -92,8 +91,9 @@ def tune_model(
 
     Notes
     -----
-    Workers on this machine write into the cache's folder themselves; from other hosts the entries come back and are put into
-    it here.  On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that differ should be tuned
+    Threads and processes of this machine write into the cache's folder themselves; from the workers of any other executor the
+    entries come back and are put into it here, each as soon as it is there.
+    On one GPU one worker at a time measures, whichever program it belongs to.  GPUs that differ should be tuned
     apart, into one cache.
 
     Examples
@@ -105,11 +105,11 @@ def tune_model(
     >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
     1 2 True
 
-    In threads, each with a handle of its own; not for the objective "latency", because they take turns on the host:
+    In threads, each with a handle of its own; not for "latency", the default objective, for they take turns on the host:
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as executor:
-    ...     tuning = dnn.tune_model([problem], cache=":memory:", executor=executor)
+    ...     tuning = dnn.tune_model([problem], cache=":memory:", policy=dnn.TuningPolicy("device"), executor=executor)
 
     In processes of one's own (CUDA does not survive a fork, so they are spawned); on a Dask cluster with a thread for each GPU;
     over MPI, in a program run by ``mpiexec -n 9 python -m mpi4py.futures program.py``::
@@ -127,89 +127,46 @@ def tune_model(
         report = stack.enter_context(reporting(progress, len(listed)))
         if not isinstance(cache, TuningCache):
             cache = stack.enter_context(TuningCache(cache))
-        where = _Where.of(device, policy, executor)
-        known = Remembered(cache, where.policy, where.device, where.memory)
-        run = TuningRun(listed, known, report)
-        missing = run.look_up()
-
-        def tuner() -> Tuner:
-            return Tuner(where.handle or stack.enter_context(Handle(where.local)), known.cache, known.policy)
-
-        if missing and executor is not None:
-            run.spread(missing, executor, where.spec)
-        elif missing:
-            assert where.local is not None
-            if where.local.kind == "cuda":  # further workers shall take other GPUs
-                stack.callback(Claim([(where.local.index, where.local.facts())]).close)
-            more = min(workers or where.gpus, len(missing)) - 1
-            if more:
-                run.spread(missing, stack.enter_context(WorkerPool(more)), where.spec, tuner)
-            else:
-                run.work(missing, tuner())
-    return ModelTuning(run.tunings, _facts(where, run.workers), skipped, notes, run.workers)
-
-
-class _Where(NamedTuple):
-    """Where and how is measured.
-
-    Attributes
-    ----------
-    spec : str
-        What workers are told: as in `pinned_device`.
-    device : DeviceIdentity
-        What they have.
-    memory : int
-        Bytes of that.
-    policy : TuningPolicy
-        With its limit in bytes of that memory.
-    local : Device or None
-        The device in this process; None where only the workers are known to have one.
-    handle : Handle or None
-        The user's.
-    gpus : int
-        How many this process may spread its work over, its own counted.
-    """
-
-    spec: str
-    device: DeviceIdentity
-    memory: int
-    policy: TuningPolicy
-    local: Device | None
-    handle: Handle | None
-    gpus: int
-
-    @classmethod
-    def of(cls, device: Any, policy: TuningPolicy, executor: Executor | None) -> _Where:
-        """Find out, from the user's `device`; from a worker where the executor may reach other hosts."""
-        handle = device if isinstance(device, Handle) else None
-        limit = None
+        limit, handle = None, device if isinstance(device, Handle) else None
         if handle is not None:
             handle.use()
             limit = handle.workspace.limit_for(None)
-        spec = default_device() if device is None else f"cuda:{device}" if type(device) is int else device
-        is_open = isinstance(spec, str) and spec.lower() in ("cuda", "auto")
-        if executor is not None and isinstance(spec, str) and not _is_on_this_machine(executor):
-            identity, memory = executor.submit(identify, spec, os.urandom(16).hex()).result()
-            return cls(spec, identity, memory, policy.within(limit, memory), None, None, 0)
-        local = get_device(device) if handle is None else handle.device
-        identity, memory = identity_of(local), local.memory_info()[1]
-        gpus = 1
-        if local.kind == "cuda" and is_open:
-            gpus = sum(is_like(gpu, (identity.gpu, identity.compute_capability)) for gpu in visible_gpus())
-        anywhere = local.kind == "cuda" and (is_open or handle is not None)
-        spec = "cuda" if anywhere else f"{local.kind}:{local.index}"
-        return cls(spec, identity, memory, policy.within(limit, memory), local, handle, gpus)
+        where, identity, memory, gpus = _find_out(device, executor)
+        known = Remembered(cache, policy.within(limit, memory), identity, memory)
+        run = TuningRun(listed, known, report)
+        missing = run.look_up()
+        more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
+        own = None
+        if missing and executor is None:
+            executor = stack.enter_context(WorkerPool(more)) if more else None  # first: it takes a second to start
+            own = Tuner(handle or stack.enter_context(Handle(device)), known.cache, known.policy)
+        if executor is not None:
+            run.spread(missing, executor, where, own)
+        elif own is not None:
+            run.work(missing, own)
+    return ModelTuning(run.tunings, _facts(known, run.workers), skipped, notes, run.workers)
 
 
-def _is_on_this_machine(executor: Executor) -> bool:
-    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor  # much, for who only imports cudnnlite
+def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdentity, int, int]:
+    """Return what workers are told, what they have, the bytes of its memory, and how many of the kind are here.
 
-    return isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
+    A worker is asked where the executor may reach other hosts.
+    """
+    device = default_device() if device is None else f"cuda:{device}" if type(device) is int else device
+    if executor is not None and isinstance(device, str) and not is_here(executor):
+        return device, *hand_over(executor, identify, device, os.urandom(16).hex()).result(), 0
+    any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
+    local = device.device if isinstance(device, Handle) else get_device(device)
+    identity, memory = identity_of(local), local.memory_info()[1]
+    if local.kind != "cuda" or not any_gpu:
+        return f"{local.kind}:{local.index}", identity, memory, 1
+    like = (identity.gpu, identity.compute_capability)
+    return "cuda", identity, memory, sum(is_like(gpu, like) for gpu in visible_gpus())
 
 
-def _facts(where: _Where, workers: Counter[Worker]) -> dict[str, Any]:
+def _facts(known: Remembered, workers: Counter[Worker]) -> dict[str, Any]:
     """Return what a report says of the run."""
-    device = where.device
+    device = known.device
     facts: dict[str, Any] = {
         "cudnnlite": __version__,
         "cuDNN": format_version(device.cudnn),
@@ -218,7 +175,7 @@ def _facts(where: _Where, workers: Counter[Worker]) -> dict[str, Any]:
         "driver": device.driver,
         "python": platform.python_version(),
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "policy": where.policy.to_plain(),
+        "policy": known.policy.to_plain(),
     }
     if len(workers) > 1:
         facts["workers"] = [f"{worker} ({count} measured)" for worker, count in workers.items()]

@@ -12,6 +12,7 @@ from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.operations.problem_list import SkippedNode
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import aligned
 
 _HEADING = ("count", "problem", "where", "algorithm", "math", "ms", "ms in all", "workspace", "from")
 _NUMBERS = ("count", "ms", "ms in all", "workspace")
@@ -117,14 +118,8 @@ class ModelTuning:
     def __str__(self) -> str:
         rows = [_HEADING, *(self._cells(tuned) for tuned in self.tunings)]
         shown = [index for index in range(len(_HEADING)) if any(row[index] for row in rows[1:])]
-        widths = [max(len(row[index]) for row in rows) for index in shown]
         lines = [self._summary()]
-        for row in rows if self.tunings else []:
-            cells = [
-                row[index].rjust(width) if _HEADING[index] in _NUMBERS else row[index].ljust(width)
-                for index, width in zip(shown, widths, strict=True)
-            ]
-            lines.append("  ".join(cells).rstrip())
+        lines += aligned([[row[index] for index in shown] for row in rows], _NUMBERS) if self.tunings else []
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]

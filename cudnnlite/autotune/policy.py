@@ -8,13 +8,14 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.algorithms import parse_interface
 from cudnnlite.search.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.specs.plain import to_plain
 
-OBJECTIVES = ("device", "latency")
+OBJECTIVES = ("latency", "device")
 _LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 
 
@@ -25,8 +26,9 @@ class TuningPolicy:
     Parameters
     ----------
     objective : str
-        "device": the least time on the device, as in CUDA graphs or with large batches.  "latency": the least wall time of
-        eager calls, where the host's share counts too.
+        "latency": the least wall time of a call among others, as a program makes it: the device's time or the host's,
+        whichever is longer.  "device": the least time on the device, for what is captured into a CUDA graph.  Between what the
+        noise makes equal the host's time decides, then the workspace.
     workspace_limit : int or str, optional
         The most workspace: bytes, "64 MiB", or "10%" of the device's memory.
     deterministic : bool
@@ -39,6 +41,8 @@ class TuningPolicy:
         False: float32 data is multiplied in true float32 only, whatever the problem's math type allows.
     layouts : iterable of str
         Layouts to try beside the operands' own, the conversion counted: "NHWC", "NCHW" (for every rank).
+    interface : str, optional
+        "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's backend; both, if not given.
     flush_l2 : bool
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
 
@@ -51,18 +55,19 @@ class TuningPolicy:
     --------
     >>> policy = dnn.TuningPolicy(workspace_limit="64 MiB", deterministic=True, allow_tf32=False)
     >>> policy.workspace_limit, policy.objective
-    (67108864, 'device')
-    >>> policy.replace(objective="latency").objective
-    'latency'
+    (67108864, 'latency')
+    >>> policy.replace(objective="device").objective
+    'device'
     """
 
-    objective: str = "device"
+    objective: str = "latency"
     workspace_limit: int | str | None = None
     deterministic: bool = False
     max_error: float | None = None
     math_type: MathType | str | None = None
     allow_tf32: bool = True
     layouts: Iterable[str] = ()
+    interface: str | None = None
     flush_l2: bool = False
 
     def __post_init__(self) -> None:
@@ -71,6 +76,7 @@ class TuningPolicy:
         for name in ("deterministic", "allow_tf32", "flush_l2"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name}={getattr(self, name)!r}; allowed: True, False")
+        parse_interface(self.interface)
         limit = self.workspace_limit
         if limit is not None and not (isinstance(limit, str) and limit.strip().endswith("%")):
             limit = parse_size(limit, "workspace_limit")

@@ -14,19 +14,9 @@ Report = Callable[[int, int, TunedProblem], object]  # done, of how many, the on
 
 @contextmanager
 def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
-    """Yield what is to be called for each problem that is done.
+    """Yield what is to be called for each of so many problems: True shows a bar on stderr, None and False nothing.
 
-    Parameters
-    ----------
-    progress : bool or callable, optional
-        True: a bar on stderr.  A callable: that one.  None or False: nothing is told.
-    total : int
-        How many problems there are.
-
-    Raises
-    ------
-    ArgumentError
-        It is something else.
+    ArgumentError if it is neither of these nor a callable.
     """
     if progress is None or progress is False:
         yield lambda done, of, tuned: None
@@ -48,17 +38,14 @@ def _bar(total: int) -> Iterator[Report]:
 
     name = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns: tuple[Any, ...] = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), name)
-    console = Console(stderr=True)
     # drawn when something is done, and not by a thread: that would take its time while calls are timed
-    with Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False) as bar:
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False) as bar:
         task = bar.add_task("tuning", total=total)
 
         def report(done: int, of: int, tuned: TunedProblem) -> None:
-            text = escape(describe(tuned.problem))
-            if tuned.from_cache:  # it says nothing of how long the others take
-                bar.reset(task, completed=done, description=text)
-            else:
-                bar.update(task, completed=done, description=text)
+            # what was remembered says nothing of how long the others take
+            tell = bar.reset if tuned.from_cache else bar.update
+            tell(task, completed=done, description=escape(describe(tuned.problem)))
             bar.refresh()
 
         bar.refresh()

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
+from cudnnlite.backend.engines import Engine
 from cudnnlite.errors import ArgumentError
 from cudnnlite.search.results import AlgorithmResult
 
@@ -25,7 +26,8 @@ _MISTAKES = (TypeError, ValueError, LookupError, AttributeError)
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     """Return every field of a row but `passed_over`; ArgumentError if one holds something that is not of its type.
 
-    Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"); floats that are not
+    Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"), an engine is its number
+    and its knobs; floats that are not
     finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
     plain = {}
@@ -56,7 +58,9 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
 
 
 def _write(kind: Any, value: Any) -> Any:
-    if kind is CEnum:
+    if isinstance(value, Engine):
+        return value.to_plain()
+    if kind is Any:
         named = f"{type(value).__name__}.{value.name}"
         if type(_read(kind, named)) is not type(value):
             raise TypeError("not a member of cuDNN's enums")
@@ -70,8 +74,10 @@ def _write(kind: Any, value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    if issubclass(kind, CEnum):
-        if kind is CEnum:
+    if isinstance(value, dict):
+        return Engine.from_plain(value)
+    if kind is Any or issubclass(kind, CEnum):
+        if kind is Any:
             name, _, value = value.partition(".")
             kind = getattr(enums, name)
         # UNKNOWN_17 is the member 17, which may have a name by now

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import singledispatch
 from typing import Any, NamedTuple
 
-from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.operations.problem_list import summary
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable, deciding_ms
+from cudnnlite.texts import printable
 
+describe = summary  # of a problem, in short
 Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
 
 
@@ -48,11 +46,11 @@ class TunedProblem(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The first name, with the number of the others; without a name the problem in short."""
+        """The first name, as it can be shown, with the number of the others; without a name the problem in short."""
         if not self.names:
             return describe(self.problem)
-        others = len(self.names) - 1
-        return f"{self.names[0]} and {others} more" if others else self.names[0]
+        name, others = printable(self.names[0]), len(self.names) - 1
+        return f"{name} and {others} more" if others else name
 
     @property
     def place(self) -> int | None:
@@ -117,9 +115,7 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
     """Return the milliseconds that a policy's objective looks at: on the device, or of a call under "latency"."""
-    if (policy or {}).get("objective") == "latency":
-        return None if row.call_us is None else row.call_us / 1000
-    return row.time_ms
+    return deciding_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 
 def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = None) -> list[tuple[int, float]]:
@@ -179,40 +175,3 @@ def _slower(row: AlgorithmResult, chosen: AlgorithmResult | None, policy: Policy
     if ratio >= 2:
         return f"{ratio:.3g} times the time"
     return f"{abs(ratio - 1) * 100:.1f} % {'slower' if ratio >= 1 else 'faster'}"
-
-
-@singledispatch
-def describe(problem: Problem) -> str:
-    """Return a problem in short: shapes, dtype, layout, and what is not the default."""
-    return str(problem)
-
-
-@describe.register
-def _(problem: ConvolutionForwardProblem) -> str:
-    conv, x = problem.conv, problem.x
-    parts = [f"{_by(x.shape)} * {_by(problem.w.shape)}"]
-    for name, default in (("padding", 0), ("stride", 1), ("dilation", 1), ("groups", 1)):
-        value = getattr(conv, name)
-        if value != default:
-            parts.append(f"{name} {_by(value) if isinstance(value, tuple) else value}")
-    layouts = x.layout if problem.w.layout == x.layout else f"{x.layout} and {problem.w.layout}"
-    parts.append(f"{dtype_name(x.dtype)} {layouts}")
-    return ", ".join([*parts, *_math(conv.math_type)])
-
-
-@describe.register
-def _(problem: RNNForwardProblem) -> str:
-    spec, data = problem.spec, problem.data
-    parts = [f"{spec.cell} {spec.input_size} to {spec.num_layers} × {spec.hidden_size}"]
-    parts += ["bidirectional"] if spec.bidirectional else []
-    parts += [f"{data.batch} sequences of {data.max_length}", dtype_name(spec.dtype)]
-    parts += ["training"] if problem.training else []
-    return ", ".join([*parts, *_math(spec.math_type)])
-
-
-def _by(sizes: Sequence[int]) -> str:
-    return "×".join(map(str, sizes))
-
-
-def _math(math_type: MathType) -> list[str]:
-    return [] if math_type == MathType.DEFAULT else [f"math {math_type}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -126,11 +125,10 @@ class Tuner:
         self.measured = 0
         self._memory = handle.device.memory_info()[1]  # asked here: while a graph is recorded CUDA may not be asked
         self._uses_cache = not handle.device.times_mean_nothing
-        # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later
+        # what goes nowhere else: times that mean nothing, tables from which something is missing that may be there later, and
+        # those in which nothing can be chosen: operations need not measure again
         self._own: dict[TuningKey, AlgorithmTable] = {}
-        # nothing in them can be chosen: operations need not measure again
-        self._hopeless: dict[TuningKey, AlgorithmTable] = {}
-        self._choices: OrderedDict[Hashable, AlgorithmResult] = OrderedDict()
+        self._choices: dict[Hashable, AlgorithmResult] = {}
         self._told: set[Problem] = set()
 
     @cached_property
@@ -176,19 +174,17 @@ class Tuner:
         CudnnError, DeviceMemoryError
             The device failed.
         """
-        search = _search_for(problem)
+        search = search_of(problem)
         self.handle.use()
-        policy = self._policy_within(self.handle.workspace.limit_for(None))
+        known = self._known()
         if operands is None:
-            return self._look_up(problem, {}, policy) or self._measure(problem, {}, policy)
+            return self._look_up(known, known.key(problem)) or self._measure(known, problem, {})
         if not isinstance(operands, Mapping):
             raise ArgumentError(f"operands={operands!r} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
         with measuring_alone(self.handle.device, self.cache):
-            table = self._search(problem, policy, checked)
-            self._remember(self._known(policy).key(problem, aligned), table)
-        return table
+            return self._search(known, problem, aligned, checked)
 
     def choose(
         self,
@@ -225,33 +221,29 @@ class Tuner:
         ArgumentError, CudnnError, DeviceMemoryError
             As in `tune`.
         """
-        _search_for(problem)
+        search_of(problem)
         self.handle.use()
-        policy, aligned = self._policy_within(self.handle.workspace.limit_for(limit)), dict(alignments or {})
-        table = self._look_up(problem, aligned, policy)
-        stand_in = typical(problem)
-        if table is None and stand_in != problem:
-            problem = stand_in
-            table = self._look_up(problem, aligned, policy)
-        if table is None and key is not None:
-            table = self._hopeless.get(self._known(policy).key(problem, aligned))
-        if table is None:
-            why = self._why_not_now()
-            if not why:
-                try:
-                    table = self._measure(problem, aligned, policy)
-                except DeviceMemoryError as error:
-                    if key is None:
-                        raise
-                    why = f"for want of memory ({error})"
+        known, aligned = self._known(limit), dict(alignments or {})
+        for posed in dict.fromkeys((problem, typical(problem))):
+            table = self._look_up(known, known.key(posed, aligned), hopeless=key is not None)
+            if table is not None:
+                break
+        else:
+            try:
+                why = self._why_not_now()
+                table = None if why else self._measure(known, posed, aligned)
+            except DeviceMemoryError as error:
+                if key is None:
+                    raise
+                why = f"for want of memory ({error})"
             if table is None:
-                self._tell_untuned(problem, why)
+                self._tell_untuned(posed, why)
                 return None
         choice = table.best()
         if key is not None:
+            if len(self._choices) >= _MOST_REMEMBERED:
+                self._choices.clear()
             self._choices[key] = choice
-            while len(self._choices) > _MOST_REMEMBERED:
-                self._choices.popitem(last=False)
         return choice
 
     def recall(self, key: Hashable) -> AlgorithmResult | None:
@@ -260,41 +252,36 @@ class Tuner:
 
     def is_remembered(self, problem: Problem) -> bool:
         """Tell whether `tune` would measure nothing for a problem."""
-        _search_for(problem)
-        return self._look_up(problem, {}, self._policy_within(self.handle.workspace.limit_for(None))) is not None
+        search_of(problem)
+        known = self._known()
+        return self._look_up(known, known.key(problem)) is not None
 
-    def _policy_within(self, limit: int | None) -> TuningPolicy:
-        return self.policy.within(limit, self._memory)
-
-    def _known(self, policy: TuningPolicy) -> Remembered:
+    def _known(self, limit: int | None = None) -> Remembered:
+        """Return what the cache knows under the policy, within a limit: the handle's if None."""
+        policy = self.policy.within(self.handle.workspace.limit_for(limit), self._memory)
         return Remembered(self.cache, policy, self.device, self._memory)
 
-    def _look_up(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable | None:
-        known = self._known(policy)
-        key = known.key(problem, alignments)
-        return self._own.get(key) or (known.find(key) if self._uses_cache else None)
+    def _look_up(self, known: Remembered, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
+        """Return what is remembered; what is `hopeless` too, if that is wanted."""
+        own = self._own.get(key)
+        if own is not None and _is_useful(own):
+            return own
+        found = known.find(key) if self._uses_cache else None
+        return found or (own if hopeless else None)
 
-    def _measure(self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy) -> AlgorithmTable:
+    def _measure(self, known: Remembered, problem: Problem, aligned: Mapping[str, int]) -> AlgorithmTable:
         with measuring_alone(self.handle.device, self.cache):
-            found = self._look_up(problem, alignments, policy)  # by somebody else, while this one waited
-            if found is not None:
-                return found
-            operands = _search_for(problem).operands_of(self.handle, problem, alignments)
-            start = time.perf_counter()
-            table = self._search(problem, policy, operands)
-            self._remember(self._known(policy).key(problem, alignments), table, time.perf_counter() - start)
-            return table
+            found = self._look_up(known, known.key(problem, aligned))  # by somebody else, while this one waited
+            return found or self._search(known, problem, aligned, None)
 
-    def _search(self, problem: Problem, policy: TuningPolicy, operands: Mapping[str, Any]) -> AlgorithmTable:
-        before, self.handle.chooser = self.handle.chooser, None
-        try:
-            table = _search_for(problem).search(self.handle, problem, policy, operands)
-        finally:
-            self.handle.chooser = before
+    def _search(self, known: Remembered, problem: Problem, aligned: Mapping[str, int], operands: Any) -> AlgorithmTable:
+        """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
+        start, search = time.perf_counter(), search_of(problem)
+        with _choosing(self.handle, None):
+            operands = operands or search.operands_of(self.handle, problem, aligned)
+            table = search.search(self.handle, problem, known.policy, operands)
+        seconds, key = time.perf_counter() - start, known.key(problem, aligned)
         self.measured += 1
-        return table
-
-    def _remember(self, key: TuningKey, table: AlgorithmTable, seconds: float = 0.0) -> None:
         self._choices.clear()
         untried = [row for row in table if row.transient]
         if untried:
@@ -304,16 +291,13 @@ class Tuner:
                 f"{table.title}: {names} failed for a reason that may pass ({why}); the choice is kept for this tuner only",
                 TuningWarning,
             )
-        if not any(row.ok for row in table):
-            self._hopeless[key] = table
-            return
-        if untried or not self._uses_cache:
+        if untried or not self._uses_cache or not _is_useful(table):
             self._own[key] = table
-            return
-        self._own.pop(key, None)
-        now = datetime.now(timezone.utc).isoformat()
-        entry = TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__)
-        self.cache.put(entry)
+        else:
+            self._own.pop(key, None)
+            now = datetime.now(timezone.utc).isoformat()
+            self.cache.put(TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__))
+        return table
 
     def _why_not_now(self) -> str:
         """Return why nothing may be measured now; empty if it may."""
@@ -372,17 +356,27 @@ def autotuned(
     ...     print(tuner.measured)
     1
     """
-    with Tuner(handle, cache, policy, measure=measure) as tuner:
-        before, handle.chooser = handle.chooser, tuner
-        try:
-            yield tuner
-        finally:
-            handle.chooser = before
+    with Tuner(handle, cache, policy, measure=measure) as tuner, _choosing(handle, tuner):
+        yield tuner
 
 
-def _search_for(problem: Any) -> Search:
+@contextmanager
+def _choosing(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
+    before, handle.chooser = handle.chooser, tuner
+    try:
+        yield
+    finally:
+        handle.chooser = before
+
+
+def search_of(problem: Any) -> Search:
+    """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
     for kind, search in SEARCHES.items():
         if isinstance(problem, kind):
             return search
     names = ", ".join(kind.__name__ for kind in SEARCHES)
     raise ArgumentError(f"problem={problem!r} cannot be tuned; allowed: {names}")
+
+
+def _is_useful(table: AlgorithmTable) -> bool:
+    return any(row.ok for row in table)

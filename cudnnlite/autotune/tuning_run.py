@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
+from cudnnlite.autotune.cache_path import IN_MEMORY
 from cudnnlite.autotune.progress import Report
 from cudnnlite.autotune.remembered import Remembered
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.autotune.worker_pool import WorkerDiedError
-from cudnnlite.autotune.workers import Answer, CachePlace, Task, Worker, tune_task, tune_with
+from cudnnlite.autotune.workers import Answer, Task, Worker, tune_task, tune_with
 from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
 from cudnnlite.operations.problem_list import ListedProblem
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 _TRIES = 2  # of a problem whose worker process died
 
 
 class TuningRun:
-    """One tuning of many problems, and what became of each.
+    """One tuning of many problems, each listed once, and what became of each.
 
-    Parameters
-    ----------
-    listed : sequence of ListedProblem
-        The problems, each once.  Below they go by their places in it.
-    known : Remembered
-        What the cache knows, and the policy.
-    report : callable
-        Called with (done, of how many, TunedProblem) for each.
-
-    Attributes
-    ----------
-    workers : Counter of Worker
-        Who measured, and how many problems.
+    Below, problems go by their places in the list.  `workers` counts how many problems each worker measured.
     """
 
     def __init__(self, listed: Sequence[ListedProblem], known: Remembered, report: Report) -> None:
@@ -60,42 +50,38 @@ class TuningRun:
             if table is None:
                 missing.append(index)
             else:
-                self._finish(index, table, from_cache=True)
+                self._add(index, table, from_cache=True)
         return missing
 
-    def work(self, missing: Iterable[int], tuner: Tuner) -> None:
+    def work(self, missing: Sequence[int], tuner: Tuner) -> None:
         """Tune problems in this thread."""
         for index in missing:
             self._take(index, tune_with(tuner, self._listed[index].problem))
 
-    def spread(
-        self, missing: Sequence[int], executor: Executor, device: str, tuner: Callable[[], Tuner] | None = None
-    ) -> None:
-        """Let the workers of an executor tune problems, and this thread too if a tuner can be made for it.
+    def spread(self, missing: Sequence[int], executor: Executor, device: str, own: Tuner | None = None) -> None:
+        """Let the workers of an executor tune problems on a device, as in `claimed_device`; this thread too if it has a tuner.
 
-        What they have not begun is taken back if this is left by an exception; what they have done is kept.
-
-        Parameters
-        ----------
-        missing : sequence of int
-            The problems.
-        executor : Executor
-            Of its futures nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.
-        device : str
-            As in `Task`.
-        tuner : callable, optional
-            Makes a tuner, once the workers are at work.
+        What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
+        nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.
         """
-        tasks = _Tasks(executor)
-        like = (self._known.device.gpu, self._known.device.compute_capability)
-        place = CachePlace.of(self._known.cache)
+        waiting: dict[Future[Answer], int] = {}
+        tries: Counter[int] = Counter()
+        done: SimpleQueue[Future[Answer]] = SimpleQueue()
+        like, cache = (self._known.device.gpu, self._known.device.compute_capability), self._known.cache
+        shared = isinstance(cache.path, Path) and not cache.read_only and is_here(executor)
+        place = str(cache.path) if shared else IN_MEMORY
+        avoid = "" if own is None else own.handle.device.facts().uuid
 
         def submit(index: int) -> None:
-            problem = self._listed[index].problem
+            task = Task(self._listed[index].problem, self._known.policy, device, like, avoid, place)
             try:
-                tasks.submit(index, Task(problem, self._known.policy, device, like, place, os.urandom(16).hex()))
+                future = hand_over(executor, tune_task, task)
             except BrokenExecutor as error:
                 self._fail(index, _named(error))
+                return
+            waiting[future] = index
+            tries[index] += 1
+            future.add_done_callback(done.put)
 
         def settle(index: int, future: Future[Answer]) -> None:
             try:
@@ -103,7 +89,7 @@ class TuningRun:
             except CudnnliteError:  # the worker cannot work: nor could it tune the others
                 raise
             except WorkerDiedError as error:
-                if tasks.tries[index] < _TRIES:
+                if tries[index] < _TRIES:
                     warn_user(f"{error}; what it was at is tried once more", TuningWarning)
                     submit(index)
                 else:
@@ -113,20 +99,29 @@ class TuningRun:
             else:
                 self._take(index, answer)
 
+        def take_back() -> int | None:
+            for future, index in reversed(waiting.items()):
+                if tries[index] == 1 and future.cancel():  # not what a worker died of
+                    del waiting[future]
+                    return index
+            return None
+
         try:
             for index in missing:
                 submit(index)
-            own = tuner() if tuner is not None else None
-            while tasks.waiting:
-                taken = None if own is None else tasks.take_back()
+            while waiting:
+                taken = take_back() if own is not None and done.empty() else None
                 if own is not None and taken is not None:
                     self.work([taken], own)
-                elif (future := tasks.next()) in tasks.waiting:  # it was not taken back
-                    settle(tasks.waiting[future], future)
-                    del tasks.waiting[future]
+                elif (future := done.get()) in waiting:  # it was not taken back
+                    settle(waiting[future], future)
+                    del waiting[future]
         finally:
-            for answer in tasks.abandon():
-                self._keep(answer)
+            for future in waiting:
+                future.cancel()
+            for future in [each for each in waiting if each.done()]:
+                with suppress(Exception, KeyboardInterrupt):  # cancelled, or failed: there is no answer
+                    self._keep(future.result())
 
     def _take(self, index: int, answer: Answer) -> None:
         self._keep(answer)
@@ -140,9 +135,8 @@ class TuningRun:
         if answer.table is None:
             self._fail(index, answer.why_none)
         else:
-            if not answer.from_cache:
-                self.workers[answer.worker] += 1
-            self._finish(index, answer.table, answer.from_cache)
+            self.workers.update([] if answer.from_cache else [answer.worker])
+            self._add(index, answer.table, from_cache=answer.from_cache)
 
     def _keep(self, answer: Answer) -> None:
         if answer.entry is not None:
@@ -150,77 +144,33 @@ class TuningRun:
 
     def _fail(self, index: int, why: str) -> None:
         table = AlgorithmTable((), title=str(self._listed[index].problem), timing="none")
-        self._add(index, table, None, why, False)
+        self._add(index, table, why_none=why)
 
-    def _finish(self, index: int, table: AlgorithmTable, from_cache: bool) -> None:
-        try:
-            chosen = table.best()
-        except NoAlgorithmError as error:
-            self._add(index, table, None, str(error), from_cache)
-        else:
-            self._add(index, table, chosen, "", from_cache)
-
-    def _add(
-        self, index: int, table: AlgorithmTable, chosen: AlgorithmResult | None, why_none: str, from_cache: bool
-    ) -> None:
-        listed = self._listed[index]
+    def _add(self, index: int, table: AlgorithmTable, *, from_cache: bool = False, why_none: str = "") -> None:
+        listed, chosen = self._listed[index], None
+        if not why_none:
+            try:
+                chosen = table.best()
+            except NoAlgorithmError as error:
+                why_none = str(error)
         tuned = TunedProblem(listed.problem, table, chosen, why_none, listed.count, listed.names, from_cache)
         self._tuned[index] = tuned
         self._report(len(self._tuned), len(self._listed), tuned)
 
 
-class _Tasks:
-    """The tasks that an executor was given.
+def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Let an executor call a function; BrokenExecutor, or ArgumentError, if it takes no work."""
+    try:
+        return executor.submit(function, *arguments)
+    except BrokenExecutor:
+        raise
+    except RuntimeError as error:
+        raise ArgumentError(f"executor={executor!r} takes no work: {error}") from error
 
-    Attributes
-    ----------
-    waiting : dict of Future to int
-        Those whose answers nobody has seen, with the problem of each.
-    tries : Counter of int
-        How often each problem was given to it.
-    """
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        self.waiting: dict[Future[Answer], int] = {}
-        self.tries: Counter[int] = Counter()
-
-    def submit(self, index: int, task: Task) -> None:
-        """Hand a task over; BrokenExecutor, or ArgumentError, if the executor takes none."""
-        try:
-            future: Future[Answer] = self._executor.submit(tune_task, task)
-        except BrokenExecutor:
-            raise
-        except RuntimeError as error:
-            raise ArgumentError(f"executor={self._executor!r} takes no work: {error}") from error
-        self.waiting[future] = index
-        self.tries[index] += 1
-        future.add_done_callback(self._done.put)
-
-    def next(self) -> Future[Answer]:
-        """Wait until a task is done, or was taken back; return its future."""
-        return self._done.get()
-
-    def take_back(self) -> int | None:
-        """Return a problem that no worker has begun, the last one; None if there is none, or something else to be seen."""
-        if self._done.empty():
-            for future, index in reversed(self.waiting.items()):
-                if self.tries[index] == 1 and future.cancel():  # not what a worker died of
-                    del self.waiting[future]
-                    return index
-        return None
-
-    def abandon(self) -> list[Answer]:
-        """Take back what nobody will look at; return the answers that are there all the same."""
-        for future in self.waiting:
-            future.cancel()
-        answers = []
-        for future in self.waiting:
-            if future.done():
-                with suppress(Exception, KeyboardInterrupt):  # cancelled, or failed: there is none
-                    answers.append(future.result())
-        return answers
+def is_here(executor: Executor) -> bool:
+    """Tell whether an executor's workers are known to be on this machine, where they reach what this process does."""
+    return isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
 
 
 def _named(error: Exception) -> str:

@@ -7,11 +7,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from cudnnlite import report
+from cudnnlite.autotune import model
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.progress import Report, reporting
+from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.cli.cache import check_cache
 from cudnnlite.cli.common import (
     CACHE_DEFAULT,
     DEVICE_DEFAULT,
@@ -19,9 +27,7 @@ from cudnnlite.cli.common import (
     INTERRUPTED,
     SOME_FAILED,
     check_output,
-    check_packages,
     chosen_device,
-    counted,
     errors_told,
     failure,
     misuse,
@@ -30,181 +36,103 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.problems import Wanted
 from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
-from cudnnlite.report.axes import printable
-
-if TYPE_CHECKING:
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.autotune.model import ModelTuning
-    from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.tuned import TunedProblem
-    from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.devices.choice import visible_gpus
+from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.report.plots import FORMATS
+from cudnnlite.texts import counted, printable
 
 EXIT_CODES = (
     "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, 2 if the command line is wrong, 1 "
     "after another error, 130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
 )
-_CONVOLUTION, _RNN, _MODELS = "One convolution", "Recurrent networks", "Models and lists"
-_ARITHMETIC, _WANTED, _WHERE, _OUTPUT = "Data and arithmetic", "What is wanted", "Where", "Output"
+# what --help shows together
+_convolution = partial(typer.Option, rich_help_panel="One convolution")
+_rnn = partial(typer.Option, rich_help_panel="Recurrent networks")
+_models = partial(typer.Option, rich_help_panel="Models and lists")
+_data = partial(typer.Option, rich_help_panel="Data and arithmetic")
+_wanted = partial(typer.Option, rich_help_panel="What is wanted")
+_where = partial(typer.Option, rich_help_panel="Where")
+_output = partial(typer.Option, rich_help_panel="Output")
+_RNN_HELP = (
+    "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
+    "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable."
+)
+_MATH_HELP = (
+    "default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, --rnn and "
+    "--onnx ask for."
+)
+_Texts: TypeAlias = list[str] | None
+_Paths: TypeAlias = list[Path] | None
 
 
 def autotune(
     input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.", rich_help_panel=_CONVOLUTION
-        ),
+        _Texts, _convolution("--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.")
     ] = None,
     filter_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.", rich_help_panel=_CONVOLUTION
-        ),
+        _Texts, _convolution("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")
     ] = None,
     padding: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.", rich_help_panel=_CONVOLUTION
-        ),
+        str | None, _convolution(metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.")
     ] = None,
-    stride: Annotated[str | None, typer.Option(metavar="S|SxS", rich_help_panel=_CONVOLUTION)] = None,
-    dilation: Annotated[str | None, typer.Option(metavar="D|DxD", rich_help_panel=_CONVOLUTION)] = None,
-    groups: Annotated[int | None, typer.Option(rich_help_panel=_CONVOLUTION)] = None,
-    rnn: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CELL:...",
-            help="lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
-            "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable.",
-            rich_help_panel=_RNN,
-        ),
-    ] = None,
-    onnx: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="An ONNX model.  Repeatable.", rich_help_panel=_MODELS),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(help="The size of the model's batch axis, where that is open.", rich_help_panel=_MODELS),
-    ] = None,
+    stride: Annotated[str | None, _convolution(metavar="S|SxS")] = None,
+    dilation: Annotated[str | None, _convolution(metavar="D|DxD")] = None,
+    groups: Annotated[int | None, _convolution()] = None,
+    rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
+    onnx: Annotated[_Paths, _models(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
+    batch: Annotated[int | None, _models(help="The size of the model's batch axis, where that is open.")] = None,
     shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=1x3x224x224",
-            help="The shape of one of the model's inputs.  Repeatable.",
-            rich_help_panel=_MODELS,
-        ),
+        _Texts, _models(metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable.")
     ] = None,
     problems: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE.json",
-            help="A list that was recorded or saved: ProblemList.save.  Repeatable.",
-            rich_help_panel=_MODELS,
-        ),
+        _Paths, _models(metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable.")
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(
+        _data(
             help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.",
             show_default="float32, or the model's",
-            rich_help_panel=_ARITHMETIC,
         ),
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(
-            help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.",
-            show_default="NCHW",
-            rich_help_panel=_ARITHMETIC,
-        ),
+        _data(help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.", show_default="NCHW"),
     ] = None,
-    math_type: Annotated[
-        str | None,
-        typer.Option(
-            help="default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, "
-            "--rnn and --onnx ask for.",
-            rich_help_panel=_ARITHMETIC,
-        ),
-    ] = None,
+    math_type: Annotated[str | None, _data(help=_MATH_HELP)] = None,
     objective: Annotated[
         str,
-        typer.Option(
-            metavar="device|latency",
-            help="The least time on the device, or the least wall time of eager calls.",
-            rich_help_panel=_WANTED,
-        ),
-    ] = "device",
+        _wanted(metavar="latency|device", help="The least wall time of calls, or the least time on the device."),
+    ] = "latency",
     workspace_limit: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.", rich_help_panel=_WANTED),
+        str | None, _wanted(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
     ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Only what gives the same bits each time.", rich_help_panel=_WANTED)
-    ] = False,
+    deterministic: Annotated[bool, _wanted("--deterministic", help="Only what gives the same bits each time.")] = False,
     max_error: Annotated[
-        float | None,
-        typer.Option(help="The largest relative L2 error against float64 sums, such as 1e-3.", rich_help_panel=_WANTED),
+        float | None, _wanted(help="The largest relative L2 error against float64 sums, such as 1e-3.")
     ] = None,
-    no_tf32: Annotated[
-        bool, typer.Option("--no-tf32", help="Multiply float32 data in true float32 only.", rich_help_panel=_WANTED)
-    ] = False,
+    no_tf32: Annotated[bool, _wanted("--no-tf32", help="Multiply float32 data in true float32 only.")] = False,
     also_layout: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NHWC|NCHW",
-            help="Try this layout too, the conversion there and back counted.  Repeatable.",
-            rich_help_panel=_WANTED,
-        ),
+        _Texts,
+        _wanted(metavar="NHWC|NCHW", help="Try this layout too, the conversion there and back counted.  Repeatable."),
     ] = None,
-    flush_l2: Annotated[
-        bool,
-        typer.Option("--flush-l2", help="Time with operands that are not in the L2 cache.", rich_help_panel=_WANTED),
-    ] = False,
-    device: Annotated[
-        str | None, typer.Option(help=DEVICE_HELP, show_default=DEVICE_DEFAULT, rich_help_panel=_WHERE)
+    interface: Annotated[
+        str | None, _wanted("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API.")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that tune.", show_default="one for each GPU", rich_help_panel=_WHERE),
-    ] = None,
+    flush_l2: Annotated[bool, _wanted("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
+    device: Annotated[str | None, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
+    workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
     cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where choices are remembered.",
-            show_default=CACHE_DEFAULT,
-            rich_help_panel=_WHERE,
-        ),
+        Path | None, _where(metavar="FILE", help="Where choices are remembered.", show_default=CACHE_DEFAULT)
     ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Neither read nor write a cache.", rich_help_panel=_WHERE)
-    ] = False,
-    read_only_cache: Annotated[
-        bool, typer.Option("--read-only-cache", help="Read the cache, but save nothing.", rich_help_panel=_WHERE)
-    ] = False,
+    no_cache: Annotated[bool, _where("--no-cache", help="Neither read nor write a cache.")] = False,
+    read_only_cache: Annotated[bool, _where("--read-only-cache", help="Read the cache, but save nothing.")] = False,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            "-v",
-            help="Every candidate of each problem, not only of a single one.",
-            rich_help_panel=_OUTPUT,
-        ),
+        bool, _output("--explain", "-v", help="Every candidate of each problem, not only of a single one.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=_OUTPUT)
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a report: one page.", rich_help_panel=_OUTPUT)
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a chart: .png, .svg or .pdf.", rich_help_panel=_OUTPUT),
-    ] = None,
-    save_problems: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the list of what is tuned.", rich_help_panel=_OUTPUT),
-    ] = None,
+    as_json: Annotated[bool, _output("--json", help="Print JSON and nothing else.")] = False,
+    html: Annotated[Path | None, _output(metavar="FILE.html", help="Write a report: one page.")] = None,
+    plot: Annotated[Path | None, _output(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
+    save_problems: Annotated[Path | None, _output(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
 ) -> None:
     """Find the fastest algorithm for each problem within your limits, and remember it.
 
@@ -218,11 +146,14 @@ def autotune(
         raise misuse(f"--no-cache and {'--cache' if cache else '--read-only-cache'} exclude each other")
     policy = _policy(
         objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
-        allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), flush_l2=flush_l2,
+        allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), interface=interface,
+        flush_l2=flush_l2,
     )  # fmt: skip
-    _check_outputs(html, plot, save_problems)
+    check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
+    check_output("--plot", plot, FORMATS, "matplotlib")
+    check_output("--save-problems", save_problems, (".json",))
     progress = _Progress()
-    with _interruptible(progress), errors_told():
+    with progress.interruptible(), errors_told():
         listed = wanted.find()
         for line in (*(f"note: {note}" for note in listed.notes), *(f"skipped: {node}" for node in listed.skipped)):
             tell(printable(line))
@@ -230,103 +161,80 @@ def autotune(
             raise failure("there is nothing to tune: no convolution and no recurrent layer was found")
         if save_problems is not None:
             listed.save(save_problems)
-        where = chosen_device(device)
+        where, progress.total = chosen_device(device), len(listed)
         emulated = _is_emulated(where)
         if emulated:
             tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
-        unsaved = False
         saving = not (emulated or no_cache or read_only_cache)
-        with _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened:
+        with (
+            _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened,
+            reporting(progress.has_bar, len(listed)) as progress.bar,
+        ):
             progress.saved = Path(opened.path) if saving else None
-            tuning = _tune(listed, where, opened, policy, workers, progress)
+            tuning = model.tune_model(
+                listed, device=where, cache=opened, policy=policy, workers=workers, progress=progress
+            )
             if opened.unsaved:
                 tell(f"{counted(opened.unsaved, 'problem')} could not be saved in {opened.path}")
-                progress.saved, unsaved = None, True
-    written = _write_files(tuning, html, plot)  # before stdout, which a pipe may close
+                progress.saved = None
+    # before stdout, which a pipe may close
+    pages = html is None or _is_written(html, report.write_html, tuning.tunings, tuning.facts, tuning.skipped)
+    charts = plot is None or _is_written(plot, report.save_chart, tuning.tunings, policy=tuning.policy)
     if as_json:
         say(json.dumps(to_plain(tuning), indent=2))
     else:
         say("\n".join(lines_of(tuning, policy, progress.saved, explain=explain)))
     for tuned in tuning.failed:
         tell(f"no algorithm for {title_of(tuned)}: {why_none(tuned)}")
-    if unsaved or not written:
+    if not (pages and charts) or (saving and progress.saved is None):
         raise typer.Exit(1)
     if tuning.failed:
         raise typer.Exit(SOME_FAILED)
 
 
 class _Progress:
-    """What is told while problems are tuned, and what of them is safe.
-
-    Attributes
-    ----------
-    done, total : int
-        How many problems are tuned or known, and of how many.
-    saved : Path or None
-        Where they are saved; None if nowhere.
-    """
+    """What is told while problems are tuned, and how many of them are safe, and where; nowhere if `saved` is None."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self.saved: Path | None = None
+        self.bar: Report | None = None
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether somebody looks at a bar; else lines are told."""
+        return self.total > 1 and sys.stderr.isatty()
 
     def __call__(self, done: int, total: int, tuned: TunedProblem) -> None:
-        """Tell that a problem is done: in a line, where nobody looks at a bar."""
-        self.done, self.total = done, total
-        if total > 1 and not sys.stderr.isatty():
+        """Tell that a problem is done."""
+        self.done = done
+        if self.bar is not None:
+            self.bar(done, total, tuned)
+        if total > 1 and not self.has_bar:
             tell(f"{done} of {total}: {title_of(tuned)}: {outcome(tuned)}")
 
-    def __str__(self) -> str:
-        if self.saved is None or not self.done:
-            return "nothing is saved" if self.done else "nothing was tuned"
-        return (
-            f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}; the same command goes on there"
-        )
-
-
-@contextmanager
-def _interruptible(progress: _Progress) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(err=True)  # after the terminal's ^C
-        tell(f"interrupted: {progress}")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _tune(
-    listed: ProblemList,
-    device: str,
-    cache: TuningCache,
-    policy: TuningPolicy,
-    workers: int | None,
-    progress: _Progress,
-) -> ModelTuning:
-    from cudnnlite.autotune.model import tune_model
-    from cudnnlite.autotune.progress import reporting
-
-    progress.total = len(listed)
-    with reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as report:
-
-        def both(done: int, total: int, tuned: TunedProblem) -> None:
-            progress(done, total, tuned)
-            report(done, total, tuned)
-
-        return tune_model(listed, device=device, cache=cache, policy=policy, workers=workers, progress=both)
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """End the command after Ctrl-C, and tell what is saved."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            typer.echo(err=True)  # after the terminal's ^C
+            told = "nothing is saved" if self.done else "nothing was tuned"
+            if self.saved is not None and self.done:
+                where = f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}"
+                told = f"{where}; the same command goes on there"
+            tell(f"interrupted: {told}")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _is_emulated(device: str) -> bool:
     """Tell whether there will be no GPU, without using one."""
-    from cudnnlite.devices.choice import visible_gpus
-
     kind = device.lower().partition(":")[0]
     return kind == "emulated" or (kind == "auto" and not visible_gpus())
 
 
 def _policy(**options: Any) -> TuningPolicy:
-    from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.errors import ArgumentError
-
     try:
         return TuningPolicy(**options)
     except ArgumentError as error:
@@ -334,25 +242,9 @@ def _policy(**options: Any) -> TuningPolicy:
         raise misuse(f"--{'also-layout' if name == 'layouts' else name.replace('_', '-')}={rest}") from error
 
 
-def _check_outputs(html: Path | None, plot: Path | None, save_problems: Path | None) -> None:
-    """End the command now if a file could not be written when all is tuned."""
-    from cudnnlite.report.plots import FORMATS
-
-    check_output("--html", html, (".html", ".htm"))
-    check_output("--plot", plot, FORMATS)
-    check_output("--save-problems", save_problems, (".json",))
-    if html is not None:
-        check_packages("--html", "report", "jinja2", "matplotlib")
-    if plot is not None:
-        check_packages("--plot", "report", "matplotlib")
-
-
 @contextmanager
 def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> Iterator[TuningCache]:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.cli.cache import check_cache
-
     if path is not None:
         check_cache(path)
         if read_only and not path.exists():
@@ -369,23 +261,12 @@ def _is_writable(path: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK)
 
 
-def _write_files(tuning: ModelTuning, html: Path | None, plot: Path | None) -> bool:
-    """Write the report and the chart; tell whether that worked."""
-    from cudnnlite.errors import CudnnliteError
-    from cudnnlite.report import write_html
-    from cudnnlite.report.plots import save_chart
-
-    good = True
-    writers: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
-        (html, lambda path: write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
-        (plot, lambda path: save_chart(path, tuning.tunings, policy=tuning.policy)),
-    )
-    for path, write in writers:
-        try:
-            if path is not None:
-                write(path)
-                tell(f"{path} is written")
-        except (CudnnliteError, OSError) as error:
-            good = False
-            tell(f"{path}: {error}")
-    return good
+def _is_written(path: Path, write: Callable[..., object], *arguments: Any, **options: Any) -> bool:
+    """Write a report or a chart; tell whether that worked."""
+    try:
+        write(path, *arguments, **options)
+    except (CudnnliteError, OSError) as error:
+        tell(f"{path}: {error}")
+        return False
+    tell(f"{path} is written")
+    return True

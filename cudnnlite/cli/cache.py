@@ -6,15 +6,25 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, aligned, counted, errors_told, failure, misuse, say, tell
-
-if TYPE_CHECKING:
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite._raw import library
+from cudnnlite._raw.library import format_version
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, parse_cache_path, parse_folder
+from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.rows import row_to_plain
+from cudnnlite.autotune.store import EntryFolder, check_place
+from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.tunings import named
+from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.operations.problem import KINDS
+from cudnnlite.operations.problem_list import summary
+from cudnnlite.sizes import format_size
+from cudnnlite.texts import aligned, counted
 
 cache_app = typer.Typer(help="Show, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True)
 
@@ -35,28 +45,24 @@ def show(
     as_json: JSONOption = False,
 ) -> None:
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
-    from cudnnlite.autotune.store import EntryFolder
-
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path = _path(cache)
-        entries = []
+        path, entries = _path(cache, there=cache is not None), []
         if path.exists():
             with _opened(path, read_only=True) as opened:
                 entries = _selected(opened, filters)
-        elif cache is not None:
-            raise failure(f"{path} does not exist")
         else:
             EntryFolder(path).look()  # an older version's cache may be beside it
         here = _cudnn_here() if entries else None
         if as_json:
             say(json.dumps(_plain(path, entries, here), indent=2))
             return
-        say(f"{path}: {_size(path)}, {counted(len(entries), 'entry', 'entries')}")
+        size = format_size(_bytes(path)) if path.exists() else "does not exist yet"
+        say(f"{path}: {size}, {_entries(len(entries))}")
         if entries:
             say("\n".join(_table(entries, here)))
         if here is not None and any(entry.key.device.cudnn != here for entry in entries):
-            tell(f"* not used here, where cuDNN is {_version(here)}")
+            tell(f"* not used here, where cuDNN is {format_version(here)}")
 
 
 @cache_app.command()
@@ -70,14 +76,12 @@ def export(
     """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path = _path(cache)
-        if not path.exists():
-            raise failure(f"{path} does not exist: there is nothing to export")
+        path = _path(cache, there=True)
         with _opened(path, read_only=True) as opened:
             if not _selected(opened, filters):
                 raise failure(f"{path} has nothing to export; {folder} is not written")
             number = opened.export(folder, **filters)
-        say(f"{counted(number, 'entry', 'entries')} of {path} written to {folder}")
+        say(f"{_entries(number)} of {path} written to {folder}")
 
 
 @cache_app.command()
@@ -87,7 +91,7 @@ def merge(
     """Take over the entries of another cache; where both have one, the newer."""
     with errors_told(), _opened(_path(cache)) as opened:
         number = opened.merge(folder)
-        say(f"{counted(number, 'entry', 'entries')} of {folder} merged into {opened.path}, which has {len(opened)}")
+        say(f"{_entries(number)} of {folder} merged into {opened.path}, which has {len(opened)}")
 
 
 @cache_app.command()
@@ -103,41 +107,37 @@ def clear(
     if not (yes or sys.stdin.isatty()):
         raise misuse("clear needs --yes where nobody can be asked")
     with errors_told():
-        path = _path(cache)
-        if not path.exists():
-            raise failure(f"{path} does not exist")
+        path = _path(cache, there=True)
         with _opened(path) as opened:
             number = len(_selected(opened, filters))
-            noun = counted(number, "entry", "entries")
-            if number and not yes and not _agreed(f"Remove {noun} from {path}?"):
+            if number and not yes and not _agreed(f"Remove {_entries(number)} from {path}?"):
                 raise failure("nothing is removed")
             removed = opened.clear(**filters) if number else 0
-        say(f"{counted(removed, 'entry', 'entries')} removed from {path}")
+        say(f"{_entries(removed)} removed from {path}")
 
 
 def check_cache(path: Path) -> None:
     """Raise TuningCacheError if there is something at a path that is no tuning cache: what is not in it is not wanted."""
-    from cudnnlite.autotune.cache_path import parse_folder
-    from cudnnlite.autotune.store import check_place
-
     check_place(parse_folder(path))
 
 
-def _path(cache: Path | None) -> Path:
-    """Return where the cache is; end the command if that is nowhere."""
-    from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, parse_cache_path
-
+def _path(cache: Path | None, *, there: bool = False) -> Path:
+    """Return where the cache is; end the command if that is nowhere, or if it has to be there and is not."""
     path = parse_cache_path(cache)
     if path == IN_MEMORY:
         raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no folder")
+    if there and not Path(path).exists():
+        raise failure(f"{path} does not exist")
     return Path(path)
 
 
 def _opened(path: Path, *, read_only: bool = False) -> TuningCache:
-    from cudnnlite.autotune.cache import TuningCache
-
     check_cache(path)
     return TuningCache(path, read_only=read_only)
+
+
+def _entries(number: int) -> str:
+    return counted(number, "entry", "entries")
 
 
 def _agreed(question: str) -> bool:
@@ -147,8 +147,6 @@ def _agreed(question: str) -> bool:
 
 
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
-    from cudnnlite.operations.problem import KINDS
-
     if kind is not None and kind not in KINDS:
         raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
     return {"gpu": gpu, "cudnn": None if cudnn is None else _parse_version(cudnn), "kind": kind}
@@ -170,38 +168,21 @@ def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
     if not found and any(value is not None for value in filters.values()):
         there = cache.entries()
         gpus = ", ".join(sorted({repr(entry.key.device.gpu) for entry in there}))
-        versions = ", ".join(_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
+        versions = ", ".join(format_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
         tell("no such entry" + (f"; there are those of {gpus} with cuDNN {versions}" if there else ""))
     return found
 
 
 def _cudnn_here() -> int | None:
     """Return the version of libcudnn; None if it cannot be loaded."""
-    from cudnnlite._raw.library import load_library
-    from cudnnlite.errors import CudnnliteError
-
     try:
-        return load_library().version
+        return library.load_library().version
     except CudnnliteError:
         return None
 
 
-def _version(number: int) -> str:
-    from cudnnlite._raw.library import format_version
-
-    return format_version(number)
-
-
-def _size(path: Path) -> str:
-    from cudnnlite.sizes import format_size
-
-    return format_size(_bytes(path)) if path.exists() else "does not exist yet"
-
-
 def _bytes(path: Path) -> int:
     """Return the size of the entries' files."""
-    from cudnnlite.autotune.store import EntryFolder
-
     return sum(file.stat().st_size for file in EntryFolder(path).files())
 
 
@@ -209,32 +190,15 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
     rows = [("tuned at (UTC)", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
     for entry in entries:
         device, chosen = entry.key.device, entry.rows[entry.chosen]
-        other = "*" if here is not None and device.cudnn != here else ""
-        rows.append(
-            (
-                entry.tuned_at[:16].replace("T", " "),
-                device.gpu,
-                f"{_version(device.cudnn)}{other}",
-                "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}",
-                _choice(entry),
-                _what(entry),
-                _wanted(entry),
-            )
-        )
+        when = entry.tuned_at[:16].replace("T", " ")
+        version = format_version(device.cudnn) + ("" if here in (None, device.cudnn) else "*")
+        time = "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}"
+        rows.append((when, device.gpu, version, time, named(chosen), _what(entry), _wanted(entry)))
     return aligned(rows, ("ms",))
-
-
-def _choice(entry: TuningEntry) -> str:
-    from cudnnlite.cli.tunings import named
-
-    return named(entry.rows[entry.chosen])
 
 
 def _what(entry: TuningEntry) -> str:
     """Return the problem in short; as it was called then, if this version has no such problem."""
-    from cudnnlite.errors import ArgumentError
-    from cudnnlite.operations.problem_list import summary
-
     try:
         return summary(entry.key.problem)
     except ArgumentError:
@@ -243,8 +207,6 @@ def _what(entry: TuningEntry) -> str:
 
 def _wanted(entry: TuningEntry) -> str:
     """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
-    from cudnnlite.autotune.policy import TuningPolicy
-
     usual = TuningPolicy().to_plain()
     policy, alignments = (entry.key.plain.get(name) or {} for name in ("policy", "alignments"))
     texts = [f"{name}={_text(name, value)}" for name, value in policy.items() if value != usual.get(name)]
@@ -252,8 +214,6 @@ def _wanted(entry: TuningEntry) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    from cudnnlite.sizes import format_size
-
     if name == "workspace_limit" and isinstance(value, int):
         return format_size(value)
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -261,8 +221,6 @@ def _text(name: str, value: Any) -> str:
 
 def _plain(path: Path, entries: list[TuningEntry], here: int | None) -> dict[str, Any]:
     """Return what `show` shows, as JSON can hold it."""
-    from cudnnlite.autotune.rows import row_to_plain
-
     return {
         "path": str(path),
         "bytes": _bytes(path),

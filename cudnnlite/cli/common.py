@@ -1,17 +1,20 @@
-"""What the commands share: messages, text for pipes, tables, checks of the files that will be written."""
+"""What the commands share: messages, text for pipes, checks of the files that will be written."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
+from cudnnlite.errors import ArgumentError, CudnnliteError
 
 USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, 130, 141  # exit codes; 1 is any other error
 
@@ -57,7 +60,6 @@ def _write(text: str, stream: Any) -> None:
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Tell errors and warnings in a line each: no traceback, no source line."""
-    import cudnnlite as dnn
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         tell(f"warning: {message}")
@@ -68,7 +70,7 @@ def errors_told() -> Iterator[None]:
         warnings.showwarning = show
         try:
             yield
-        except dnn.CudnnliteError as error:
+        except CudnnliteError as error:
             raise failure(str(error)) from error
         except OSError as error:
             raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
@@ -76,9 +78,6 @@ def errors_told() -> Iterator[None]:
 
 def chosen_device(device: str | None) -> str:
     """Return the device that the user chose; 'auto' if nothing was chosen."""
-    from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
-    from cudnnlite.errors import ArgumentError
-
     if device is not None:
         try:
             parse_device(device, "--device")
@@ -87,47 +86,16 @@ def chosen_device(device: str | None) -> str:
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
 
 
-def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> list[str]:
-    """Return the lines of a table: the heading first, unwrapped, numbers to the right.
-
-    Parameters
-    ----------
-    rows : sequence of sequences of str
-        The cells, the heading first.
-    numeric : collection of str
-        The headings of the columns that hold numbers.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [name in numeric for name in rows[0]]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return '1 problem', '2 problems'."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
-def check_output(option: str, path: Path | None, suffixes: Sequence[str]) -> None:
-    """End the command unless a file can be written later, as far as that can be known."""
+def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packages: str) -> None:
+    """End the command unless a file can be written later, as far as that can be known; packages are of the extra 'report'."""
     if path is None:
         return
-    folder = path.absolute().parent
+    folder, missing = path.absolute().parent, [package for package in packages if find_spec(package) is None]
     if path.suffix.lower() not in suffixes:
         raise misuse(f"{option} {path}: its name must end in {' or '.join(suffixes)}")
     if not folder.is_dir():
         raise failure(f"{option} {path}: there is no folder {folder}")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise failure(f"{option} {path}: cannot be written{': it is a folder' if path.is_dir() else ''}")
-
-
-def check_packages(option: str, extra: str, *packages: str) -> None:
-    """End the command unless packages are installed that an option needs."""
-    missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[{extra}]'")
+        raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[report]'")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import JSONOption, counted, misuse, say
+from cudnnlite.cli.common import JSONOption, misuse, say
+from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from cudnnlite.doctor import Examination, Finding
+    from cudnnlite.doctor import Examination
 
 EXIT_CODES = (
     "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, 2 if the command line is wrong."
@@ -59,27 +58,19 @@ def _text(examination: Examination) -> str:
     from rich.console import Console
     from rich.text import Text
 
+    plain = examination.to_plain()
+    parts: list[Any] = [f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}\n"]
+    for area, findings in groupby(examination.findings, key=lambda finding: finding.check.partition(".")[0]):
+        parts.append((f"\n{_TITLES.get(area, area)}\n", "bold"))
+        for finding in findings:
+            word = finding.verdict.word
+            parts += ["  ", (f"{word:<8}", _STYLES[word]), f" {finding.text}\n"]
+            parts += [(f"             {line}\n", "dim") for line in finding.lines]
+            parts += [(f"           fix: {finding.fix}\n", "bold")] if finding.fix else []
+    counts = plain["counts"]
+    told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
+    parts.append((f"\n{counts['broken'] or 'nothing'} broken, {told}", _STYLES[plain["status"]]))
     console = Console(highlight=False, soft_wrap=True)
     with console.capture() as capture:
-        plain = examination.to_plain()
-        console.print(Text(f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}"))
-        for area, findings in groupby(examination.findings, key=lambda finding: finding.check.partition(".")[0]):
-            console.print(Text(f"\n{_TITLES.get(area, area)}", style="bold"))
-            for finding in findings:
-                console.print(_lines(finding))
-        counts = plain["counts"]
-        told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
-        console.print(Text(f"\n{counts['broken'] or 'nothing'} broken, {told}", style=_STYLES[plain["status"]]))
-    return capture.get().rstrip("\n")
-
-
-def _lines(finding: Finding) -> Text:
-    from rich.text import Text
-
-    word = finding.verdict.word
-    text = Text.assemble("  ", (f"{word:<8}", _STYLES[word]), " ", finding.text)
-    for line in finding.lines:
-        text.append(f"\n             {line}", style="dim")
-    if finding.fix:
-        text.append(f"\n           fix: {finding.fix}", style="bold")
-    return text
+        console.print(Text.assemble(*parts), end="")
+    return capture.get()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.cli.common import misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import MathType, parse_math_type
@@ -21,9 +22,12 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 # What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
 _NEEDED = ("steps", "batch", "input", "hidden")
-_NUMBERS = {**dict.fromkeys((*_NEEDED, "layers", "projection"), int), "dropout": float}
-_TEXTS = ("bias",)
-_FLAGS = ("bidirectional", "training", "batch_major")
+RNN_WORDS = {
+    **dict.fromkeys((*_NEEDED, "layers", "projection"), int),
+    "bias": str,
+    "dropout": float,
+    **dict.fromkeys(("bidirectional", "training", "batch_major"), bool),
+}
 _RNN_FORM = (
     "CELL:steps=T,batch=N,input=I,hidden=H with, if wanted, layers=, projection=, bias=, dropout=, bidirectional, training, "
     "batch_major"
@@ -32,23 +36,7 @@ _RNN_FORM = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """The flags that say what to tune, as they were given; each is named as its flag.
-
-    Attributes
-    ----------
-    input, filter : list of str
-        The convolution's shapes; at most one of each is allowed.
-    padding, stride, dilation, groups : optional
-        The convolution's.
-    rnn : list of str
-        Recurrent networks.
-    onnx, problems : list of Path
-        Models, and saved lists.
-    batch, shape
-        Of the models.
-    dtype, layout, math_type : str, optional
-        Of everything that is not in a saved list.
-    """
+    """The flags that say what to tune, as they were given; each is named as its flag."""
 
     input: list[str]
     filter: list[str]
@@ -124,8 +112,6 @@ class Wanted:
             return ConvolutionForwardProblem(x, w, conv)
 
     def _model(self, path: Path) -> ProblemList:
-        from cudnnlite.autotune.onnx.model import problems_from_onnx
-
         shapes = dict(_named_shape(text) for text in self.shape)
         if len(shapes) < len(self.shape):
             raise misuse("--shape names an input twice")
@@ -144,13 +130,14 @@ def parse_rnn(text: str, dtype: str | None = None, math_type: str | None = None)
     values: dict[str, Any] = {}
     for part in rest.split(",") if rest else []:
         name, equals, value = (piece.strip() for piece in part.partition("="))
+        kind = RNN_WORDS.get(name)
         if name in values:
             raise misuse(f"--rnn {text}: {name} is given twice")
-        if name in _FLAGS and not equals:
+        if kind is bool and not equals:
             values[name] = True
-        elif name in _NUMBERS and equals:
-            values[name] = _number(_NUMBERS[name], value, f"--rnn {text}: {name}")
-        elif name in _TEXTS and value:
+        elif kind in (int, float) and equals:
+            values[name] = _number(kind, value, f"--rnn {text}: {name}")
+        elif kind is str and value:
             values[name] = value
         else:
             raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.autotune.cache_path import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
-from cudnnlite.cli.common import aligned, counted
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary
-from cudnnlite.report.axes import printable
+from cudnnlite.report import to_json
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
+from cudnnlite.texts import aligned, counted, printable
 
 _NOTHING = "-"  # what a table has where there is no value
 _MOST_REASONS = 3  # in a line
@@ -24,8 +25,6 @@ _TEXTS = ("algorithm", "math", "in", "deterministic", "outcome")  # the columns 
 
 def to_plain(tuning: ModelTuning) -> dict[str, Any]:
     """Return everything, as JSON can hold it."""
-    from cudnnlite.report import to_json
-
     skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in tuning.skipped]
     return {**to_json(tuning.tunings, tuning.facts), "skipped": skipped, "notes": list(tuning.notes)}
 
@@ -49,7 +48,8 @@ def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, e
     for tuned in tunings if explain or len(tunings) == 1 else ():
         yield from ("", *candidates(tuned, tuning.policy))
     if len(tunings) > 1:
-        yield from ("", *summary_table(tunings, tuning.policy), total_line(tuning))
+        yield from ("", *map(printable, str(tuning).splitlines()))
+        yield from ["the times are those of the device"] if tuning.policy.get("objective") == "device" else []
         yield from () if limit is None else workspace_lines(tuning, limit)
     if saved is not None:
         yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
@@ -62,8 +62,7 @@ def named(row: AlgorithmResult) -> str:
 
 def title_of(tuned: TunedProblem) -> str:
     """Return what tells a problem from the others: its name in the model, and what is asked."""
-    where = f"{printable(tuned.title)}: " if tuned.names else ""
-    return f"{where}{summary(tuned.problem)}"
+    return f"{tuned.title}: {summary(tuned.problem)}" if tuned.names else summary(tuned.problem)
 
 
 def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
@@ -89,23 +88,8 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
     if tuned.chosen is None:
         return [*lines, f"none can be chosen: {why_none(tuned)}"]
     each = cost(tuned.chosen, policy)
-    time = "" if each is None else f", {each:.4g} ms{' a call' if _is_latency(policy) else ''}"
+    time = "" if each is None else f", {each:.4g} ms{' a call' if policy.get('objective') == 'latency' else ''}"
     return [*lines, f"chosen: {named(tuned.chosen)}{time}, workspace {format_size(tuned.chosen.workspace)}"]
-
-
-def summary_table(tunings: Sequence[TunedProblem], policy: Policy) -> list[str]:
-    """Return a line for each problem, and the total."""
-    time = "ms a call" if _is_latency(policy) else "ms"
-    rows: list[tuple[str, ...]] = [("count", time, "total ms", "workspace", "choice", "from", "problem")]
-    for tuned in tunings:
-        source = "cache" if tuned.from_cache else "measured"
-        row = tuned.chosen
-        if row is None:
-            rows.append((str(tuned.count), *[_NOTHING] * 3, "none", _NOTHING, title_of(tuned)))
-        else:
-            figures = [_NOTHING if ms is None else f"{ms:.4f}" for ms in (cost(row, policy), tuned.total_ms(policy))]
-            rows.append((str(tuned.count), *figures, format_size(row.workspace), named(row), source, title_of(tuned)))
-    return aligned(rows, ("count", time, "total ms", "workspace"))
 
 
 def outcome(tuned: TunedProblem) -> str:
@@ -114,15 +98,6 @@ def outcome(tuned: TunedProblem) -> str:
     if row is None:
         return "no algorithm"
     return named(row) + ("" if row.time_ms is None else f", {row.time_ms:.4g} ms")
-
-
-def total_line(tuning: ModelTuning) -> str:
-    """Return what all problems cost together, as often as they occur."""
-    timed = [tuned for tuned in tuning.tunings if tuned.total_ms(tuning.policy) is not None]
-    parts = [f"total: {tuning.total_ms or 0.0:.4g} ms for {counted(sum(tuned.count for tuned in timed), 'call')}"]
-    if len(timed) < len(tuning.tunings):
-        parts.append(f"without {counted(len(tuning.tunings) - len(timed), 'problem')}")
-    return ", ".join([*parts, f"{tuning.measured} measured, {tuning.remembered} from the cache"])
 
 
 def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
@@ -150,14 +125,8 @@ def why_none(tuned: TunedProblem) -> str:
     return "; ".join(reasons[:_MOST_REASONS]) + more
 
 
-def _is_latency(policy: Policy) -> bool:
-    return policy.get("objective") == "latency"
-
-
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
     """Return how a program asks for what was saved: the policy is part of what it is remembered under."""
-    from cudnnlite.autotune.cache_path import parse_cache_path
-
     options = [
         f"{item.name}={value!r}" for item in fields(policy) if (value := getattr(policy, item.name)) != item.default
     ]

@@ -97,7 +97,7 @@ class NativeObject(Closable):
         self.api = library_api() if api is None else api
         self._spec = spec
         native = self._type()
-        getattr(self.api, self._create)(ctypes.byref(native))
+        self._make(native)
         self._native: ctypes.c_void_p | None = native
         self._release_when_leaked(
             partial(release, self.api, self._destroy, native),
@@ -108,6 +108,10 @@ class NativeObject(Closable):
         except BaseException:
             self.close()
             raise
+
+    def _make(self, native: ctypes.c_void_p) -> None:
+        """Make the native object."""
+        getattr(self.api, self._create)(ctypes.byref(native))
 
     def _set(self, spec: Any) -> None:
         """Describe the fresh native object."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.doctor import cuda, environment, libraries, probe
+from cudnnlite.doctor import environment, libraries, probe
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.version import __version__
 
@@ -68,8 +68,8 @@ def examine(packages: Iterable[str] = ()) -> Examination:
     look("probe", try_out)
     gpu = bool(found.step("cuda").get("devices")) and not wanted.lower().startswith("emulated")
     look("libraries", lambda: libraries.judge(libraries.gather(variables, found, packages, gpu)))
-    look("cuda", lambda: cuda.judge(variables, found, _count_unmasked(variables, found)))
-    look("settings", lambda: environment.judge(variables))
+    look("cuda", lambda: environment.judge_cuda(variables, found, _count_unmasked(variables, found)))
+    look("settings", lambda: environment.judge_variables(variables))
     number, devices = found.step("library").get("number", 0), found.step("cuda").get("devices", ())
     look("cache", lambda: environment.judge_cache(number, devices))
     return Examination(tuple(findings))

@@ -1,4 +1,4 @@
-"""What is installed and set here: the facts of `cudnnlite info`, and the environment variables that matter."""
+"""What there is here and what is wrong with it: driver, devices, variables, tuning cache; and what `cudnnlite info` tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from glob import escape, glob
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +19,8 @@ from cudnnlite.autotune.cache_path import CACHE_VARIABLE, parse_cache_path
 from cudnnlite.autotune.store import EntryFolder, check_place
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
 from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
-from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
+from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
+from cudnnlite.doctor.probe import Probe
 from cudnnlite.errors import ArgumentError, CudnnliteError, TuningCacheError, TuningCacheWarning
 from cudnnlite.version import __version__
 
@@ -36,22 +37,18 @@ _PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudn
 
 def gather() -> dict[str, Any]:
     """Return what `cudnnlite info` prints, for JSON; what cannot be found out is told as an 'error'."""
-    return {
+    facts: dict[str, Any] = {
         "cudnnlite": __version__,
         "python": python_text(),
         "packages": {name: version for name in _PACKAGES.split() if (version := installed_version(name))},
         "default device": default_device(),
-        "library": _or_error(_library),
-        "cuda": _or_error(describe_cuda),
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def _or_error(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return describe()
-    except CudnnliteError as error:
-        return {"error": str(error)}
+    for name, describe in (("library", _library), ("cuda", describe_cuda)):
+        try:
+            facts[name] = describe()
+        except CudnnliteError as error:
+            facts[name] = {"error": str(error)}
+    return {**facts, "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ}}
 
 
 def _library() -> dict[str, Any]:
@@ -92,6 +89,127 @@ def split_path(environment: Mapping[str, str], name: str) -> list[str]:
     return [entry for entry in re.split(separators, environment.get(name, "")) if entry]
 
 
+_CODES = {
+    "CUDA_ERROR_STUB_LIBRARY": "take the folder 'stubs' out of LD_LIBRARY_PATH: it holds libcuda for linking only",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "restart the machine: the driver was updated, its kernel module was not",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take CUDA's 'compat' folder out of LD_LIBRARY_PATH, or update the driver",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager: systemctl start nvidia-fabricmanager",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "end the other process: the GPU is in exclusive mode",
+    "CUDA_ERROR_OUT_OF_MEMORY": "end other processes that use the GPU's memory",
+}
+_EMULATE = f"set {DEVICE_VARIABLE}=emulated to work without a GPU"
+
+
+def judge_cuda(environment: Mapping[str, str], probe: Probe, unmasked: int = 0) -> Iterator[Finding]:
+    """Tell what is to be said of CUDA; `unmasked` is the number of GPUs without CUDA_VISIBLE_DEVICES, where that is set."""
+    state, library, wanted = probe.step("cuda"), probe.step("library"), environment.get(DEVICE_VARIABLE, "")
+    kind, _, index = wanted.lower().partition(":")
+    chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
+    has_driver = any(state.get(name) for name in ("supports", "driver", "code"))
+    bad = BROKEN  # how bad it is that no GPU can be used
+    if kind == "emulated" or (kind == "auto" and not has_driver):
+        bad = NOTE
+    elif kind == "auto" or not (kind or has_driver):
+        bad = WARNING
+    if "message" in state:
+        text, crashed = f"CUDA could not be asked: {state['message']}", state.get("crashed")
+        fix = "look at nvidia-smi, and update the driver" if crashed else "mend what is broken above first"
+        yield Finding("cuda.driver", BROKEN if crashed and chosen >= 0 else WARNING, text, fix)
+    else:
+        yield _driver(state, wanted, bad, has_driver, unmasked)
+        yield from _versions(state, library, bad)
+        yield from _devices(state["devices"], library, wanted, chosen)
+        if unmasked:
+            yield _mask(environment["CUDA_VISIBLE_DEVICES"], len(state["devices"]), unmasked, bad)
+    if "trial" in probe.steps or probe.during == "trial":
+        yield _trial(probe.step("trial"), wanted)
+
+
+def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, unmasked: int) -> Finding:
+    named, error = f"the driver {state['driver']}".rstrip(), state["error"]
+    fine = not error or (state["code"] == "CUDA_ERROR_NO_DEVICE" and unmasked)
+    fix = _CODES.get(state["code"], f"look at nvidia-smi; in a container, start it with --gpus all; or {_EMULATE}")
+    none = "there is no NVIDIA driver"
+    return first(
+        "cuda.driver", {name: value for name, value in state.items() if name != "mapped"},
+        (fine, OK, f"{named} supports CUDA {format_cuda_version(state['supports'])}", ""),
+        (not state["bindings"], bad, error, f"pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]'), or {_EMULATE}"),
+        (has_driver, bad, f"{named} is there, but cannot be used: {error}", fix),
+        (bad == NOTE, bad, f"{none}; the emulated device is used, as {DEVICE_VARIABLE}={wanted} says", ""),
+        (True, bad, none, f"{_EMULATE}; or install the driver (in a container: --gpus all)"),
+    )  # fmt: skip
+
+
+def _versions(state: Mapping[str, Any], library: Mapping[str, Any], bad: Verdict) -> Iterator[Finding]:
+    """Hold the driver against the CUDA that cuDNN was built with, and cuda-python against both."""
+    built, supports, bindings = library.get("cudart", 0), state["supports"], state["bindings"]
+    needed, driver = built // 1000, supports // 1000
+    theirs = int(bindings.partition(".")[0]) if bindings[:1].isdigit() else 0
+    plain = {"cudnn_built_with": built, "driver_supports": supports, "bindings": bindings}
+    supported = f"the driver supports {format_cuda_version(supports)}"
+    text = f"cuDNN was built with CUDA {format_cuda_version(built)}, {supported}"
+    other = f"pip uninstall nvidia-cudnn-cu{needed} and pip install nvidia-cudnn-cu{driver}"
+    if needed and driver:
+        yield first(
+            "cuda.compatibility", plain,
+            (needed <= driver, OK, text, ""),
+            (driver < 12, bad, f"the driver is too old: {text}", "update the driver to one for CUDA 12 or newer"),
+            (True, bad, f"the driver is too old: {text}", f"update the driver, or {other}"),
+        )  # fmt: skip
+    text = f"cuda-bindings {bindings} is for CUDA {theirs}"
+    if theirs:
+        yield first(
+            "cuda.bindings", plain,
+            (0 < driver < theirs, WARNING, f"{text}, {supported}", f"update the driver, or pip install 'cuda-python<{theirs}'"),
+            (needed not in (0, theirs), WARNING, f"{text}, the libcudnn in use for CUDA {needed}",
+             f"pip install 'cudnnlite[cu{needed}]', which brings those for CUDA {needed}"),
+            (True, OK, f"cuda-bindings {bindings}", ""),
+        )  # fmt: skip
+
+
+def _devices(devices: list[list[str]], library: Mapping[str, Any], wanted: str, chosen: int) -> Iterator[Finding]:
+    cudnn, newest, built = (library.get(name, 0) for name in ("number", "newest_gpu", "cudart"))
+    # cuDNN's binaries have code for 5.0 and newer up to 9.10 (for CUDA 12), for 7.5 and newer since 9.11 and for CUDA 13
+    oldest = 75 if cudnn >= 91100 or built >= 13000 else 50
+    for index, (name, capability, _, uuid) in enumerate(devices):
+        text, number = f"cuda:{index} is {name}, compute capability {capability}", round(float(capability) * 10)
+        known = f"{text}; cuDNN {format_version(cudnn)} for CUDA {built // 1000}"
+        older = "pip install 'nvidia-cudnn-cu12<9.11'" if number >= 50 else "use a newer GPU"
+        yield first(
+            "cuda.device", {"index": index, "name": name, "compute_capability": capability, "uuid": uuid},
+            (cudnn and number < oldest, BROKEN if index == chosen else WARNING, f"{known} needs {oldest / 10} or newer", older),
+            (0 < newest < number * 10, WARNING, f"{known} knows GPUs up to {newest / 100:.1f}", "install a newer cuDNN"),
+            (True, OK, text, ""),
+        )  # fmt: skip
+    if wanted.lower().startswith("cuda") and 0 < len(devices) <= chosen:
+        text = f"{DEVICE_VARIABLE}={wanted}, but the last device is cuda:{len(devices) - 1}"
+        yield Finding("cuda.device", BROKEN, text, f"set {DEVICE_VARIABLE}=cuda:0")
+
+
+def _mask(mask: str, seen: int, there: int, bad: Verdict) -> Finding:
+    asked, setting = [entry.strip() for entry in mask.split(",") if entry.strip()], f"CUDA_VISIBLE_DEVICES={mask}"
+    odd, fix = "".join(asked[seen : seen + 1]), "unset it, or name GPUs that nvidia-smi -L lists"
+    return first(
+        "cuda.visible", {"value": mask, "visible": seen, "there": there},
+        (not seen, bad, f"{setting} hides all GPUs; there are {there}", fix),
+        (odd, WARNING, f"{setting}: '{odd}' is no GPU here (there are {there}); {seen} are left", fix),
+        (True, OK, f"{setting}: {seen} of {there} GPUs", ""),
+    )  # fmt: skip
+
+
+def _trial(trial: Mapping[str, Any], wanted: str) -> Finding:
+    text, error = f"a small convolution on {trial.get('device')}", trial.get("error")
+    devices = f"set {DEVICE_VARIABLE} to cuda, cuda:1, emulated or auto, or unset it"
+    return first(
+        "cuda.trial", {name: value for name, value in trial.items() if name != "mapped"},
+        (error == "ArgumentError", BROKEN, f"{DEVICE_VARIABLE}={wanted} names no device", devices),
+        (error, BROKEN, f"a small convolution fails: {error}: {trial.get('message')}",
+         "mend what is broken above first; if nothing is, report this output"),
+        (not trial.get("right"), BROKEN, f"{text} returns wrong numbers", "try another cuDNN, and report this output"),
+        (True, OK, f"{text} is right", ""),
+    )  # fmt: skip
+
+
 _STUBS, _NO_CUDNN = "a folder 'stubs' has a libcuda that is no driver", "there is no libcudnn.so.9 in its lib or lib64"
 _SLOW, _PRELOADED = "each kernel is waited for: calls are slow", "every program started from here has these libraries"
 # Variable, what its value has to match, how bad that is, why, and what to do; the first that fits counts.
@@ -102,19 +220,13 @@ _RULES = (
     ("CUDA_MODULE_LOADING", "(?i)EAGER", NOTE, "all kernels are loaded at the start: slow to begin", "unset it"),
     ("CUDNN_LOGLEVEL_DBG", "[^0].*", NOTE, "cuDNN logs: calls are slower", "unset it"),
     ("LD_LIBRARY_PATH", "(.*[:/])?stubs/*(:.*)?", WARNING, _STUBS, "take the folder 'stubs' out of LD_LIBRARY_PATH"),
-    (
-        "LD_PRELOAD",
-        ".*lib(cudnn|cublas|cuda[.]|nvrtc).*",
-        WARNING,
-        _PRELOADED,
-        "take CUDA's libraries out of LD_PRELOAD",
-    ),
+    ("LD_PRELOAD", ".*lib(cudnn|cublas|cuda[.]|nvrtc).*", WARNING, _PRELOADED, "take CUDA's libraries out of it"),
 )
 
 
-def judge(environment: Mapping[str, str]) -> Iterator[Finding]:
+def judge_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Tell what the variables change."""
-    yield from (_judge(environment, name, environment[name]) for name in VARIABLES if name in environment)
+    yield from (_variable(environment, name, environment[name]) for name in VARIABLES if name in environment)
     known = (*VARIABLES[:3], "CUDNNLITE_REQUIRE_GPU")  # the last is for the tests
     for name in sorted(name for name in environment if name.startswith("CUDNNLITE_") and name not in known):
         close = difflib.get_close_matches(name, known, 1, 0.8)
@@ -122,7 +234,7 @@ def judge(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("environment.unknown", WARNING, f"{name} is set, but cudnnlite has no such variable", fix)
 
 
-def _judge(environment: Mapping[str, str], name: str, value: str) -> Finding:
+def _variable(environment: Mapping[str, str], name: str, value: str) -> Finding:
     paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
     lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
     fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
@@ -145,35 +257,29 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
     forgotten, elsewhere = "what is tuned is forgotten when the process ends", f"set {CACHE_VARIABLE} to another folder"
     try:
         path = parse_cache_path(None)
-    except ArgumentError as error:
-        yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
-        return
-    if not isinstance(path, Path):
-        yield Finding("cache.file", NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}")
-        return
-    try:
+        if not isinstance(path, Path):
+            yield Finding("cache.file", NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}")
+            return
         check_place(path)
         folder = EntryFolder(path, read_only=True)
         with warnings.catch_warnings():  # what cannot be read is told below
             warnings.simplefilter("ignore", TuningCacheWarning)
             number, kinds = len(folder.files()), Counter(entry.key.device for entry in folder.entries())
+    except ArgumentError as error:
+        yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
+        return
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
         yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
     text = f"{number} {'entry' if number == 1 else 'entries'}: {path}" if number else f"nothing was tuned yet: {path}"
     yield Finding("cache.file", OK, text, facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
-        yield Finding(
-            "cache.writable", WARNING, f"{path} cannot be written: {forgotten}", f"make it writable, or {elsewhere}"
-        )
+        text = f"{path} cannot be written: {forgotten}"
+        yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
     if damaged := number - kinds.total() + len(list(path.glob("*.damaged"))):
         text = f"{damaged} of the files in {path} cannot be read"
-        yield Finding(
-            "cache.entries",
-            WARNING,
-            text,
-            "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune",
-        )
+        fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
+        yield Finding("cache.entries", WARNING, text, fix)
     names = {(name, driver) for name, _, driver, _ in devices}
     used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
     if kinds and cudnn and not used:

@@ -193,14 +193,13 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
             (failed, WARNING, f"{package} cannot be imported: {failed}: {' '.join(step.get('message', '').split())}", fix),
             (True, OK, f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""),
         )  # fmt: skip
-    yield from _unusable(facts) if "error" in facts.loaded else _in_use(facts, facts.loaded["version"])
+    yield from [_unusable(facts)] if "error" in facts.loaded else _in_use(facts, facts.loaded["version"])
     yield from (_other(facts.loaded, copy) for copy in facts.copies if copy.found and copy != facts.in_use)
     if len(facts.wheels) > 1:
         names = " ".join(wheel.partition(" ")[0] for wheel in facts.wheels)
         text = f"{' and '.join(facts.wheels)} write the same files, so neither may be complete"
-        yield Finding(
-            "library.wheels", WARNING, text, f"pip uninstall {names}, then install the one that fits the driver"
-        )
+        fix = f"pip uninstall {names}, then install the one that fits the driver"
+        yield Finding("library.wheels", WARNING, text, fix)
     for (what, _, package, bad, why), (name, path, aside) in zip(_NEEDS, facts.needs, strict=False):
         verdict, folder = bad if facts.uses_gpu else NOTE, os.path.dirname(aside)
         suffix = "-cu12" * name.endswith(".12")  # the wheels for CUDA 13 have none
@@ -212,26 +211,23 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _unusable(facts: LibraryFacts) -> Iterator[Finding]:
+def _unusable(facts: LibraryFacts) -> Finding:
     error, text = facts.loaded["error"], f"no libcudnn can be used: {facts.loaded['message']}"
     if error == "MixedLibrariesError":
-        text, lines = text.splitlines()[0], tuple(facts.lines.values())
-        yield Finding("library.mixed", BROKEN, text, _fix(facts), lines, {"error": error})
-    else:
-        yield first("library.loaded", {"error": error}, (True, BROKEN, text, _fix(facts)))
+        lines = tuple(facts.lines.values())
+        return Finding("library.mixed", BROKEN, text.splitlines()[0], _fix(facts), lines, {"error": error})
+    return first("library.loaded", {"error": error}, (True, BROKEN, text, _fix(facts)))
 
 
 def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
     loaded, lines, copy = facts.loaded, tuple(facts.lines.values()), facts.in_use
     how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
-    text = (
-        f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {format_cuda_version(loaded['cudart'])}"
-    )
+    built = format_cuda_version(loaded["cudart"])
+    text = f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {built}"
     yield Finding("library.loaded", OK, text, facts={name: loaded[name] for name in loaded if name != "mapped"})
     if len(lines) > 1:  # cuDNN accepted them, or did not look, as it does for its engine libraries
-        yield Finding(
-            "library.mixed", WARNING, "files of several copies of cuDNN are in one process", _fix(facts), lines
-        )
+        text = "files of several copies of cuDNN are in one process"
+        yield Finding("library.mixed", WARNING, text, _fix(facts), lines)
     if not copy:
         return
     told, plain = ", ".join(map(" ".join, copy.parts.items())), {"versions": dict(copy.parts)}

@@ -41,6 +41,7 @@ class EmulatedApi(CudnnApi):
         self.memory = memory
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
+        self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
         # ctypes needs these alive as long as they may be called
         self._callbacks: dict[str, Any] = {}
 

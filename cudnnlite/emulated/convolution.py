@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
-from cudnnlite.emulated.operation import Call
+from cudnnlite.emulated.memory import Bytes
+from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.emulated.support import multiplies_in_tf32, refusal
 from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, Status
-from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
 _BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
@@ -55,8 +56,7 @@ class _Call(Call):
     @property
     def compute(self) -> np.dtype[Any]:
         """The type that is accumulated in."""
-        kind = self.conv.compute_type_for(self.x)
-        return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
+        return compute_dtype(self.x, self.conv)
 
     def kernel(self, algorithm: int) -> Algorithm:
         """Return the NumPy kernel, or refuse as a GPU would."""
@@ -83,23 +83,38 @@ class _Call(Call):
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
         images, filters, target = self.views().values()
         scratch = self.api.memory.view(workspace, needed)
-        matrix = read_values(filters, self.w).astype(self.compute, copy=False)
         tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)
-        if tf32:
-            matrix = round_tf32(matrix)
-        source, shape = read_values(images, self.x), self.y.shape
-        per_image = max(1, (math.prod(self.x.shape[1:]) + 2 * math.prod(shape[1:])) * self.compute.itemsize)
-        step = max(1, _BATCH_BYTES // per_image)
-        for start in range(0, shape[0], step):
-            batch = slice(start, start + step)
-            values = source[batch].astype(self.compute, copy=False)
-            if tf32:
-                values = round_tf32(values)
-            result = np.empty((values.shape[0], *shape[1:]), self.compute)
-            kernel.run(values, matrix, self.conv, out=result, scratch=scratch)
+        source, matrix = read_values(images, self.x), read_values(filters, self.w)
+        for batch, result in convolved(kernel, self.conv, source, matrix, self.y.shape, self.compute, scratch, tf32):
             old = read_values(target, self.y)[batch] if beta != 0 else None
             rounded = scale_add(result, alpha, beta, old, numpy_dtype(self.y.dtype))
             write_values(target, self.y, batch, rounded)
+
+
+def convolved(
+    kernel: Algorithm, conv: ConvolutionSpec, x: Array, w: Array, shape: tuple[int, ...], compute: np.dtype[Any],
+    scratch: Bytes, tf32: bool,
+) -> Iterator[tuple[slice, Array]]:  # fmt: skip
+    """Yield a convolution's results before scaling and rounding, some images at a time."""
+    w = w.astype(compute, copy=False)
+    if tf32:
+        w = round_tf32(w)
+    per_image = max(1, (math.prod(x.shape[1:]) + 2 * math.prod(shape[1:])) * compute.itemsize)
+    step = max(1, _BATCH_BYTES // per_image)
+    for start in range(0, shape[0], step):
+        batch = slice(start, start + step)
+        values = x[batch].astype(compute, copy=False)
+        if tf32:
+            values = round_tf32(values)
+        result = np.empty((values.shape[0], *shape[1:]), compute)
+        kernel.run(values, w, conv, out=result, scratch=scratch)
+        yield batch, result
+
+
+def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
+    """Return the type that is accumulated in."""
+    kind = conv.compute_type_for(x)
+    return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
 
 
 def _emulates(function: str) -> Callable[[Callable[[_Call], None]], Callable[[_Call], None]]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
-from cudnnlite._raw.calls import PreparedCall
+from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitWarning
 from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.engines import EngineChoice, given_engine, preferred_engine
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
@@ -31,7 +33,16 @@ def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
         return algorithm
     if isinstance(algorithm, AlgorithmTable):
         raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")
-    return parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
+    return (
+        algorithm if isinstance(algorithm, Engine) else parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
+    )
+
+
+def parse_interface(interface: Any) -> str | None:
+    """Return which of cuDNN's interfaces may be used: "descriptor", "graph", or None for either."""
+    if interface not in (None, "descriptor", "graph"):
+        raise ArgumentError(f"interface={interface!r}; allowed: 'descriptor', 'graph', None")
+    return interface  # type: ignore[no-any-return]
 
 
 def _algorithms(operation: Operation) -> Algorithms:
@@ -44,8 +55,25 @@ def _descriptor(described: Described) -> Any:
     return described.descriptors[_algorithms(described.problem.operation).option]
 
 
-def choose(described: Described, algorithm: Any, limit: int | None) -> AlgorithmResult:
-    """Return what a plan runs with: what was asked for, or the heuristic's first choice within the limit."""
+def choose(
+    described: Described, algorithm: Any, limit: int | None, interface: str | None, stack: ExitStack
+) -> AlgorithmResult | EngineChoice:
+    """Return what a plan runs with: what was asked for, or else the engine that cuDNN's heuristic prefers.
+
+    Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
+    """
+    if algorithm is not None or interface == "descriptor" or not _algorithms(described.problem.operation).graph:
+        return _choose(described, algorithm, limit)
+    found = preferred_engine(described.handle, described.problem, limit, stack)
+    if isinstance(found, EngineChoice):
+        return found
+    if interface == "graph":
+        raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {found}")
+    return replace(_choose(described, None, limit), remark=f"no engine serves: {found}")
+
+
+def _choose(described: Described, algorithm: Any, limit: int | None) -> AlgorithmResult:
+    """Return what was asked for, or the heuristic's first choice within the limit."""
     math_type = described.problem.math_type
     if algorithm is None:
         choice = _heuristic_choice(described, limit)
@@ -90,8 +118,11 @@ def workspace_of(described: Described, algorithm: Any) -> int:
     return size.value
 
 
-def prepare(described: Described, choice: AlgorithmResult) -> tuple[PreparedCall, int]:
+def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> tuple[Any, int]:
     """Return the call of a choice, addresses missing, and the bytes of workspace that it needs."""
+    if isinstance(choice.algorithm, Engine):
+        engine = given_engine(described.handle, described.problem, choice.algorithm, stack)
+        return engine.plan, engine.plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
     _descriptor(described).set_math_type(choice.math_type)
     size = workspace_of(described, choice.algorithm)

@@ -8,8 +8,9 @@ from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.algorithms import parse_algorithm
+from cudnnlite.operations.algorithms import parse_algorithm, parse_interface
 from cudnnlite.operations.choosing import tuned_choice
+from cudnnlite.operations.engines import is_aligned
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
@@ -42,23 +43,29 @@ def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[st
 def make_plan(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], *, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None,
+    interface: str | None = None,
 ) -> Any:  # fmt: skip
     """Return a plan for operands, arrays or specs, of an operation."""
     use(handle)
+    interface = parse_interface(interface)
     limit = handle.workspace.limit_for(workspace_limit)
     problem = problem_of(operation, operands, options, out, alpha, beta)
     if operation.algorithms is not None:
         algorithm = parse_algorithm(operation, algorithm)
-        if algorithm is None and handle.chooser is not None and problem.values[operation.writes[0]].size:
-            given = dict(zip((*operation.reads, "out"), (*operands, out), strict=True))
-            known = {name: array if isinstance(array, DeviceArray) else None for name, array in given.items()}
-            algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
-    return plan_class(operation)(handle, problem, algorithm, limit)
+        given = dict(zip((*operation.reads, "out"), (*operands, out), strict=True))
+        known = {name: array if isinstance(array, DeviceArray) else None for name, array in given.items()}
+        if algorithm is None and interface is None:
+            if handle.chooser is not None and problem.values[operation.writes[0]].size:
+                algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
+            if not is_aligned(*known.values()):
+                interface = "descriptor"
+    return plan_class(operation)(handle, problem, algorithm, limit, interface)
 
 
 def call(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None, workspace: Any = None,
+    interface: str | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Run an operation on arrays, by the plan that the handle keeps for calls of this kind.
 
@@ -96,23 +103,25 @@ def call(
         alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     if algorithm is not None:
         algorithm = parse_algorithm(operation, algorithm)
-    elif handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
+    elif interface is None and handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
         posed = (operation, *specs, *options, y_spec, alpha, beta)
         arrays = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
         problem = partial(problem_of, operation, given, options, y, alpha, beta)
         algorithm = tuned_choice(handle, posed, problem, limit, **arrays)
-    key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit)
+    if operation.algorithms is not None and algorithm is None:
+        interface = parse_interface(interface) or (None if is_aligned(*given, y, workspace) else "descriptor")
+    key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
-    plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit)
+    plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)
     return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]
 
 
 def _make(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], out: Any, alpha: float,
-    beta: float, algorithm: Any, limit: int | None,
+    beta: float, algorithm: Any, limit: int | None, interface: str | None,
 ) -> Any:  # fmt: skip
     problem = problem_of(operation, operands, options, out, alpha, beta)
-    return plan_class(operation)(handle, problem, algorithm, limit)
+    return plan_class(operation)(handle, problem, algorithm, limit, interface)
 
 
 def problem_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionFwdAlgo
@@ -43,8 +44,9 @@ def plan_convolution_forward(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
-    algorithm: AlgorithmResult | ConvolutionFwdAlgo | str | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
+    interface: str | None = None,
 ) -> ConvolutionForwardPlan:
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
 
@@ -62,11 +64,16 @@ def plan_convolution_forward(
         y = alpha * conv(x, w) + beta * y.  Passed to cuDNN as double for double tensors, as float otherwise.
     out : TensorSpec or device array, optional
         What the result should look like; the dtype and layout of `x` if not given.
-    algorithm : AlgorithmResult, ConvolutionFwdAlgo or str, optional
-        A search's result, or an algorithm.  A result is applied with its math type and its layout: where the operands lie
-        in another, each call converts them, and the output back.  cuDNN's v7 heuristic chooses if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
+        A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its
+        math type and its layout: where the operands lie in another, each call converts them, and the output back.  If not
+        given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is none (for
+        integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an
+        engine wants 16 bytes.
 
     Returns
     -------
@@ -89,10 +96,11 @@ def plan_convolution_forward(
 
     Notes
     -----
-    C functions: `cudnnGetConvolutionForwardWorkspaceSize`; where no algorithm is given,
-    `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`; of a call,
-    `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.  All are deprecated since cuDNN 9.0,
-    still shipped and working.
+    C functions: of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`; for a call with addresses
+    that were not seen lately `cudnnBackendInitialize` too.  Of the descriptor call `cudnnGetConvolutionForwardWorkspaceSize`;
+    where no algorithm is given, `cudnnGetConvolutionForwardAlgorithm_v7` and `cudnnGetConvolutionForwardAlgorithmMaxCount`; of
+    a call, `cudnnConvolutionForward`, and `cudnnTransformTensor` where operands are converted.  Those of the descriptor call
+    are deprecated since cuDNN 9.0, still shipped and working.
 
     Examples
     --------
@@ -103,12 +111,14 @@ def plan_convolution_forward(
     ...         y = plan(x, w)
     ...         for _ in range(3):
     ...             y = plan(x, w, out=y)  # nothing is decided or allocated again
-    ...     print(y.shape, plan.closed)
-    (1, 4, 6, 6) True
+    ...     with dnn.plan_convolution_forward(handle, x, w, interface="descriptor") as old:
+    ...         same = (old(x, w).numpy() == y.numpy()).all()
+    ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
+    (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
     """
     return make_plan(  # type: ignore[no-any-return]
         handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit,
+        workspace_limit=workspace_limit, interface=interface,
     )  # fmt: skip
 
 
@@ -121,8 +131,9 @@ def convolution_forward(
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
-    algorithm: AlgorithmResult | ConvolutionFwdAlgo | str | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
+    interface: str | None = None,
     workspace: Any = None,
 ) -> DeviceArray:
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
@@ -142,10 +153,12 @@ def convolution_forward(
         Host scalars.  With beta = 0 `out` is not read.
     out : device array, optional
         Written in place; any strides without overlap.  A new array of the dtype and layout of `x` if not given.
-    algorithm : AlgorithmResult, ConvolutionFwdAlgo or str, optional
+    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
         As in `plan_convolution_forward`.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
+    interface : str, optional
+        As in `plan_convolution_forward`; where an operand is not aligned to 16 bytes, the descriptor call is made.
     workspace : device array, optional
         The caller's own scratch memory, instead of the handle's.
 
@@ -163,7 +176,8 @@ def convolution_forward(
 
     Notes
     -----
-    C functions: `cudnnConvolutionForward`; for the first call of a kind, also those of `plan_convolution_forward`.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionForward`; for the first call of a kind, also those of
+    `plan_convolution_forward`.
 
     float32 tensors are multiplied in TF32 on Ampere and later unless
     ``conv.math_type`` is `MathType.FMA`.  Without `algorithm`, DEFAULT math means TENSOR_OP in half precision (float16 and
@@ -176,10 +190,11 @@ def convolution_forward(
     ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
     ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
     ...     y = dnn.convolution_forward(handle, x, w, conv)
-    ...     print(y.shape, y.numpy()[0, 0, 1, 1])
-    (1, 4, 4, 4) 27.0
+    ...     same = dnn.convolution_forward(handle, x, w, conv, algorithm="IMPLICIT_GEMM")
+    ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
+    (1, 4, 4, 4) 27.0 27.0
     """
-    return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace)
+    return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
 
 def get_convolution_forward(

@@ -58,6 +58,7 @@ FORWARD = Operation(
         heuristic="cudnnGetConvolutionForwardAlgorithm_v7",
         find="cudnnFindConvolutionForwardAlgorithmEx",
         workspace="cudnnGetConvolutionForwardWorkspaceSize",
+        graph="OPERATION_CONVOLUTION_FORWARD",
     ),
     complete=_complete,
     flops=lambda problem: 2 * problem.y.size * prod(problem.w.shape[1:]),  # of the direct sum: 2 N K P Q C/groups R S

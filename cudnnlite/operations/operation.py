@@ -39,6 +39,8 @@ class Algorithms:
         C functions: how many results there may be, the ranking without a run, the search, the size of the workspace.
     option : str
         The option whose descriptor has the math type.
+    graph : str
+        The kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none.
     """
 
     kind: Any
@@ -48,6 +50,7 @@ class Algorithms:
     find: str
     workspace: str
     option: str = "conv"
+    graph: str = ""
 
 
 @dataclass(frozen=True, eq=False)

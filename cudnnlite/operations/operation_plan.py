@@ -12,6 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import choose, prepare
 from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.engines import EngineChoice
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
 from cudnnlite.operations.operands import check_overlap, check_workspace
 from cudnnlite.operations.operation import Operation
@@ -60,7 +61,14 @@ class OperationPlan(Plan):
         Of operands and options, by name; empty for an empty batch.
     """
 
-    def __init__(self, handle: Handle, problem: Problem, algorithm: Any = None, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        algorithm: Any = None,
+        limit: int | None = None,
+        interface: str | None = None,
+    ) -> None:
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
         operation = problem.operation
@@ -80,14 +88,14 @@ class OperationPlan(Plan):
         if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
             return
         try:
-            self._prepare(algorithm, limit)
+            self._prepare(algorithm, limit, interface)
         except BaseException as error:
             if isinstance(error, CudnnError):
                 involve(error, problem)
             self.close()
             raise
 
-    def _prepare(self, algorithm: Any, limit: int | None) -> None:
+    def _prepare(self, algorithm: Any, limit: int | None, interface: str | None) -> None:
         problem = self.problem
         described = Described(self._handle, problem, self._resources)
         self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
@@ -95,13 +103,16 @@ class OperationPlan(Plan):
             self.workspace = described.workspace()
             self._prepared = described.prepare(workSpaceSizeInBytes=self.workspace)
             return
-        choice = choose(described, algorithm, limit)
+        choice = choose(described, algorithm, limit, interface, self._resources)
+        if isinstance(choice, EngineChoice):
+            self.choice, self._prepared, self.workspace = choice.row, choice.plan, choice.plan.workspace
+            return
         layout = conversion_layout(problem, choice.layout)
         if layout:
             self._prepared = converted = ConvertedConvolution(self._handle, problem, choice, layout, self._resources)
             self.workspace = converted.workspace
         else:
-            self._prepared, self.workspace = prepare(described, choice)
+            self._prepared, self.workspace = prepare(described, choice, self._resources)
         if limit is not None and self.workspace > limit:
             inside = f" in {layout}, converted operands included," if layout else ""
             raise WorkspaceLimitError(

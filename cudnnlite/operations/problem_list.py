@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem, problem_from_plain
+from cudnnlite.texts import aligned, counted
 
 FORMAT = "cudnnlite problems"
 VERSION = 1
@@ -228,18 +229,15 @@ class ProblemList(Sequence[ListedProblem]):
     def __str__(self) -> str:
         heading = ("count", "GFLOP", "problem", "where")
         rows = [heading, *((*_numbers(listed), summary(listed.problem), _where(listed.names)) for listed in self)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
-        lines = [f"{_counted(len(self), 'problem')}, {self.total} in all"]
-        for row in rows if len(self) else []:
-            numbers = [cell.rjust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-            lines.append("  ".join([*numbers, row[2].ljust(widths[2]), row[3]]).rstrip())
+        lines = [f"{counted(len(self), 'problem')}, {self.total} in all"]
+        lines += aligned(rows, heading[:2]) if len(self) else []
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
-        return f"<ProblemList of {_counted(len(self), 'problem')}, {self.total} in all{skipped}>"
+        return f"<ProblemList of {counted(len(self), 'problem')}, {self.total} in all{skipped}>"
 
 
 def summary(problem: Problem) -> str:
@@ -253,10 +251,6 @@ def _numbers(listed: ListedProblem) -> tuple[str, str]:
 
 def _where(names: tuple[str, ...]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _one_a_line(entries: list[Any]) -> str:

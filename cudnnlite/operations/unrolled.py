@@ -50,14 +50,14 @@ def __call__(self, {reads}*, out=None, workspace=None):
         scratch = self._own_workspace(workspace, {by_name})
     elif scratch:
         scratch = self._handle.workspace.reserve(scratch, stream, limit=self._limit)
-    if moved or scratch != self._scratch:
-        self._pointers = ()  # an interrupt in the next line must not leave addresses that nobody knows of
-        prepared.replace({by_address}{scratch})
-        self._pointers, self._scratch = pointers, scratch
     crossed = None
     if {elsewhere}:
         crossed = wait_for_streams(stream, {all})
     try:
+        if moved or scratch != self._scratch:
+            self._pointers = ()  # an interrupt in the next line must not leave addresses that nobody knows of
+            prepared.replace({by_address}{scratch})
+            self._pointers, self._scratch = pointers, scratch
         status = prepared.function(*prepared.arguments)
         if status:
             prepared.check(status)

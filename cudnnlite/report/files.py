@@ -13,7 +13,7 @@ from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, share
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import SkippedNode
 from cudnnlite.report.plots import front_of
-from cudnnlite.search.results import AlgorithmResult, within_noise
+from cudnnlite.search.results import within_noise
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
 
@@ -47,7 +47,7 @@ def write_html(
         raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
     from cudnnlite.report.page import render
 
-    page = render(tunings, facts, _policy(tunings, facts), skipped)
+    page = render(tunings, to_json(tunings, facts), skipped)
     path.write_bytes(page.encode("utf-8", errors="replace"))
 
 
@@ -75,23 +75,16 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     """
     policy = _policy(tunings, facts)
     totals = [total for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
-    plain: dict[str, Any] = _plain(
-        {
-            "schema": SCHEMA,
-            "facts": facts,
-            "problems": [_problem(tuned, policy) for tuned in tunings],
-            "model": {
-                "calls": sum(tuned.count for tuned in tunings),
-                "chosen": sum(tuned.chosen is not None for tuned in tunings),
-                "from_cache": sum(tuned.from_cache for tuned in tunings),
-                "total_ms": sum(totals) if totals else None,
-                "workspace": max((tuned.chosen.workspace for tuned in tunings if tuned.chosen), default=None),
-                "shared_workspace": [
-                    {"workspace": size, "total_ms": total} for size, total in shared_workspace(tunings, policy)
-                ],
-            },
-        }
-    )
+    model = {
+        "calls": sum(tuned.count for tuned in tunings),
+        "chosen": sum(tuned.chosen is not None for tuned in tunings),
+        "from_cache": sum(tuned.from_cache for tuned in tunings),
+        "total_ms": sum(totals) if totals else None,
+        "workspace": max((tuned.chosen.workspace for tuned in tunings if tuned.chosen), default=None),
+        "shared_workspace": [{"workspace": size, "total_ms": ms} for size, ms in shared_workspace(tunings, policy)],
+    }
+    problems = [_problem(tuned, policy) for tuned in tunings]
+    plain: dict[str, Any] = _plain({"schema": SCHEMA, "facts": facts, "problems": problems, "model": model})
     return plain
 
 
@@ -111,8 +104,13 @@ def _policy(tunings: Any, facts: Any) -> Policy:
 
 
 def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
-    place, runner_up = tuned.place, tuned.runner_up(policy)
-    reasons = tuned.reasons(policy)
+    rows = []
+    for index, (row, why) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
+        plain = row_to_plain(row)
+        nothing = {
+            name: None for name in plain if isinstance(getattr(row, name), float) and isinstance(plain[name], str)
+        }
+        rows.append({**plain, **nothing, "ok": row.ok, "why_not_chosen": "" if index == tuned.place else why})
     return {
         "title": tuned.title,
         "description": describe(tuned.problem),
@@ -123,37 +121,27 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
         "from_cache": tuned.from_cache,
         "timing": tuned.table.timing,
         "searched_with": tuned.table.searched_with,
-        "chosen": place,
+        "chosen": tuned.place,
         "why_none": tuned.why_none,
         "total_ms": tuned.total_ms(policy),
-        "runner_up": None if place is None or runner_up is None else _runner_up(tuned, place, runner_up, policy),
+        "runner_up": _runner_up(tuned, policy),
         "pareto": front_of(tuned.table),
-        "rows": [
-            _row(row, "" if index == place else why)
-            for index, (row, why) in enumerate(zip(tuned.table, reasons, strict=True))
-        ],
+        "rows": rows,
     }
 
 
-def _runner_up(tuned: TunedProblem, place: int, index: int, policy: Policy) -> dict[str, Any]:
-    chosen, other = tuned.table[place], tuned.table[index]
-    least, each = cost(chosen, policy), cost(other, policy)
+def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
+    index = tuned.runner_up(policy)
+    if tuned.chosen is None or index is None:
+        return None
+    least, each = cost(tuned.chosen, policy), cost(tuned.table[index], policy)
+    latency = policy.get("objective") == "latency"
     return {
         "row": index,
         "slower_ms": None if least is None or each is None else each - least,
         "ratio": each / least if least and each is not None else None,
-        "within_noise": within_noise(other, chosen, latency=policy.get("objective") == "latency"),
+        "within_noise": within_noise(tuned.table[index], tuned.chosen, latency=latency),
     }
-
-
-def _row(row: AlgorithmResult, why_not_chosen: str) -> dict[str, Any]:
-    plain = row_to_plain(row)
-    # where it has a word for NaN or an infinity, the number is None here
-    known = {
-        name: None if isinstance(getattr(row, name), float) and isinstance(value, str) else value
-        for name, value in plain.items()
-    }
-    return {**known, "ok": row.ok, "why_not_chosen": why_not_chosen}
 
 
 def _plain(value: Any) -> Any:

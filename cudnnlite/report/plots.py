@@ -13,36 +13,23 @@ from typing import Any
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError
-from cudnnlite.report.axes import (
-    COLORS,
-    NAMES,
-    NUMBERS,
-    columns,
-    grid,
-    legend,
-    name_bars,
-    name_points,
-    new_figure,
-    note,
-    plain_style,
-    prepare,
-    printable,
-    say,
-    shorten,
-    size_axis,
-    time_axis,
-    time_unit,
-)
+from cudnnlite.report import axes
+from cudnnlite.report.axes import COLORS, chart_style
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.texts import printable
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PROBLEMS = 40  # bars of a model's chart; the other problems share one
 _CUT = 12  # bars of more than so many times the best go on beyond the edge: the short ones are what is compared
 _SQUARE = 4.6  # the height of a chart that is not of bars, in inches
 _THICK, _THIN = 0.35, 0.25  # the inches from bar to bar, where a label has two lines and where it has one
+_NAMES, _NUMBERS = 2.0, 0.62  # the inches left of the axes, for what stands there
+_RING = {"marker": "o", "markersize": 12, "markeredgewidth": 2, "linestyle": "none", "markerfacecolor": "none"}
+_FIND = {"color": COLORS["find"], "markersize": 4.5, "linestyle": "none", "markerfacecolor": "none"}
 
 
+@chart_style()
 def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult | None = None) -> Any:
     """Draw a bar for each candidate that was timed, the table's first on top.
 
@@ -51,7 +38,7 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     table : AlgorithmTable
         What a search returned.
     ax : matplotlib Axes, optional
-        Where to draw; on a new Figure if not given.
+        Where to draw, in the frame that they have; on a new Figure if not given.
     chosen : AlgorithmResult, optional
         The row to mark.
 
@@ -70,58 +57,50 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     """
     place = None if chosen is None else place_of(table, chosen)
     timed = timed_rows(table)
-    ax = prepare(ax, bars_height(len(timed)), NAMES)
+    ax = ax or axes.new_axes(_bars_height(len(timed)), _NAMES)
     if not timed:
-        return say(ax, "no candidate was timed")
-    rows, times = range(len(timed)), [*timed.values()]
-    spreads = [table[index].spread_ms or 0.0 for index in timed]
-    finds = [(ms, row) for row, index in enumerate(timed) if (ms := table[index].find_ms) is not None]
-    cut = max(_CUT * min(times), 1.3 * (timed.get(place, 0.0) if place is not None else 0.0))
-    ends = [time + spread / 2 for time, spread in zip(times, spreads, strict=True)] + [ms for ms, _ in finds]
-    cut = min(cut, max(ends)) or 1.0
-    unit = time_unit(times)
-
-    shown = ["chosen" if index == place else "bar" for index in timed]
-    bars = ax.barh(rows, times, height=0.62, color=[COLORS[name] for name in shown])
-    legends = dict(zip(shown, bars, strict=True))  # the last of each
-    marks = [(legends[name], label) for name, label in (("chosen", "chosen"), ("bar", "candidate")) if name in legends]
-    if any(spreads):
-        halves = [spread / 2 for spread in spreads]
-        ax.errorbar(times, rows, xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
+        return axes.say(ax, "no candidate was timed")
+    times, kinds = [*timed.values()], ["chosen" if index == place else "bar" for index in timed]
+    halves = [(table[index].spread_ms or 0.0) / 2 for index in timed]
+    ends = [ms + half for ms, half in zip(times, halves, strict=True)]
+    finds = {row: ms for row, index in enumerate(timed) if (ms := table[index].find_ms) is not None}
+    longest = 1.3 * timed[place] if place in timed else 0.0
+    cut = min(max(_CUT * min(times), longest), max(*ends, *finds.values(), 0.0)) or 1.0
     edge = 1.2 * cut
-    reported = {row: ms for ms, row in finds}
-    for row, time, spread in zip(rows, times, spreads, strict=True):
-        if time > cut:
-            note(ax, f"{unit.text(time)} ▸", edge, row, before=True)
-        else:
-            end = time + spread / 2
-            note(ax, unit.text(time), _clear(end, reported.get(row), 0.012 * edge), row)
+
+    labels = {kinds.index(kind): label for kind, label in (("chosen", "chosen"), ("bar", "candidate")) if kind in kinds}
+    ax.barh(
+        range(len(times)), times, height=0.62, color=[COLORS[kind] for kind in kinds],
+        label=[labels.get(row, "_") for row in range(len(times))],
+    )  # fmt: skip
+    if any(halves):
+        ax.errorbar(times, range(len(times)), xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
     if finds:
-        inside = [(ms, row) for ms, row in finds if ms <= cut]
-        (line,) = ax.plot(*columns(inside), "D", color=COLORS["find"], markersize=4.5, markerfacecolor="none")
-        marks.append((line, "cudnnFind's figure"))
-        beyond = [(1.012 * edge, row) for ms, row in finds if ms > cut]
-        ax.plot(*columns(beyond), ">", color=COLORS["find"], markersize=4.5, markerfacecolor="none", clip_on=False)
-    name_bars(ax, [str(table[index].algorithm) for index in timed], [_how(table[index]) for index in timed])
+        inside = {row: ms for row, ms in finds.items() if ms <= cut}
+        beyond = [row for row in finds if row not in inside]
+        ax.plot([*inside.values()], [*inside], marker="D", label="cudnnFind's figure", **_FIND)
+        ax.plot([1.012 * edge] * len(beyond), beyond, marker=">", clip_on=False, **_FIND)
+    unit = axes.time_axis(ax.xaxis, times, "time")
+    for row, (ms, end) in enumerate(zip(times, ends, strict=True)):
+        if ms > cut:
+            axes.note(ax, f"{unit.text(ms)} ▸", (edge, row), left=True)
+        else:
+            find = finds.get(row, -1.0) + 0.012 * edge  # the note stands behind a diamond that would lie in it
+            axes.note(ax, unit.text(ms), (find if end <= find <= end + 0.12 * edge else end, row))
+    _name_bars(ax, [str(table[index].algorithm) for index in timed], [_how(table[index]) for index in timed])
     ax.set_xlim(0, edge)
-    ax.set_ylim(len(timed) - 0.45, -0.55)
-    time_axis(ax.xaxis, unit, "time")
-    grid(ax, "x")
-    legend(ax, marks)
+    axes.legend(ax)
     return ax
 
 
+@chart_style()
 def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult | None = None) -> Any:
     """Draw time against workspace, with the front: the candidates that none beats in both.
 
     Parameters
     ----------
-    table : AlgorithmTable
-        What a search returned.
-    ax : matplotlib Axes, optional
-        Where to draw; on a new Figure if not given.
-    chosen : AlgorithmResult, optional
-        The row to mark.
+    table, ax, chosen
+        As in `plot_times`.
 
     Returns
     -------
@@ -137,35 +116,41 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
         matplotlib is not installed.
     """
     place = None if chosen is None else place_of(table, chosen)
-    points = {index: (float(table[index].workspace), ms) for index, ms in timed_rows(table).items()}
-    ax = prepare(ax, _SQUARE, NUMBERS)
+    points = {index: (table[index].workspace, ms) for index, ms in timed_rows(table).items()}
+    ax = ax or axes.new_axes(_SQUARE, _NUMBERS)
     if not points:
-        return say(ax, "no candidate was timed")
+        return axes.say(ax, "no candidate was timed")
     times = [ms for _, ms in points.values()]
-    span = None if max(times) <= 4 * min(times) or min(times) <= 0 else (min(times) / 1.3, max(times) * 1.3)
-    ax.set_yscale("linear" if span is None else "log")
-    ax.set_ylim(*(span or (0, 1.15 * max(times) or 1.0)))
-    size_axis(ax, [table[index].workspace for index in points], "workspace")
-    time_axis(ax.yaxis, time_unit(times), "time", span)
+    if max(times) > 4 * min(times) > 0:
+        ax.set_yscale("log")
+        ax.set_ylim(min(times) / 1.3, max(times) * 1.3)
+    else:
+        ax.set_ylim(0, 1.15 * max(times) or 1.0)
+    axes.workspace_axis(ax, [size for size, _ in points.values()])
+    axes.time_axis(ax.yaxis, times, "time")
 
     front = front_of(table)
-    best = [points[index] for index in front]
     others = [point for index, point in points.items() if index not in front]
-    marks = []
-    # from a point on: what it costs is possible only with its own workspace
-    ax.step(*columns([*best, (ax.get_xlim()[1], best[-1][1])]), where="post", color=COLORS["front"], linewidth=1.1)
-    (line,) = ax.plot(*columns(best), "o", color=COLORS["front"], markersize=6, zorder=3)
-    marks.append((line, "front"))
+    _steps(ax, [points[index] for index in front], "front", 6)
     if others:
-        (line,) = ax.plot(*columns(others), "o", color=COLORS["faint"], markersize=5, markerfacecolor="none")
-        marks.append((line, "other candidate"))
-    marks += _ring(ax, points.get(place) if place is not None else None)
-    name_points(ax, best, [f"{table[index].algorithm}, {_how(table[index])}" for index in front])
-    grid(ax)
-    legend(ax, marks)
+        ax.plot(*zip(*others, strict=True), "o", color=COLORS["faint"], markersize=5, markerfacecolor="none",
+                label="other candidate")  # fmt: skip
+    if place in points:
+        ax.plot(*points[place], color=COLORS["chosen"], label="chosen", **_RING)
+    taken: list[Any] = []
+    for index in front:  # names for which there is room
+        right = ax.transAxes.inverted().transform(ax.transData.transform(points[index]))[0] > 0.5
+        name = axes.note(ax, f"{table[index].algorithm}, {_how(table[index])}", points[index], left=right, up=4)
+        box = name.get_window_extent()
+        if any(box.overlaps(other) for other in taken):
+            name.remove()
+        else:
+            taken.append(box)
+    axes.legend(ax)
     return ax
 
 
+@chart_style()
 def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None) -> Any:
     """Draw a bar for what a model spends on each problem: count times time, the largest on top.
 
@@ -174,7 +159,7 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
     tunings : sequence of TunedProblem
         The model.  Problems for which nothing was chosen have no bar; of more than 40, the smallest share one.
     ax : matplotlib Axes, optional
-        Where to draw; on a new Figure if not given.
+        Where to draw, in the frame that they have; on a new Figure if not given.
     policy : mapping, optional
         What `TuningPolicy.to_plain` returns: its objective says which time counts.
 
@@ -189,35 +174,29 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
         matplotlib is not installed.
     """
     totals = _totals(tunings, policy)
-    bars = [(total, _in_short(tuned)) for total, tuned in totals[:MOST_PROBLEMS]]
-    left = [total for total, _ in totals[MOST_PROBLEMS:]]
-    bars += [(sum(left), f"{len(left)} others")] if left else []
-    ax = prepare(ax, bars_height(len(bars), _THIN), NAMES)
-    if not bars:
-        return say(ax, "no problem was timed")
-    whole = sum(total for total, _ in bars) or 1.0
-    longest = max(total for total, _ in bars) or 1.0
-    unit = time_unit(total for total, _ in bars)
-    ax.barh(range(len(bars)), [total for total, _ in bars], height=0.66, color=COLORS["chosen"])
-    for row, (total, _) in enumerate(bars):
-        note(ax, f"{unit.text(total)} ({100 * total / whole:.1f} %)", total, row)
-    ax.set_yticks(range(len(bars)), [label for _, label in bars], parse_math=False)
-    ax.set_xlim(0, 1.45 * longest)
-    ax.set_ylim(len(bars) - 0.45, -0.55)
-    time_axis(ax.xaxis, unit, "total time")
-    grid(ax, "x")
+    names, times = [_in_short(tuned) for tuned, _ in totals], [total for _, total in totals]
+    if rest := times[MOST_PROBLEMS:]:
+        names[MOST_PROBLEMS:], times[MOST_PROBLEMS:] = [f"{len(rest)} others"], [sum(rest)]
+    ax = ax or axes.new_axes(_bars_height(len(times), _THIN), _NAMES)
+    if not times:
+        return axes.say(ax, "no problem was timed")
+    bars = ax.barh(range(len(times)), times, height=0.66, color=COLORS["chosen"])
+    unit, whole = axes.time_axis(ax.xaxis, times, "total time"), sum(times) or 1.0
+    shares = [f"{unit.text(total)} ({100 * total / whole:.1f} %)" for total in times]
+    ax.bar_label(bars, shares, padding=4, fontsize=8)
+    _name_bars(ax, names)
+    ax.set_xlim(0, 1.45 * max(times) or 1.0)
     return ax
 
 
+@chart_style()
 def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None) -> Any:
     """Draw what a model costs against the workspace that its problems use in turn.
 
     Parameters
     ----------
-    tunings : sequence of TunedProblem
-        The model.
-    ax : matplotlib Axes, optional
-        Where to draw; on a new Figure if not given.
+    tunings, ax
+        As in `plot_model`.
     policy : mapping, optional
         Its objective says which time counts; its workspace limit, where that is in bytes, is drawn as a line.
 
@@ -231,29 +210,21 @@ def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: P
     MissingPackageError
         matplotlib is not installed.
     """
-    curve = shared_workspace(tunings, policy)
-    ax = prepare(ax, _SQUARE, NUMBERS)
+    curve, totals, limit = shared_workspace(tunings, policy), _totals(tunings, policy), _limit(policy)
+    ax = ax or axes.new_axes(_SQUARE, _NUMBERS)
     if not curve:
-        return say(ax, "no problem was timed")
-    totals = _totals(tunings, policy)
-    chosen = (
-        float(max((tuned.chosen.workspace for _, tuned in totals if tuned.chosen), default=0)),
-        sum(total for total, _ in totals),
-    )
-    limit = _limit(policy)
-    unit = time_unit([total for _, total in curve])
-    size_axis(ax, [size for size, _ in curve] + [round(chosen[0]), limit or 0], "workspace")
-    ax.set_ylim(0, 1.15 * max(curve[0][1], chosen[1]) or 1.0)
-    time_axis(ax.yaxis, unit, "total time")
-    steps = [(float(size), total) for size, total in curve]
-    ax.step(*columns([*steps, (ax.get_xlim()[1], steps[-1][1])]), where="post", color=COLORS["front"], linewidth=1.4)
-    (line,) = ax.plot(*columns(steps), "o", color=COLORS["front"], markersize=4)
-    marks = [(line, "the fastest that fits"), *_ring(ax, chosen if totals else None)]
+        return axes.say(ax, "no problem was timed")
+    workspace = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
+    spent = sum(total for _, total in totals)
+    axes.workspace_axis(ax, [*(size for size, _ in curve), workspace, limit or 0])
+    axes.time_axis(ax.yaxis, [total for _, total in curve], "total time")
+    ax.set_ylim(0, 1.15 * max(curve[0][1], spent) or 1.0)
+    _steps(ax, curve, "the fastest that fits", 4)
+    if totals:
+        ax.plot(workspace, spent, color=COLORS["chosen"], label="chosen", **_RING)
     if limit is not None:
-        line = ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1)
-        marks.append((line, f"limit {format_size(limit)}"))
-    grid(ax)
-    legend(ax, marks)
+        ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1, label=f"limit {format_size(limit)}")
+    axes.legend(ax)
     return ax
 
 
@@ -284,7 +255,7 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
         raise ArgumentError(f"path={str(path)!r}: its folder does not exist")
     if not tunings:
         raise ArgumentError("tunings is empty; there is nothing to draw")
-    with plain_style():
+    with chart_style():
         figure = _two_charts(tunings, policy)
         # without the date, the same chart has the same bytes
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -294,44 +265,7 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
 def front_of(table: AlgorithmTable) -> list[int]:
     """Return the indices of the table's Pareto front, the one with the least workspace first."""
     front = {id(row) for row in table.pareto()}
-    return sorted(
-        (index for index in timed_rows(table) if id(table[index]) in front), key=lambda index: table[index].workspace
-    )
-
-
-def bars_height(count: int, pitch: float = _THICK) -> float:
-    """Return the inches that a chart of so many bars needs."""
-    return 0.9 + pitch * max(count, 3)
-
-
-def _two_charts(tunings: Sequence[TunedProblem], policy: Policy | None) -> Any:
-    """Return the figure that `save_chart` writes."""
-    one, *others = tunings
-    if others:
-        bars = bars_height(min(len(_totals(tunings, policy)), MOST_PROBLEMS + 1), _THIN)
-        title = f"{len(tunings)} problems"
-    else:
-        bars = bars_height(len(timed_rows(one.table)))
-        title = printable(one.title)
-    figure, axes = new_figure([(bars, NAMES), (max(_SQUARE, min(bars, 1.3 * _SQUARE)), NUMBERS)], heading=0.45)
-    if others:
-        plot_model(tunings, axes[0], policy=policy)
-        plot_workspace(tunings, axes[1], policy=policy)
-    else:
-        plot_times(one.table, axes[0], chosen=one.chosen)
-        plot_pareto(one.table, axes[1], chosen=one.chosen)
-    high = figure.get_figheight()
-    figure.text(0.008, 1 - 0.1 / high, title, va="top", fontsize=11, parse_math=False)
-    timing = f"times: {printable(one.table.timing)}"
-    figure.text(0.992, 1 - 0.12 / high, timing, va="top", ha="right", fontsize=8, parse_math=False)
-    return figure
-
-
-def _clear(end: float, mark: float | None, step: float) -> float:
-    """Return where a note after a bar's end has room: after a mark that would lie in it."""
-    if mark is None or not end - step <= mark < end + 9 * step:
-        return end
-    return max(end, mark + step)
+    return sorted((i for i in timed_rows(table) if id(table[i]) in front), key=lambda i: table[i].workspace)
 
 
 def timed_rows(table: AlgorithmTable) -> dict[int, float]:
@@ -343,10 +277,53 @@ def timed_rows(table: AlgorithmTable) -> dict[int, float]:
     }
 
 
-def _totals(tunings: Sequence[TunedProblem], policy: Policy | None) -> list[tuple[float, TunedProblem]]:
+def _bars_height(count: int, pitch: float = _THICK) -> float:
+    """Return the inches that a chart of so many bars needs."""
+    return 0.9 + pitch * max(count, 3)
+
+
+def _two_charts(tunings: Sequence[TunedProblem], policy: Policy | None) -> Any:
+    """Return the figure that `save_chart` writes."""
+    one, *others = tunings
+    count = min(len(_totals(tunings, policy)), MOST_PROBLEMS + 1) if others else len(timed_rows(one.table))
+    size = 2 * axes.WIDTH, 0.6 + max(_SQUARE, _bars_height(count, _THIN if others else _THICK))
+    figure = axes.import_matplotlib().figure.Figure(figsize=size, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    if others:
+        plot_model(tunings, left, policy=policy)
+        plot_workspace(tunings, right, policy=policy)
+    else:
+        plot_times(one.table, left, chosen=one.chosen)
+        plot_pareto(one.table, right, chosen=one.chosen)
+    right.set(box_aspect=0.9, anchor="N")
+    title = f"{len(tunings)} problems" if others else one.title
+    figure.suptitle(title, x=0.008, ha="left", fontsize=11, parse_math=False)
+    figure.supxlabel(f"times: {printable(one.table.timing)}", x=0.992, ha="right", fontsize=8, parse_math=False)
+    return figure
+
+
+def _name_bars(ax: Any, names: Sequence[str], details: Sequence[str] = ()) -> None:
+    """Write a line beside each bar, or two: as two ticks, because a text of two lines is not aligned in another font."""
+    ax.set_ylim(len(names) - 0.45, -0.55)
+    ax.grid(visible=False, axis="y")
+    ax.set_yticks(range(len(names)), names, parse_math=False, va="bottom" if details else "center")
+    if details:
+        places, texts = [row + 0.06 for row in range(len(names))], [shorten(detail) for detail in details]
+        ax.set_yticks(places, texts, minor=True, parse_math=False, va="top")
+        ax.tick_params(which="minor", labelsize=8, labelcolor=COLORS["faint"], length=0, pad=6.5)
+
+
+def _steps(ax: Any, points: Sequence[tuple[float, float]], label: str, size: int) -> None:
+    """Draw what is possible from each point on, to the edge, for it costs its own workspace; and the points."""
+    x, y = zip(*points, strict=True)
+    ax.step([*x, ax.get_xlim()[1]], [*y, y[-1]], where="post", color=COLORS["front"], linewidth=1.2)
+    ax.plot(x, y, "o", color=COLORS["front"], markersize=size, zorder=3, label=label)
+
+
+def _totals(tunings: Sequence[TunedProblem], policy: Policy | None) -> list[tuple[TunedProblem, float]]:
     """Return what the model spends on each problem, the largest first."""
-    totals = [(total, tuned) for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
-    return sorted(totals, key=lambda pair: -pair[0])
+    totals = [(tuned, total) for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
+    return sorted(totals, key=lambda pair: -pair[1])
 
 
 def _limit(policy: Policy | None) -> int | None:
@@ -357,6 +334,15 @@ def _limit(policy: Policy | None) -> int | None:
     return parse_size(limit, "workspace_limit")
 
 
+def shorten(text: str, most: int = 24) -> str:
+    """Return a text with its middle left out, where it is long: names of layers differ at their ends."""
+    text = printable(text)
+    if len(text) <= most:
+        return text
+    head = (most - 1) // 2
+    return f"{text[:head]}…{text[head + 1 - most :]}"
+
+
 def _in_short(tuned: TunedProblem) -> str:
     times = f" × {tuned.count}" if tuned.count > 1 else ""
     return shorten((*tuned.names, tuned.title)[0], 25 - len(times)) + times
@@ -364,13 +350,3 @@ def _in_short(tuned: TunedProblem) -> str:
 
 def _how(row: AlgorithmResult) -> str:
     return ", ".join(part for part in (str(row.math_type), row.layout) if part)
-
-
-def _ring(ax: Any, point: tuple[float, float] | None) -> list[tuple[Any, str]]:
-    """Mark what was chosen; returns what the legend says of it."""
-    if point is None:
-        return []
-    (line,) = ax.plot(
-        [point[0]], [point[1]], "o", color=COLORS["chosen"], markerfacecolor="none", markersize=12, markeredgewidth=2
-    )
-    return [(line, "chosen")]

@@ -11,7 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
 from cudnnlite.operations import recording
-from cudnnlite.search.results import AlgorithmResult, within_noise
+from cudnnlite.search.results import AlgorithmResult, deciding_ms, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -32,7 +32,7 @@ class Contest:
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
         self._latency = latency
-        self._give_up = handle.timing.give_up
+        self._give_up, self._may_win = handle.timing.give_up, handle.timing.may_win
         self._stopwatch = Stopwatch(handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2)
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._firsts: dict[Hashable, float] = {}
@@ -42,6 +42,10 @@ class Contest:
         """Run a candidate's work for the first time; it must be harmless to run it again."""
         self._firsts[key] = self._stopwatch.first(work)
         self._works[key] = work
+
+    def times_the_best(self, key: Hashable) -> float:
+        """Return how many times the least first run a candidate's took; 1 for what was not entered."""
+        return self._firsts[key] / min(self._firsts.values()) if key in self._firsts else 1.0
 
     def is_hopeless(self, key: Hashable) -> bool:
         """Tell whether a candidate cannot become the best any more, after a second look where kernels were loaded."""
@@ -65,22 +69,28 @@ class Contest:
         repeated: set[Hashable] = set()
         while worth:
             for key, timing, call in self._repeat(worth):
-                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **call._asdict())
+                costs = {} if call is None else call._asdict()
+                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **costs)
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
-            best = min(_deciding_ms(rows[key], self._latency) or 0.0 for key in repeated)
+            best = min(deciding_ms(rows[key], latency=self._latency) or 0.0 for key in repeated)
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
             if key not in repeated:
                 rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=_joined(rows[key].remark, given_up))
         return ranked(list(rows.values()), latency=self._latency)
 
-    def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime]]:
+    def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
         works, firsts = [self._works[key] for key in keys], [self._firsts[key] for key in keys]
-        timings = self._stopwatch.repeat(works, firsts)
-        calls = self._stopwatch.calls(works, firsts, thorough=self._latency)
-        return zip(keys, timings, calls, strict=True)
+        timings = dict(zip(keys, self._stopwatch.repeat(works, firsts), strict=True))
+        best = min(timing.ms for timing in timings.values())
+        # what a call costs of something far from the best is of interest only where that decides
+        asked = [key for key in keys if self._latency or timings[key].ms <= self._may_win * best]
+        works, firsts = [self._works[key] for key in asked], [self._firsts[key] for key in asked]
+        calls = dict(zip(asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True))
+        for key, timing in timings.items():
+            yield key, timing, calls.get(key)
 
     def close(self) -> None:
         """Give back the memory that the timing took."""
@@ -91,26 +101,24 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     """Return rows in the order of their times, those that cannot be used last; what the noise hides is remarked on."""
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
-        time = _deciding_ms(row, latency)
+        time = deciding_ms(row, latency=latency)
         return not row.ok, time is None, 0.0 if time is None else time
 
     found = sorted(rows, key=order)
     if found:
-        best = found[0]
-        found[1:] = [
-            replace(row, remark=_joined(row.remark, "within the noise of the first"))
-            if within_noise(best, row, latency=latency)
-            else row
-            for row in found[1:]
-        ]
+        tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
+        first = _least(tied)
+        found = [first, *(row for row in found if row is not first)]
+        told = [replace(row, remark=_joined(row.remark, "within the noise of the first")) for row in tied]
+        noted = dict(zip(map(id, tied), told, strict=True))
+        found[1:] = [noted.get(id(row), row) for row in found[1:]]
     return found
 
 
-def _deciding_ms(row: AlgorithmResult, latency: bool) -> float | None:
-    """Return the milliseconds that rows are ranked by: the device's, or a call's."""
-    if latency:
-        return None if row.call_us is None else row.call_us / 1000
-    return row.time_ms
+def _least(tied: Sequence[AlgorithmResult]) -> AlgorithmResult:
+    """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace."""
+    host = min((row.host_us for row in tied if row.host_us is not None), default=0.0)
+    return min(tied, key=lambda row: (row.host_us is not None and row.host_us > 1.1 * host, row.workspace))
 
 
 def _joined(*remarks: str) -> str:

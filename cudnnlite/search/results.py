@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
 
-from cudnnlite._raw.cenum import CEnum
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
 from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.texts import aligned
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class AlgorithmResult:
 
     Attributes
     ----------
-    algorithm : enum
-        The algorithm.
+    algorithm : enum or Engine
+        The algorithm of the descriptor call, or an engine of cuDNN's backend.
     math_type : MathType
         The math type that it was tried with.
     status : Status
@@ -60,7 +60,7 @@ class AlgorithmResult:
         On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
     """
 
-    algorithm: CEnum
+    algorithm: Any
     math_type: MathType
     status: Status = Status.SUCCESS
     time_ms: float | None = None
@@ -89,6 +89,7 @@ class AlgorithmResult:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         how = f"{self.math_type}, in {self.layout}" if self.layout else f"{self.math_type}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
+        lines += [f"  {self.remark}"] if self.remark else []
         lines += [f"  not {_named(other)}: {why}" for other, why in self.passed_over]
         return "\n".join(lines)
 
@@ -239,9 +240,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if objective not in ("device", "latency"):
             raise ArgumentError(f"objective={objective!r}; allowed: 'device', 'latency'")
         front: list[AlgorithmResult] = []
-        name = "time_ms" if objective == "device" else "call_us"
-        timed = [row for row in self._rows if row.ok and getattr(row, name) is not None]
-        for row in sorted(timed, key=lambda row: (getattr(row, name), row.workspace)):
+        times = [(deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok]
+        timed = [(time, row) for time, row in times if time is not None]
+        for _, row in sorted(timed, key=lambda pair: (pair[0], pair[1].workspace)):
             if not front or row.workspace < front[-1].workspace:
                 front.append(row)
         return tuple(front)
@@ -284,17 +285,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
 
     def __str__(self) -> str:
-        cells = self.cells()
-        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-        numeric = [index for index, name in enumerate(cells[0]) if name in _NUMERIC]
-        lines = [f"{self.title}; times: {self.timing}"]
-        for row in cells:
-            padded = [
-                cell.rjust(width) if column in numeric else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(padded).rstrip())
-        return "\n".join(lines)
+        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), _NUMERIC)])
 
     def __repr__(self) -> str:
         return f"<AlgorithmTable of {len(self)}: {self.title}>"
@@ -385,6 +376,13 @@ def _lost(row: AlgorithmResult, chosen: AlgorithmResult) -> str:
     if not row.ok or row.time_ms is None or chosen.time_ms is None or row.time_ms >= chosen.time_ms:
         return ""
     return f" ({chosen.time_ms - row.time_ms:.4g} ms faster)"
+
+
+def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
+    """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured."""
+    if latency:
+        return None if row.call_us is None else row.call_us / 1000
+    return row.time_ms
 
 
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:

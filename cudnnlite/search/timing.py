@@ -216,7 +216,10 @@ class Stopwatch:
                     taken[index].append(measure(index))
 
         if count:
-            take(list(range(count)), rounds)
+            take(list(range(count)), min(rounds, self._policy.least_rounds))
+            values = [list(map(value, samples)) for samples in taken]
+            most = self._policy.may_win * min(map(statistics.median, values))
+            take([index for index, each in enumerate(values) if min(each) <= most], rounds - self._policy.least_rounds)
         near = self._policy.close
         for _ in range(self._policy.most_further if further else 0):
             middles = [_quartiles(list(map(value, samples))) for samples in taken]

@@ -1,11 +1,14 @@
 """Forward convolutions on the device: what the tuner chooses beside cudnnFind, cuDNN's v7 heuristic and PyTorch.
 
-    python tests/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--check]
+    python tests/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--suite networks] [--check]
 
-The problems are DeepBench's 94 training convolutions and the distinct layers of ResNet-50 at batch 32.  Each is timed as CUDA
+The problems are DeepBench's 94 training convolutions and the distinct layers of ResNet-50 at batch 32 ("training"), and 30
+convolutions of other networks, depthwise, grouped, dilated, 1-D and 3-D ones among them ("networks").  Each is timed as CUDA
 graphs of calls, replayed, between two events, in shuffled rounds with all the peers among them; medians.  PyTorch runs with
 `cudnn.benchmark = True`.  'best' is the least of all candidates that took at most twice the choice's time when they were tuned,
 timed again here.  Where the choice, the best and PyTorch lie within a few percent, these are taken in more rounds.
+
+'default' is what a call runs that names no algorithm and was never tuned.
 
 With `--eager` the tuner's objective is latency, and the times are wall times of eager calls.
 """
@@ -20,10 +23,12 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import cudnnlite as dnn
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 DATA = Path(__file__).parents[1] / "data"
 # name: (dtype, layout, math type, channels in multiples of)
@@ -40,24 +45,48 @@ ROUNDS, MORE_ROUNDS, NEAR = 7, 14, 0.05
 AGREE = {"f32": 1e-4, "tf32": 5e-3, "tf32-nhwc": 5e-3, "f16-nhwc": 5e-3, "bf16-nhwc": 3e-2}
 
 
-def shapes():
-    """Yield (name, n, c, h, w, k, r, s, padding, stride)."""
+class Shape(NamedTuple):
+    """A convolution, but for its data type, layout and math type."""
+
+    name: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    padding: Any
+    stride: Any
+    dilation: Any = 1
+    groups: int = 1
+
+
+def shapes(suite):
+    """Yield the problems of a suite, or all."""
+    if suite != "networks":
+        yield from training()
+    if suite != "training":
+        for name, x, w, *steps in json.loads((DATA / "network_convolutions.json").read_text())["rows"]:
+            yield Shape(name, tuple(x), tuple(w), *(tuple(step) if isinstance(step, list) else step for step in steps))
+
+
+def training():
+    """Yield DeepBench's problems, and ResNet-50's."""
     for number, row in enumerate(json.loads((DATA / "deepbench_convolutions.json").read_text())["convolution"]):
         n, c, h, w, k, r, s, pad_h, pad_w, stride_h, stride_w = row
-        yield f"deepbench {number}", n, c, h, w, k, r, s, (pad_h, pad_w), (stride_h, stride_w)
+        yield Shape(f"deepbench {number}", (n, c, h, w), (k, c, r, s), (pad_h, pad_w), (stride_h, stride_w))
     for row in json.loads((DATA / "resnet50_layers.json").read_text())["layers"]:
-        steps = ((row["pad"],) * 2, (row["stride"],) * 2)
-        yield f"resnet50 x{row['count']}", 32, row["c"], row["h"], row["w"], row["k"], row["r"], row["s"], *steps
+        x, w = (32, row["c"], row["h"], row["w"]), (row["k"], row["c"], row["r"], row["s"])
+        yield Shape(f"resnet50 x{row['count']}", x, w, row["pad"], row["stride"])
 
 
 def problem_of(shape, config):
     """Return the problem."""
-    _, n, c, h, w, k, r, s, padding, stride = shape
     dtype, layout, math_type, multiple = CONFIGS[config]
-    c, k = (math.ceil(size / multiple) * multiple for size in (c, k))
-    conv = dnn.ConvolutionSpec(padding, stride, math_type=math_type)
+    layout = (CHANNELS_FIRST if layout == "NCHW" else CHANNELS_LAST)[len(shape.x)]
+    (n, c, *image), (k, depth, *taps) = shape.x, shape.w
+    if shape.groups == 1:
+        c = depth = math.ceil(c / multiple) * multiple
+        k = math.ceil(k / multiple) * multiple
+    conv = dnn.ConvolutionSpec(shape.padding, shape.stride, shape.dilation, shape.groups, math_type=math_type)
     return dnn.ConvolutionForwardProblem(
-        dnn.TensorSpec((n, c, h, w), dtype, layout), dnn.FilterSpec((k, c, r, s), dtype, layout), conv
+        dnn.TensorSpec((n, c, *image), dtype, layout), dnn.FilterSpec((k, depth, *taps), dtype, layout), conv
     )
 
 
@@ -81,7 +110,9 @@ class Peer:
     def call(self):
         """Make the call on PyTorch's stream."""
         conv = self.problem.conv
-        return self.torch.nn.functional.conv2d(self.x, self.w, padding=conv.padding, stride=conv.stride)
+        function = getattr(self.torch.nn.functional, f"conv{self.problem.x.rank - 2}d")
+        steps = {"padding": conv.padding, "stride": conv.stride, "dilation": conv.dilation}
+        return function(self.x, self.w, groups=conv.groups, **steps)
 
     def graph(self, repeats):
         """Return what replays a graph of `repeats` calls."""
@@ -149,7 +180,10 @@ def run(handle, shape, config, eager):
     ranked = dnn.get_convolution_forward(handle, x, w, problem.conv, out=y)
     ours, limit = table.best(), 2.0
     cost = (lambda row: row.call_us) if eager else (lambda row: row.time_ms)
-    wanted = {"ours": ours, "find": found.best(), "heuristic": ranked.best()}
+    wanted = {"ours": ours, "default": None}
+    wanted |= {
+        name: rows.best() for name, rows in (("find", found), ("heuristic", ranked)) if any(row.ok for row in rows)
+    }
     if eager:
         wanted["device's"] = min((row for row in table if row.ok), key=lambda row: row.time_ms)
     for row in table:
@@ -160,10 +194,10 @@ def run(handle, shape, config, eager):
     stream.sync()
     works, plans, same = {"torch": peer}, {}, {}
     for name, row in wanted.items():
-        same[name] = name_of(row)
-        if name_of(row) not in plans:
-            plans[name_of(row)] = dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=row)
-        plan = plans[name_of(row)]
+        same[name] = "default" if row is None else name_of(row)
+        if same[name] not in plans:
+            plans[same[name]] = dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=row)
+        plan = plans[same[name]]
         plan(x, w, out=y)  # the workspace grows before anything is recorded
         works[name] = lambda plan=plan: plan(x, w, out=y)
     # one plan, one measurement: two names of it must not differ by noise
@@ -197,7 +231,7 @@ def run(handle, shape, config, eager):
             return device.elapsed_ms(graphs[name], stream) / repeats * 1e3
 
     us = rounds_of(measure, names, near_each_other)
-    us = {name: us[alias[name]] for name in works}
+    us = {"find": math.nan, "heuristic": math.nan} | {name: us[alias[name]] for name in works}
     kernels = peer.kernels() if us["torch"] < 0.98 * min(v for n, v in us.items() if n != "torch") and not eager else []
     for plan in plans.values():
         plan.close()
@@ -219,7 +253,7 @@ def name_of(row):
 
 def best_of(row):
     """Return the least time of all candidates."""
-    return min(us for name, us in row["us"].items() if name != "torch")
+    return min(us for name, us in row["us"].items() if name not in ("torch", "default") and math.isfinite(us))
 
 
 def geometric_mean(values):
@@ -229,21 +263,28 @@ def geometric_mean(values):
 
 def title(shape):
     """Return '32x64x56x56 * 64x3x3 pad 1 stride 1'."""
-    _, n, c, h, w, k, r, s, padding, stride = shape
-    pad, step = ("x".join(map(str, pair if pair[0] != pair[1] else pair[:1])) for pair in (padding, stride))
-    return f"{n}x{c}x{h}x{w} by {k}x{r}x{s} pad {pad} stride {step}"
+    x, w = ("x".join(map(str, sizes)) for sizes in (shape.x, shape.w))
+    parts = [f"{x} by {w}"]
+    for name, usual in (("padding", 0), ("stride", 1), ("dilation", 1), ("groups", 1)):
+        value = getattr(shape, name)
+        if isinstance(value, tuple):
+            value = value[0] if len(set(value)) == 1 else "x".join(map(str, value))
+        parts += [f"{name} {value}"] if value != usual else []
+    return " ".join(parts)
 
 
 def report(rows, markdown, eager):
     """Print a line for each row."""
     extra = ("device's",) if eager else ()
-    heads = ("config", "problem", "choice", "ours us", *extra, "best", "cudnnFind", "heuristic", "torch", "ours/torch")
+    heads = ("config", "problem", "choice", "ours us", *extra, "best", "default", "cudnnFind", "heuristic",
+             "torch", "ours/torch", "default/torch")  # fmt: skip
     lines = [heads]
     for row in rows:
         us = row["us"]
-        figures = (us["ours"], *(us[name] for name in extra), best_of(row), us["find"], us["heuristic"], us["torch"])
-        lines.append((row["config"], title(row["shape"]), row["same"]["ours"], *(f"{value:.1f}" for value in figures),
-                      f"{us['ours'] / us['torch']:.3f}"))  # fmt: skip
+        figures = (us["ours"], *(us[name] for name in extra), best_of(row), us["default"], us["find"], us["heuristic"])
+        ratios = (f"{us[name] / us['torch']:.3f}" for name in ("ours", "default"))
+        lines.append((row["config"], title(row["shape"]), row["same"]["ours"],
+                      *(f"{value:.1f}" for value in (*figures, us["torch"])), *ratios))  # fmt: skip
     if markdown:
         lines.insert(1, ("---",) * len(heads))
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
@@ -258,15 +299,19 @@ def judge(rows, eager):
     for config in dict.fromkeys(row["config"] for row in rows):
         mine = [row for row in rows if row["config"] == config]
         ratios = {
-            peer: [row["us"][peer] / best_of(row) for row in mine] for peer in ("ours", "find", "heuristic", "torch")
+            peer: [row["us"][peer] / best_of(row) for row in mine if math.isfinite(row["us"][peer])]
+            for peer in ("ours", "default", "find", "heuristic", "torch")
         }
         torch = geometric_mean([row["us"]["ours"] / row["us"]["torch"] for row in mine])
+        worst = max(row["us"]["ours"] / row["us"]["torch"] for row in mine)
+        untuned = [row["us"]["default"] / row["us"]["torch"] for row in mine]
         target = TARGETS.get(config)
         off = [row for row, ratio in zip(mine, ratios["ours"], strict=True) if ratio > WITHIN]
         wins = sum(row["us"]["torch"] < row["us"]["ours"] for row in mine)
         over = ", ".join(f"{peer} {geometric_mean(mean):.3f} (worst {max(mean):.2f})" for peer, mean in ratios.items())
         print(
-            f"{config}, {len(mine)} rows: ours/torch geometric mean {torch:.3f} (target {target}); torch wins {wins};",
+            f"{config}, {len(mine)} rows: ours/torch geometric mean {torch:.3f} (target {target}), worst {worst:.3f}; untuned",
+            f"{geometric_mean(untuned):.3f}, worst {max(untuned):.3f}; torch wins {wins};",
             f"over the best candidate: {over}; ours beyond {WITHIN} in {len(off)}",
         )
         if eager:
@@ -293,6 +338,7 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--configs", default=",".join(CONFIGS))
+    parser.add_argument("--suite", choices=("training", "networks"), help="only these problems")
     parser.add_argument("--rows", help="only the problems with these numbers, such as 43,49")
     parser.add_argument("--every", type=int, default=1, help="only each n-th problem")
     parser.add_argument("--eager", action="store_true")
@@ -308,7 +354,7 @@ def main():
             f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}",
         )
         for config in arguments.configs.split(","):
-            for number, shape in enumerate(shapes()):
+            for number, shape in enumerate(shapes(arguments.suite)):
                 if number % arguments.every or (arguments.rows and str(number) not in arguments.rows.split(",")):
                     continue
                 if time.perf_counter() - begin > arguments.seconds:

@@ -30,8 +30,8 @@ def problems(config, which):
     from cudnnlite.operations.problem_list import ProblemList
 
     listed = ProblemList()
-    for shape in convolution.shapes():
-        if which == "all" or shape[0].startswith(which):
+    for shape in convolution.shapes("training"):
+        if which == "all" or shape.name.startswith(which):
             listed.add(convolution.problem_of(shape, config))
     return listed
 
@@ -65,7 +65,7 @@ def child(case, config, which):
     imported, count = time.perf_counter() - BEGIN, len(visible_gpus())
     listed = problems(config, which)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cache.sqlite"
+        path = Path(folder) / "cache"
         options, executor = {"workers": 1} if case.startswith("one") else {}, None
         if case == "one, a handle for each task":
             options, executor = {}, ThreadPoolExecutor(1)

@@ -23,7 +23,11 @@ TARGET_COLD_S, TARGET_WARM_MS = 30.0, 50.0
 
 def layers(config):
     """Return the problems."""
-    return [convolution.problem_of(shape, config) for shape in convolution.shapes() if shape[0].startswith("resnet50")]
+    return [
+        convolution.problem_of(shape, config)
+        for shape in convolution.shapes("training")
+        if shape.name.startswith("resnet50")
+    ]
 
 
 def run(config, path):
@@ -61,7 +65,7 @@ def main():
     good = True
     for config in convolution.CONFIGS:
         with tempfile.TemporaryDirectory() as folder:
-            count, cold_s, warm_ms, called = run(config, Path(folder) / "cache.sqlite")
+            count, cold_s, warm_ms, called = run(config, Path(folder) / "cache")
         print(
             f"{config}: {count} layers, cold {cold_s:.2f} s (target {TARGET_COLD_S:g}), warm {warm_ms:.1f} ms",
             f"(target {TARGET_WARM_MS:g}), calls in the warm run: {called or 'none'}",

@@ -15,6 +15,8 @@ from .problems import PATTERN, Problem, fill, memory_of, poisoned, upload, with_
 X, W = (2, 8, 9, 11), (6, 8, 3, 2)
 DEVICE_CALLS = (
     "cudnnConvolutionForward",
+    "cudnnBackendExecute",
+    "cudnnBackendFinalize",
     "cudnnGetConvolutionForwardAlgorithm_v7",
     "cudnnGetConvolutionForwardWorkspaceSize",
     "cudnnFindConvolutionForwardAlgorithmEx",
@@ -59,10 +61,13 @@ def test_made_from_specs(handle: dnn.Handle) -> None:
 def test_says_what_it_chose(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface="descriptor") as plan:
         assert plan.choice == table.best()
         assert plan.choice.math_type == dnn.MathType.FMA
         assert "ConvolutionForwardPlan" in repr(plan)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert plan.choice.math_type == dnn.MathType.FMA
     with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM") as plan:
         assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
 
@@ -192,20 +197,28 @@ def test_an_empty_batch_calls_nothing(handle: dnn.Handle, monkeypatch: pytest.Mo
         dnn.convolution_forward(handle, x, handle.empty((6, 7, 3, 2)), conv)
 
 
-def test_a_call_is_one_c_call(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("interface", "function"), [("descriptor", "cudnnConvolutionForward"), ("graph", "cudnnBackendExecute")]
+)
+def test_a_call_is_one_c_call(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, interface: str, function: str
+) -> None:
     """Everything else is done when the plan is made; the one-line call keeps its plan."""
     problem = Problem(handle, X, W, padding=1)
     calls = count_calls(monkeypatch, handle.api, *DEVICE_CALLS)
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
-        assert "cudnnConvolutionForward" not in calls
+    out = handle.empty(problem.y_shape)
+    given = {"out": out, "interface": interface}
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, **given) as plan:
+        assert function not in calls
+        plan(problem.x, problem.w, out=out)  # an engine's plan describes the addresses once
         calls.clear()
-        plan(problem.x, problem.w)
-        plan(problem.x, problem.w)
-    assert calls == ["cudnnConvolutionForward"] * 2
-    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+        plan(problem.x, problem.w, out=out)
+        plan(problem.x, problem.w, out=out)
+    assert calls == [function] * 2
+    dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, **given)
     calls.clear()
-    dnn.convolution_forward(handle, problem.x, problem.w, dnn.ConvolutionSpec(padding=1))
-    assert calls == ["cudnnConvolutionForward"]
+    dnn.convolution_forward(handle, problem.x, problem.w, dnn.ConvolutionSpec(padding=1), **given)
+    assert calls == [function]
 
 
 def test_an_interrupt_while_addresses_change_leaves_none_behind(

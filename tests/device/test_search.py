@@ -191,7 +191,9 @@ def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> No
     problem, table = demanding(handle)
     limit = table[0].workspace - 1
     with pytest.warns(dnn.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
-        result = getattr(dnn, call)(handle, problem.x, problem.w, problem.conv, workspace_limit=limit)
+        result = getattr(dnn, call)(
+            handle, problem.x, problem.w, problem.conv, workspace_limit=limit, interface="descriptor"
+        )
     assert len(caught) == 1
     if call.startswith("plan"):
         with result as plan:

@@ -58,8 +58,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tuner_of(handle: dnn.Handle, cache: Any = ":memory:", **policy: Any) -> dnn.Tuner:
-    """Return a tuner that forgets, with these fields of the policy."""
-    return dnn.Tuner(handle, cache, dnn.TuningPolicy(**policy))
+    """Return a tuner that forgets, with these fields of the policy; of the descriptor call, `test_engines` has the other."""
+    return dnn.Tuner(handle, cache, dnn.TuningPolicy(**{"interface": "descriptor", "objective": "device", **policy}))
 
 
 def problem_of(case: Case, **options: Any) -> ConvolutionForwardProblem:
@@ -111,7 +111,8 @@ def assert_ordered(table: dnn.AlgorithmTable, by: str = "time_ms") -> None:
     assert ok == sorted(ok, reverse=True)
     keys = [getattr(row, by) for row in table if row.ok]
     known = [key for key in keys if key is not None]
-    assert known == sorted(known)
+    assert known[1:] == sorted(known[1:])  # the first may be one that the noise makes equal, with less host time
+    assert known[0] == min(known) or any("within the noise" in row.remark for row in table)
     assert keys == [*known, *[None] * (len(keys) - len(known))]
     for row in table:
         if row.ok:
@@ -566,8 +567,9 @@ def test_the_handles_limit_counts_too(device: Any, own: int | None) -> None:
             table = tuner.tune(SMALL)
             tuner.choose(SMALL, limit=10**9)
             assert tuner.measured == 2
-            other = tuner._look_up(SMALL, {}, tuner._policy_within(10**9))
-            assert other not in (None, table)
+            handle.workspace.limit = 10**9
+            other = tuner.tune(SMALL)
+            assert (tuner.measured, other == table) == (2, False)
             # a limit of the call's own counts instead of the handle's: what nothing fitted was tried
             with dnn.Handle(device) as unlimited:
                 expected = tuner_of(unlimited, workspace_limit=10**9).tune(SMALL)

@@ -89,7 +89,7 @@ MAKING: dict[str, tuple[Callable[[dnn.Handle], Any], str]] = {
     "handle_device": (lambda handle: dnn.Tuner(handle.device), "handle=<.*> is not a Handle"),
     "order": (lambda handle: dnn.Tuner(dnn.TuningPolicy(), handle), "handle=TuningPolicy.* is not a Handle"),
     "cache_number": (lambda handle: dnn.Tuner(handle, 3), "3"),
-    "cache_bytes": (lambda handle: dnn.Tuner(handle, b"tuning.sqlite"), "tuning.sqlite"),
+    "cache_bytes": (lambda handle: dnn.Tuner(handle, b"tuning"), "tuning"),
     "cache_policy": (lambda handle: dnn.Tuner(handle, dnn.TuningPolicy()), "TuningPolicy"),
     "policy_text": (lambda handle: dnn.Tuner(handle, ":memory:", "latency"), "policy='latency' is not a TuningPolicy"),
     "policy_dict": (lambda handle: dnn.Tuner(handle, ":memory:", {"deterministic": True}), "policy=.* is not a TuningPolicy"),

@@ -21,9 +21,9 @@ A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN
 
 
 def provide_files(folder: Path, page: Page) -> None:
-    """Make what the blocks of a page read: a model, a list of problems, a tuning cache."""
+    """Make what the blocks of a page read: a model, a list of problems."""
     text = "".join(block.text for block in page.blocks)
-    makers = {"model.onnx": _write_model, "problems.json": _write_problems, "tuned.sqlite": write_cache}
+    makers = {"model.onnx": _write_model, "problems.json": _write_problems}
     for name, make in makers.items():
         if name in text:
             make(folder / name)

@@ -31,8 +31,8 @@ def pages_with_ours() -> list[Any]:
 @pytest.mark.parametrize(("page", "device"), pages_with_ours())
 def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
     provide_files(tmp_path, page)
-    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "cache.sqlite"))
-    write_cache(tmp_path / "cache.sqlite")
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "cache"))
+    write_cache(tmp_path / "cache")
     number = 0
     for block in page.in_language("console", "sh"):
         exported: dict[str, str] = {}

@@ -146,7 +146,7 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
     from cudnnlite.cli import common
 
     assert stated == {0, 1, common.USAGE, common.SOME_FAILED, common.INTERRUPTED, common.CLOSED_PIPE}
-    environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none.sqlite")}
+    environment = os.environ | {"CUDNNLITE_DEVICE": "emulated", "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none")}
     done = [
         subprocess.run([sys.executable, "-m", "cudnnlite", *words], env=environment, capture_output=True, check=False)
         for words in (["cache", "show"], ["cache", "merge", str(tmp_path / "missing")], ["cache", "shwo"])

@@ -16,7 +16,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.enums import Status
 
-_MAKES = re.compile(r"cudnn(Create|Destroy)(\w*)")
+_MAKES = re.compile(r"cudnn(?:Backend)?(Create|Destroy)(\w*)")
 
 
 class Ledger:

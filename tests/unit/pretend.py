@@ -12,8 +12,11 @@ import operator
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +134,24 @@ class Pretence:
         """How often the search for each k ended."""
         return Counter(k for k, _, _, what in self.log if what == "ends")
 
-    def wait_until_begun(self, k: int) -> None:
-        """Wait until a search for k has begun."""
-        while not any(entry[0] == k for entry in self.log):
-            time.sleep(0.005)
+    @contextmanager
+    def held(self, *ks: int) -> Iterator[None]:
+        """Hold up the searches for some k, until all have begun or the block ends."""
+        names, over = [f"wait-{k}" for k in ks], threading.Event()
+
+        def go_on() -> None:
+            while not over.wait(0.005) and not set(ks) <= {entry[0] for entry in self.log}:
+                pass
+            self.stop(*names)
+
+        self.ask(*names)
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     @property
     def left_over(self) -> list[str]:

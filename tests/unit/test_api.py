@@ -30,10 +30,16 @@ EMULATED = OF_OPERATIONS | {
     "cudnnDropoutGetStatesSize", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor", "cudnnGetDropoutDescriptor",
     "cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor", "cudnnBuildRNNDynamic",
     "cudnnGetRNNWeightSpaceSize", "cudnnGetRNNWeightParams", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward",
-    "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8",
+    "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8", "cudnnBackendCreateDescriptor", "cudnnBackendDestroyDescriptor",
+    "cudnnBackendInitialize", "cudnnBackendSetAttribute", "cudnnBackendGetAttribute", "cudnnBackendFinalize",
+    "cudnnBackendExecute",
 }  # fmt: skip
 # Libcudnn's own, but for what the emulated device must forget when they are called.
-WITHOUT_HANDLE = {"cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor"}
+WITHOUT_HANDLE = {name for name in EMULATED if name.startswith("cudnnBackend") and name != "cudnnBackendExecute"} | {
+    "cudnnDestroyDropoutDescriptor",
+    "cudnnSetRNNDescriptor_v8",
+    "cudnnDestroyRNNDescriptor",
+}
 
 
 @pytest.fixture

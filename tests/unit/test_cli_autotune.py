@@ -17,7 +17,7 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.autotune.tuned import TunedProblem, describe
 from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
@@ -44,7 +44,7 @@ def environment(monkeypatch, tmp_path):
     """Work in an empty folder, on the emulated device, with a cache that is not the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "default.sqlite"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "default"))
 
 
 def autotune(*arguments):
@@ -85,7 +85,7 @@ def tuner(monkeypatch):
 
 
 def test_one_problem_is_shown_with_every_candidate_and_the_reason():
-    result = autotune(*CONVOLUTION, "--workspace-limit", 300)
+    result = autotune(*CONVOLUTION, "--workspace-limit", 300, "--interface", "descriptor")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert "emulated" in lines[0]
@@ -110,12 +110,11 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     flags = [part for pair in outputs.items() for part in pair]
     result = autotune(*CONVOLUTION, *RNN, "--workspace-limit", "1MiB", *flags)
     assert result.exit_code == 0, result.stderr
-    heading, one, other, total = result.stdout.splitlines()[2:6]
-    assert heading.split()[-1] == "problem"
+    total, heading, one, other = result.stdout.splitlines()[2:6]
+    assert total.startswith("2 problems, 2 in all: 2 measured, 0 remembered; ")
+    assert heading.split()[:2] == ["count", "problem"]
     saved = dnn.ProblemList.load("a.json")
-    assert [line.split("  ")[-1] for line in (one, other)] == [summary(listed.problem) for listed in saved]
-    assert total.startswith("total: ")
-    assert "2 calls, 2 measured" in total
+    assert [line.strip().split("  ")[1] for line in (one, other)] == [describe(listed.problem) for listed in saved]
     assert "one workspace for all, used in turn: " in result.stdout
     assert "not DIRECT" not in result.stdout
     assert "<html" in (tmp_path / "a.html").read_text()
@@ -127,6 +126,8 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     assert again.stdout.count("chosen: ") == 2
     assert "not DIRECT" in again.stdout
     assert "one workspace" not in again.stdout
+    assert "those of the device" not in again.stdout
+    assert "the times are those of the device\n" in autotune("--problems", "a.json", "--objective", "device").stdout
 
 
 @pytest.mark.processes
@@ -145,8 +146,8 @@ def test_json_is_all_that_stdout_has():
 def test_what_has_no_algorithm_is_named_on_stderr():
     result = autotune(*CONVOLUTION, *RNN, "--deterministic")
     assert result.exit_code == cli_common.SOME_FAILED
-    assert result.stdout.count(" none ") == 1
-    assert "without 1 problem" in result.stdout
+    assert "2 measured, 0 remembered, 1 failed; " in result.stdout
+    assert "failed: GRU 3 to 4, T=2 N=2, float32: no algorithm for " in result.stdout
     told = result.stderr.splitlines()[-1]
     assert told == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
 
@@ -178,11 +179,11 @@ def test_how_a_program_finds_what_was_saved(tmp_path):
     table = AlgorithmTable(rows(problem), title="a title", timing="made up")
     facts = {"device": "a GPU", "cuDNN": "9.28.0", "cudnnlite": "0.1.0"}
     tuning = ModelTuning((TunedProblem(problem, table, table.best()),), facts)
-    told = list(lines_of(tuning, policy, tmp_path / "mine.sqlite", explain=False))[-1]
+    told = list(lines_of(tuning, policy, tmp_path / "mine", explain=False))[-1]
     found = re.fullmatch(r"to use it: with dnn\.autotuned\(handle, (.*)\): \.\.\.", told)
     options = eval(f"dict({found[1].replace('dnn.', '')})", {"TuningPolicy": TuningPolicy})
-    assert options == {"cache": str(tmp_path / "mine.sqlite"), "policy": policy}
-    usual = list(lines_of(tuning, TuningPolicy(), tmp_path / "default.sqlite", explain=False))[-1]
+    assert options == {"cache": str(tmp_path / "mine"), "policy": policy}
+    usual = list(lines_of(tuning, TuningPolicy(), tmp_path / "default", explain=False))[-1]
     assert usual == "to use it: with dnn.autotuned(handle): ..."
 
 
@@ -217,10 +218,8 @@ def test_recurrent_networks(tuner):
 
 def test_the_help_has_every_word_that_rnn_takes():
     told = CliRunner().invoke(app, ["autotune", "--help"], env={"COLUMNS": "100"}).stdout
-    for word in (*cli_problems._NUMBERS, *cli_problems._TEXTS):
-        assert f"{word}=" in told
-    for word in cli_problems._FLAGS:
-        assert word in told
+    for word, kind in cli_problems.RNN_WORDS.items():
+        assert (word if kind is bool else f"{word}=") in told
 
 
 def test_a_model_and_a_list_together(tuner, monkeypatch):
@@ -250,22 +249,22 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
 
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
     result = autotune(
-        *CONVOLUTION, "--objective", "latency", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
-        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--flush-l2",
+        *CONVOLUTION, "--objective", "device", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
+        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--interface", "graph", "--flush-l2",
     )  # fmt: skip
     assert result.exit_code == 1
     policy = tuner.options["policy"]
-    assert policy == TuningPolicy("latency", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), True)
+    assert policy == TuningPolicy("device", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True)
     same = {item.name for item in fields(policy) if getattr(policy, item.name) == item.default}
     assert same == {"math_type"}
 
 
 def test_where(tuner, tmp_path, monkeypatch):
-    autotune(*CONVOLUTION, "--workers", 3, "--cache", "mine.sqlite", "--device", "emulated:1")
-    assert tuner.options["cache"].path == tmp_path / "mine.sqlite"
+    autotune(*CONVOLUTION, "--workers", 3, "--cache", "mine", "--device", "emulated:1")
+    assert tuner.options["cache"].path == tmp_path / "mine"
     assert (tuner.options["workers"], tuner.options["device"]) == (3, "emulated:1")
     autotune(*CONVOLUTION)
-    assert tuner.options["cache"].path == tmp_path / "default.sqlite"
+    assert tuner.options["cache"].path == tmp_path / "default"
     assert (tuner.options["workers"], tuner.options["device"]) == (None, "emulated")
     autotune(*CONVOLUTION, "--no-cache")
     assert tuner.options["cache"].path == ":memory:"
@@ -301,11 +300,11 @@ MISUSE = {
     "'1.5' is not an integer": ["--rnn", "lstm:steps=1.5"],
     "cell='lstn' ": ["--rnn", "lstn:steps=1,batch=1,input=1,hidden=1"],
     "--workspace-limit='much' is not a size": [*CONVOLUTION, "--workspace-limit", "much"],
-    "--objective='speed'; allowed: 'device', 'latency'": [*CONVOLUTION, "--objective", "speed"],
+    "--objective='speed'; allowed: 'latency', 'device'": [*CONVOLUTION, "--objective", "speed"],
     "--device='gpu' is not a device; allowed: 'cuda'": [*CONVOLUTION, "--device", "gpu"],
     "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
     "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],
-    "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a.sqlite"],
+    "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a"],
     "--no-cache and --read-only-cache exclude": [*CONVOLUTION, "--no-cache", "--read-only-cache"],
     "must end in .png or .svg or .pdf": [*CONVOLUTION, "--plot", "a.gif"],
     "must end in .html or .htm": [*CONVOLUTION, "--html", "report"],
@@ -330,7 +329,7 @@ ERRORS = {
     "absent.json": ["--problems", "absent.json"],
     "is not JSON": ["--problems", "text.json"],
     "no tuning cache": [*CONVOLUTION, "--cache", "text.json"],
-    "--cache absent.sqlite does not exist": [*CONVOLUTION, "--cache", "absent.sqlite", "--read-only-cache"],
+    "--cache absent does not exist": [*CONVOLUTION, "--cache", "absent", "--read-only-cache"],
     "there is nothing to tune": ["--problems", "empty.json"],
 }
 
@@ -363,7 +362,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_anything_is_tuned(tuner, 
     monkeypatch.setattr(cli_autotune.os, "access", lambda *_: False)  # which root always may
     result = autotune(*CONVOLUTION, "--device", "cuda")
     assert result.exit_code == 1
-    assert "default.sqlite cannot be written: give another --cache, --read-only-cache or --no-cache" in result.stderr
+    assert "default cannot be written: give another --cache, --read-only-cache or --no-cache" in result.stderr
     assert tuner.listed is None
     autotune(*CONVOLUTION, "--device", "cuda", "--no-cache")
     assert tuner.listed is not None
@@ -382,10 +381,10 @@ def test_a_file_that_cannot_be_written_in_the_end_costs_only_itself(tmp_path, mo
 
 
 def test_a_default_cache_that_is_no_folder_is_told_in_a_line(tmp_path):
-    (tmp_path / "default.sqlite").write_bytes(b"rubbish" * 1000)
+    (tmp_path / "default").write_bytes(b"rubbish" * 1000)
     result = autotune(*CONVOLUTION)
     assert result.exit_code == 0
-    told = r"^cudnnlite: warning: .*default\.sqlite is a file, .* until then memory has to do$"
+    told = r"^cudnnlite: warning: .*default is a file, .* until then memory has to do$"
     assert re.search(told, result.stderr, re.MULTILINE)
 
 
@@ -397,7 +396,7 @@ def test_after_an_interrupt(tuner, tmp_path, saves):
     tuner.then = interrupt
     result = autotune(*CONVOLUTION, *RNN, "--device", "cuda" if saves else "emulated")
     assert (result.exit_code, result.stdout) == (cli_common.INTERRUPTED, "")
-    where = f"2 of 2 problems are saved in {tmp_path / 'default.sqlite'}; the same command goes on there"
+    where = f"2 of 2 problems are saved in {tmp_path / 'default'}; the same command goes on there"
     assert result.stderr.splitlines()[-1] == f"cudnnlite: interrupted: {where if saves else 'nothing is saved'}"
 
 
@@ -419,8 +418,8 @@ def test_what_could_not_be_saved_is_not_called_saved(monkeypatch, tmp_path):
     """A full disk: the figures are printed, and the exit code says that something is missing."""
     monkeypatch.setattr(TuningCache, "unsaved", 1)
     Pretence(monkeypatch, tmp_path, "A")
-    result = autotune(*CONVOLUTION, "--device", "cuda", "--cache", str(tmp_path / "full.sqlite"))
+    result = autotune(*CONVOLUTION, "--device", "cuda", "--cache", str(tmp_path / "full"))
     assert result.exit_code == 1
-    assert f"1 problem could not be saved in {tmp_path / 'full.sqlite'}" in result.stderr
+    assert f"1 problem could not be saved in {tmp_path / 'full'}" in result.stderr
     assert "chosen" in result.stdout
     assert "saved in" not in result.stdout

@@ -19,7 +19,7 @@ from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.cli import app
 from cudnnlite.devices import cuda as cuda_device
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.doctor import Verdict, cuda, environment, libraries, probe
+from cudnnlite.doctor import Verdict, environment, libraries, probe
 from cudnnlite.doctor.probe import Probe, read_probe, run_probe
 
 from . import tuning_files
@@ -165,7 +165,7 @@ def test_the_probe_finds_what_this_process_finds(packages, tmp_path, monkeypatch
 
 @pytest.mark.processes
 def test_the_probe_leaves_the_users_cache_alone(monkeypatch, tmp_path):
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c.sqlite"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c"))
     run_probe("emulated")
     assert list(tmp_path.iterdir()) == []
 
@@ -461,7 +461,7 @@ def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "broken", [(probe, "run_probe"), (libraries, "all_places"), (libraries, "judge"), (cuda, "judge")],
+    "broken", [(probe, "run_probe"), (libraries, "all_places"), (libraries, "judge"), (environment, "judge_cuda")],
     ids=lambda pair: pair[1],
 )  # fmt: skip
 def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):

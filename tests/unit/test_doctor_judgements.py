@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cudnnlite.doctor import Examination, cuda, environment, libraries
+from cudnnlite.doctor import Examination, environment, libraries
 from cudnnlite.doctor.finding import Finding, Verdict
 from cudnnlite.doctor.libraries import Copy, LibraryFacts
 from cudnnlite.doctor.probe import Probe
@@ -295,7 +295,7 @@ NO_DEVICE = {
 def of_cuda(state, wanted="", library=LOADED, trial=None, unmasked=0, mask=""):
     steps = {"cuda": state, "library": library} | ({} if trial is None else {"trial": {**trial, **STEP}})
     variables = {"CUDNNLITE_DEVICE": wanted, "CUDA_VISIBLE_DEVICES": mask}
-    return list(cuda.judge(variables, Probe(steps), unmasked))
+    return list(environment.judge_cuda(variables, Probe(steps), unmasked))
 
 
 def built_with(cudart, number=92800):
@@ -353,11 +353,11 @@ def test_no_cuda_python():
 
 
 def test_cuda_that_could_not_be_asked():
-    finding = only(cuda.judge({}, Probe({}, "was killed by SIGSEGV", "library")), "cuda.driver")
+    finding = only(environment.judge_cuda({}, Probe({}, "was killed by SIGSEGV", "library")), "cuda.driver")
     assert (finding.verdict, finding.fix) == (WARNING, "mend what is broken above first")
     for wanted, verdict in {"": BROKEN, "cuda": BROKEN, "auto": BROKEN, "emulated": WARNING}.items():
         probe = Probe({}, "was killed by SIGSEGV", "cuda")
-        finding = only(cuda.judge({"CUDNNLITE_DEVICE": wanted}, probe), "cuda.driver")
+        finding = only(environment.judge_cuda({"CUDNNLITE_DEVICE": wanted}, probe), "cuda.driver")
         assert finding.verdict is verdict
         assert "SIGSEGV" in finding.text
 
@@ -423,8 +423,10 @@ def test_only_the_gpu_that_is_asked_for_can_be_broken():
 
 
 def test_a_gpu_that_is_asked_for_and_is_not_there():
-    *_, finding = said(of_cuda(GPU, "cuda:3"))["cuda.device"]
-    assert (finding.verdict, finding.text) == (BROKEN, "CUDNNLITE_DEVICE=cuda:3, but the last device is cuda:0")
+    for index in (1, 3):
+        *_, finding = said(of_cuda(GPU, f"cuda:{index}"))["cuda.device"]
+        text = f"CUDNNLITE_DEVICE=cuda:{index}, but the last device is cuda:0"
+        assert (finding.verdict, finding.text) == (BROKEN, text)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +474,7 @@ def test_trials_that_fail(trial, text):
 
 
 def settings(**variables):
-    return said(environment.judge(variables))
+    return said(environment.judge_variables(variables))
 
 
 @pytest.mark.parametrize(

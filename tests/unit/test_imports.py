@@ -13,12 +13,13 @@ ROOT = Path(cudnnlite.__file__).parent
 # From the bottom to the top.  A name stands for the module or for the whole folder.  Within one layer modules may import each
 # other as long as there is no cycle.
 LAYERS = (
-    ("_raw._naming", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
-    ("version", "errors", "warn", "sizes", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types",
-     "_raw.record", "_raw.functions", "_raw.signatures", "_raw.dlpack", "_raw.opaque"),
+    ("_raw._naming", "_raw._attributes", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
+    ("version", "errors", "warn", "sizes", "texts", "enums", "dtypes", "_raw.cenum", "_raw.enums", "_raw.types",
+     "_raw.record", "_raw.functions", "_raw.signatures", "_raw.attributes", "_raw.dlpack", "_raw.opaque"),
     ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
     ("specs",),
     ("descriptors",),
+    ("backend",),
     # values and equations: no device
     ("operations.__init__", "operations.rnn.__init__", "operations.operation", "operations.problem",
      "operations.problem_list", "operations.recording", "operations.rnn.cells", "operations.rnn.equations",
@@ -43,7 +44,8 @@ CALLBACKS = {"emulated.api": {"CFUNCTYPE", "_Pointer", "cast", "py_object"}}
 
 
 FOLDERS = {
-    "_raw", "specs", "descriptors", "devices", "emulated", "operations", "search", "autotune", "report", "doctor", "cli",
+    "_raw", "specs", "descriptors", "devices", "emulated", "backend", "operations", "search", "autotune", "report", "doctor",
+    "cli",
 }  # fmt: skip
 
 

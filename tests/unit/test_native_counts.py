@@ -14,10 +14,10 @@ from .harness import World
 
 X, W = (2, 4, 6, 5), (3, 4, 3, 3)
 CONV = dnn.ConvolutionSpec(1)
-FORWARD = "cudnnConvolutionForward"
+FORWARD, EXECUTE = "cudnnConvolutionForward", "cudnnBackendExecute"
 FIND = "cudnnFindConvolutionForwardAlgorithmEx"
 RNN_FORWARD, RNN_DATA, RNN_WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
-WRITING = {FORWARD, FIND, RNN_FORWARD, RNN_DATA, RNN_WEIGHTS}
+WRITING = {FORWARD, EXECUTE, FIND, RNN_FORWARD, RNN_DATA, RNN_WEIGHTS}
 PLAIN = dnn.RNNSpec("tanh", 2, 3, 2, dtype="float64")  # few weights, so few calls of cudnnGetRNNWeightParams
 LSTM = dnn.RNNSpec("lstm", 2, 3, dtype="float64")
 STEPS, BATCH = 3, 2
@@ -83,8 +83,15 @@ def convolution_descriptor(run):
 def plan_and_call(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        with dnn.plan_convolution_forward(h, x, w, CONV) as plan:
+        with dnn.plan_convolution_forward(h, x, w, CONV, interface="descriptor") as plan:
             plan(x, w)
+
+
+def plan_of_an_engine(run):
+    with Handle(run.device) as h:
+        x, w = run.operands(h)
+        with dnn.plan_convolution_forward(h, x, w, CONV) as plan:
+            plan(x, w, out=run.output(h))
 
 
 def plan_left_to_its_handle(run):
@@ -97,13 +104,13 @@ def plan_left_to_its_handle(run):
 def forward(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.convolution_forward(h, x, w, CONV)
+        dnn.convolution_forward(h, x, w, CONV, interface="descriptor")
 
 
 def forward_out(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.convolution_forward(h, x, w, CONV, out=run.output(h))
+        dnn.convolution_forward(h, x, w, CONV, out=run.output(h), interface="descriptor")
 
 
 def forward_beta(run):
@@ -116,8 +123,8 @@ def forward_of_two_kinds(run):
     """Two plans in the handle's cache, whose descriptors are destroyed one after the other."""
     with Handle(run.device) as h:
         x, w = run.operands(h)
-        dnn.convolution_forward(h, x, w, CONV)
-        dnn.convolution_forward(h, x, w)
+        dnn.convolution_forward(h, x, w, CONV, interface="descriptor")
+        dnn.convolution_forward(h, x, w, interface="descriptor")
 
 
 def find(run):
@@ -239,6 +246,7 @@ SCENARIOS = {
         },
     ),
     plan_and_call: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
+    plan_of_an_engine: (66, {EXECUTE, "cudnnBackendFinalize", "cudnnBackendGetAttribute", "cudnnBackendSetAttribute"}),
     plan_left_to_its_handle: (5, {FORWARD, "cudnnGetConvolutionForwardWorkspaceSize"}),
     forward: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
     forward_out: (5, {FORWARD}),
@@ -295,8 +303,8 @@ def test_without_a_failure_all_is_given_back(world, scenario):
     assert leaks == []
     calls = world.ledger.finished
     assert needed <= set(calls)
-    assert sum(name.startswith("cudnnCreate") for name in calls) == objects
-    assert sum(name.startswith("cudnnDestroy") for name in calls) == objects
+    assert sum(name.startswith(("cudnnCreate", "cudnnBackendCreate")) for name in calls) == objects
+    assert sum(name.startswith(("cudnnDestroy", "cudnnBackendDestroy")) for name in calls) == objects
     assert world.ledger.leaked() == {}
     assert world.memory_used == 0
 
@@ -329,7 +337,9 @@ def test_each_call_fails_once(monkeypatch, scenario, status):
         elif f"{failed} returned {status.name} ({int(status)})" not in told[2]:
             problems.append(f"{at}: the message is {told[2]!r}")
         # an object whose own destruction failed cannot be given back; nothing else may go with it
-        lost = {failed.removeprefix("cudnnDestroy") or "Handle": 1} if failed.startswith("cudnnDestroy") else {}
+        lost = {}
+        if failed.startswith(("cudnnDestroy", "cudnnBackendDestroy")):
+            lost = {failed.removeprefix("cudnn").removeprefix("Backend").removeprefix("Destroy") or "Handle": 1}
         if world.ledger.leaked() != lost:
             problems.append(f"{at}: left {world.ledger.leaked()}")
         if memory_left(world):
@@ -347,8 +357,8 @@ def test_each_call_fails_once(monkeypatch, scenario, status):
 @pytest.mark.parametrize(
     "scenario",
     [
-        plan_and_call, forward, forward_out, find, find_out, find_beta, rnn_forward, rnn_forward_out, rnn_dynamic,
-        rnn_training,
+        plan_and_call, plan_of_an_engine, forward, forward_out, find, find_out, find_beta, rnn_forward, rnn_forward_out,
+        rnn_dynamic, rnn_training,
     ],
     ids=lambda s: s.__name__,
 )  # fmt: skip
@@ -423,27 +433,34 @@ def test_a_failed_plan_is_not_kept(world):
         assert dnn.convolution_forward(h, x, w, CONV).shape == (2, 3, 6, 5)
 
 
-def test_a_failed_call_leaves_the_plan_usable(world):
+by_interface = pytest.mark.parametrize(("interface", "function"), [("descriptor", FORWARD), ("graph", EXECUTE)])
+
+
+@by_interface
+def test_a_failed_call_leaves_the_plan_usable(world, interface, function):
     with Handle(world.device) as h:
         x, w = h.array(IMAGES), h.array(FILTERS)
-        expected = dnn.convolution_forward(h, x, w, CONV).numpy()
+        out = h.empty((2, 3, 6, 5))
+        expected = dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface).numpy()
         world.ledger.fail(len(world.ledger.started) + 1)
-        with pytest.raises(dnn.CudnnError, match=r"cudnnConvolutionForward[\s\S]*x = TensorSpec[\s\S]*w = FilterSpec"):
-            dnn.convolution_forward(h, x, w, CONV)
+        with pytest.raises(dnn.CudnnError, match=rf"{function}[\s\S]*x = TensorSpec[\s\S]*w = FilterSpec"):
+            dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface)
         world.ledger.disarm()
         made = world.ledger.finished.count("cudnnCreateTensorDescriptor")
-        assert (dnn.convolution_forward(h, x, w, CONV).numpy() == expected).all()
+        assert (dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface).numpy() == expected).all()
         assert world.ledger.finished.count("cudnnCreateTensorDescriptor") == made
 
 
-def test_a_plan_is_made_once_for_calls_of_one_kind(world):
+@by_interface
+def test_a_plan_is_made_once_for_calls_of_one_kind(world, interface, function):
     with Handle(world.device) as h:
         x, w = h.array(IMAGES), h.array(FILTERS)
-        dnn.convolution_forward(h, x, w, CONV)
+        out = dnn.convolution_forward(h, x, w, CONV)
+        dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface)
         before = len(world.ledger.started)
         for _ in range(5):
-            dnn.convolution_forward(h, x, w, CONV)
-        assert world.ledger.started[before:] == [FORWARD] * 5
+            dnn.convolution_forward(h, x, w, CONV, out=out, interface=interface)
+        assert world.ledger.started[before:] == [function] * 5
 
 
 @pytest.mark.parametrize("kept", [3])

@@ -326,15 +326,18 @@ def test_functions_that_cannot_be_inlined_are_named(monkeypatch):
         raise RuntimeError("for a reason")
 
     monkeypatch.setattr("onnx.inliner.inline_local_functions", refuse)
-    given_model = calls()
-    opsets = [helper.make_opsetid("", 22)]
-    relu = helper.make_function("own", "AfterConv", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)
-    given_model.functions.append(relu)
-    given_model.graph.node.append(helper.make_node("AfterConv", ["y"], ["z"], "third", domain="own"))
-    found = problems_from_onnx(given_model, batch=2)
+    found = problems_from_onnx(calls(), batch=2)
     reason = "a function of the model that cannot be inlined: for a reason"
     assert found.skipped == [SkippedNode("first", "own.Block", reason), SkippedNode("second", "own.Twice", reason)]
     assert len(found) == 0
+
+
+def test_a_function_of_another_operator_set_is_named():
+    """ONNX leaves it where it is, and says nothing."""
+    older = helper.make_function("own", "Old", ["a", "b"], ["c"], [conv("a", "b", "c")], [helper.make_opsetid("", 18)])
+    node = helper.make_node("Old", ["x", "w"], ["y"], "old", domain="own")
+    given_model = model([node], {"x": IMAGE}, [absent("w", FILTER)], functions=[older], domains=["own"])
+    assert why(problems_from_onnx(given_model)).endswith("inlined: it uses other operator sets than the model")
 
 
 # ---------------------------------------------------------------- files

@@ -13,13 +13,14 @@ from cudnnlite.autotune.policy import layout_of_rank
 GIB, MIB = 1 << 30, 1 << 20
 # Of every field a value that is not the default, as a user may write it and as it is kept.
 VALUES = {
-    "objective": ("latency", "latency"),
+    "objective": ("device", "device"),
     "workspace_limit": ("64 MiB", 64 * MIB),
     "deterministic": (True, True),
     "max_error": (1, 1.0),
     "math_type": ("tf32", MathType.DEFAULT),
     "allow_tf32": (False, False),
     "layouts": (["NHWC", "NCHW"], ("NHWC", "NCHW")),
+    "interface": ("graph", "graph"),
     "flush_l2": (True, True),
 }
 FIELDS = [item.name for item in dataclasses.fields(TuningPolicy)]
@@ -82,9 +83,9 @@ def test_other_ways_to_write_it(name, value, kept):
 
 
 WRONG = [
-    ("objective", "speed", "'device', 'latency'"),
-    ("objective", None, "'device', 'latency'"),
-    ("objective", ["device"], "'device', 'latency'"),
+    ("objective", "speed", "'latency', 'device'"),
+    ("objective", None, "'latency', 'device'"),
+    ("objective", ["device"], "'latency', 'device'"),
     ("workspace_limit", -1, "negative"),
     ("workspace_limit", True, "is not a size"),
     ("workspace_limit", 1.5, "is not a size"),
@@ -111,6 +112,7 @@ WRONG = [
     ("layouts", [["NHWC"]], "'NCHW', 'NHWC'"),
     ("layouts", None, "'NCHW', 'NHWC'"),
     ("layouts", 4, "'NCHW', 'NHWC'"),
+    ("interface", "engine", "'descriptor', 'graph', None"),
     ("flush_l2", 0, "allowed: True, False"),
 ]
 

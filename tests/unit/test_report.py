@@ -130,8 +130,8 @@ def test_the_summary(page_of):
     heading, *rows = page.tables[0]
     assert heading == ["problem", "count", "algorithm", "math type", "layout", "time (µs)", "workspace", "error", "runner-up",
                        "total (µs)"]  # fmt: skip
-    small = "32×64×56×56 * 64×64×3×3, padding 1, float16 NHWC"
-    lstm_title = "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
+    small = "32x64x56x56 by 64x64x3x3 to 32x64x56x56, float16 NHWC, padding=1"
+    lstm_title = "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training, math_type='FMA'"
     assert rows == [
         [f"conv1 and 1 more {small}", "3", "IMPLICIT_PRECOMP_GEMM", "TENSOR_OP", "as given", "33.3", "96 KiB", "7.7e-04",
          "IMPLICIT_PRECOMP_GEMM DEFAULT, +1.8 %, within the noise", "99.9"],
@@ -191,7 +191,7 @@ def test_every_problem_has_a_section_and_every_link_a_target(page_of):
     page = page_of(ALL)
     assert page.of("title") == ["cudnnlite autotune: 3 problems on NVIDIA H200"]
     assert page.of("h1") == ["3 problems on NVIDIA H200"]
-    lstm_title = "LSTM 256 to 2 × 128, bidirectional, 64 sequences of 100, float32, training, math FMA"
+    lstm_title = "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training, math_type='FMA'"
     assert page.of("h2") == ["Summary", "conv1 and 1 more", lstm_title, "bad", "How to read this"]
     assert len(page.ids) == len(set(page.ids))
     targets = {value[1:] for _, name, value in page.attributes if name == "href"}

@@ -59,10 +59,11 @@ def test_two_workers_share_the_problems(tmp_path, monkeypatch):
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
     }
-    done = subprocess.run(
-        [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py.futures", program, path],
-        env={**os.environ, **allowed}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    with pretend.held(4, 5):
+        done = subprocess.run(
+            [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py.futures", program, path],
+            env={**os.environ, **allowed}, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     coordinator, (first, second, emulated) = json.loads(done.stdout)
     assert first["counts"] == [2, 1, 1, 1, 1, 1]

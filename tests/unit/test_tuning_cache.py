@@ -11,9 +11,8 @@ import pytest
 
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
-from cudnnlite.autotune import cache as cache_module
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.cache_path import default_path
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE, default_path
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.errors import ClosedError, TuningCacheError
 
@@ -98,20 +97,11 @@ def test_what_another_cache_has_put_is_found(path):
         assert other.get(entry().key) == entry()
         other.put(entry(1))
         assert one.get(entry(1).key) == entry(1)
+        other.put(entry(1, time_ms=0.25))
+        assert one.get(entry(1).key) == entry(1, time_ms=0.25)
+        file_of(path).unlink()
+        assert one.get(entry().key) is None
         assert elsewhere.get(entry(1).key) is None
-
-
-def test_what_is_at_hand_is_read_once_and_bounded(path, monkeypatch):
-    monkeypatch.setattr(cache_module, "RECENT", 3)
-    with TuningCache(path) as cache:
-        for number in range(20):
-            cache.put(entry(number))
-            assert len(cache._recent) <= 3
-        assert cache.get(entry(2).key) is cache.get(entry(2).key)
-        file_of(path, 2).unlink()
-        assert cache.get(entry(2).key) == entry(2)
-        assert found_in(cache, 20) == [0, 1, *range(3, 20)]  # by then it is not at hand any more
-        assert not cache._kept
 
 
 def test_filters(path):
@@ -155,10 +145,6 @@ def test_arguments_of_a_wrong_type(path):
             cache.get("text")
         with pytest.raises(ArgumentError, match="entry=None is not a TuningEntry"):
             cache.put(None)
-        with pytest.raises(ArgumentError, match="is no key of a tuning"):
-            cache.put(replace(entry(), key=TuningKey("{}")))
-        with pytest.raises(ArgumentError, match="is not that of its name"):  # nobody could find it
-            cache.put(replace(entry(), key=TuningKey(entry().key.text + " ")))
         with pytest.raises(ArgumentError, match="workspace='much' of a row"):
             cache.put(replace(entry(), rows=(replace(entry().rows[0], workspace="much"),)))
         assert len(cache) == 0
@@ -318,7 +304,7 @@ def test_an_export_never_touches_what_is_not_a_cache(filled, tmp_path, what):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("milk")
     target = tmp_path / {"a file": "notes/todo.txt", "an unwritable place": "notes/todo.txt/x"}.get(what, "notes")
-    told = pytest.raises(TuningCacheError, match=r"is no tuning cache: it has todo|no tuning cache|Not a directory")
+    told = pytest.raises(TuningCacheError, match=r"is no tuning cache: it has todo|and no tuning cache|Not a directory")
     with nothing_written(tmp_path), TuningCache(filled) as cache, told:
         cache.export(target)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.cache_path import default_path
+from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache_path import CACHE_VARIABLE, default_path
 from cudnnlite.autotune.store import EntryFolder
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
@@ -122,13 +122,36 @@ def test_what_died_while_it_wrote_is_swept_up_by_clear(filled):
     assert names(filled) == [".young.tmp"]
 
 
-def test_an_entry_of_a_newer_version_is_left_alone(filled):
-    change(file_of(filled), **NEWER)
-    with nothing_written(filled), TuningCache(filled) as cache:
-        with pytest.warns(TuningCacheWarning, match="format 2, from a newer cudnnlite.*left as it is") as caught:
-            assert [found_in(cache), len(cache.entries())] == [list(range(1, MANY)), MANY - 1]
-        assert len(caught) == 1
-    assert "rows" in file_of(filled).read_text()
+def test_an_entry_of_a_newer_version_is_left_alone(filled, tmp_path):
+    """It is not read, replaced or removed; what is put under its key is kept in memory."""
+    for number in (0, 1):
+        change(file_of(filled, number), **NEWER)
+    fill(tmp_path / "other", 1, tuned_at=LATE)
+    with TuningCache(filled) as cache:
+        with nothing_written(filled):
+            with pytest.warns(TuningCacheWarning, match="format 2, from a newer cudnnlite.*left as it is"):
+                assert found_in(cache) == list(range(2, MANY))
+            assert len(cache.entries()) == MANY - 2  # without another warning
+            cache.put(entry(0))
+            assert cache.get(entry(0).key) == entry(0)
+            assert (len(cache), cache.unsaved) == (MANY, 1)
+        assert cache.clear() == MANY - 1
+        assert cache.merge(tmp_path / "other") == 0
+    assert names(filled) == sorted(file_of(filled, number).name for number in (0, 1))
+
+
+def test_an_export_keeps_and_counts_what_a_newer_version_wrote(filled, tmp_path):
+    """In the folder that it replaces: under keys that are exported, and under others."""
+    copy, newer = tmp_path / "copy", (0, MANY, MANY + 1)
+    fill(copy, MANY + 3)
+    for number in newer:
+        change(file_of(copy, number), **NEWER)
+    before = [file_of(copy, number).read_bytes() for number in newer]
+    with TuningCache(filled) as cache, pytest.warns(TuningCacheWarning) as caught:
+        assert cache.export(copy) == MANY - 1
+    assert [str(one.message).partition(" keeps ")[2][:2] for one in caught] == ["", "3 "]
+    assert names(copy) == sorted(file_of(copy, number).name for number in range(MANY + 2))
+    assert [file_of(copy, number).read_bytes() for number in newer] == before
 
 
 def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
@@ -137,8 +160,7 @@ def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
         cache.put(entry(0))
         shutil.rmtree(path)
         cache.put(entry(1))
-        assert found_in(cache, 2) == [0, 1]  # the first one from memory
-        assert found_in(TuningCache(path), 2) == [1]
+        assert found_in(cache, 2) == [1]
         shutil.rmtree(path)
         os.rename(tmp_path / "other", path)
         assert cache.get(entry(2).key) == entry(2)
@@ -168,7 +190,9 @@ def test_an_old_file_at_the_old_default_is_told_until_there_is_a_new_cache(monke
     old = default_path().with_name("tuning.sqlite")
     write_old_cache(old)
     before = old.read_bytes()
-    with pytest.warns(TuningCacheWarning, match=r"tuning\.sqlite is .* older .* left as it is.* Tune the models again"):
+    with pytest.warns(
+        TuningCacheWarning, match=r"tuning\.sqlite is .* older .* left as it is.* Tune again, into a folder"
+    ):
         cache = TuningCache()
     cache.put(entry())
     assert TuningCache().get(entry().key) == entry()  # without a warning
@@ -178,7 +202,7 @@ def test_an_old_file_at_the_old_default_is_told_until_there_is_a_new_cache(monke
 def test_a_file_instead_of_a_folder_is_left_alone(path):
     path.write_text("shopping list")
     with nothing_written(path.parent):
-        with pytest.warns(TuningCacheWarning, match="is a file, and no tuning cache, .* left as it is"):
+        with pytest.warns(TuningCacheWarning, match="is a file, and no tuning cache; .* left as it is"):
             cache = TuningCache(path)
         cache.put(entry())
         assert cache.get(entry().key) == entry()
@@ -232,64 +256,61 @@ def shared_folder():
     shutil.rmtree(folder)
 
 
-# nobody: permissions do not bind root
-ANOTHER_USER = "\nif os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+# As nobody: permissions do not bind root.
 USE = """
-cache = TuningCache(path, read_only=READ_ONLY)
-found = sum(cache.get(entry(n).key) == entry(n) for n in range(12))
-cache.put(entry(12)); cache.put(entry(13))
-again = [cache.get(entry(n).key) == entry(n) for n in (12, 13)]
-result = [found, again, attempt(lambda: len(cache)), told, attempt(cache.clear)]
-result.append(attempt(lambda: cache.export(folder + "/copy")))
-cache.close()
-print(json.dumps(result))
+if os.getuid() == 0: os.setgid(65534); os.setuid(65534)
+def use(path, read_only):
+    told.clear()
+    cache = TuningCache(path, read_only=read_only)
+    found = sum(cache.get(entry(n).key) == entry(n) for n in range(12))
+    cache.put(entry(12)); cache.put(entry(13))
+    again = [cache.get(entry(n).key) == entry(n) for n in (12, 13)]
+    result = [found, again, attempt(lambda: len(cache)), attempt(cache.clear)]
+    result.append(attempt(lambda: cache.export(os.path.dirname(path) + "/copy")))
+    cache.close()
+    return [*result, list(told)]
+print(json.dumps({name: use(f"{folder}/{name}/tuning", name == "read-only") for name in NAMES}))
 """
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("read_only", [True, False])
-def test_a_folder_that_cannot_be_written(shared_folder, read_only):
+def test_what_another_user_cannot_write_or_read(shared_folder):
     """It is read all the same, and what is put is kept in memory; that is what a read-only cache is, too."""
-    path = shared_folder / "tuning"
-    fill(path)
-    for folder in (path, shared_folder):
-        folder.chmod(0o555)
-    with nothing_written(shared_folder):
-        code = ANOTHER_USER + USE.replace("READ_ONLY", str(read_only))
-        found, again, length, told, cleared, exported = run_child(code, path)
-    assert (found, again, length) == (MANY, [True, True], MANY + 2)
-    assert len(told) == (0 if read_only else 1)
-    assert all("TuningCacheWarning" in text and "kept in this process's memory only" in text for text in told)
-    assert cleared.startswith(f"TuningCacheError: {path}")
-    assert exported.startswith(f"TuningCacheError: {shared_folder}/copy: ")
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_what_may_not_be_read(shared_folder, what):
-    path = shared_folder / "tuning"
-    fill(path)
-    (path if what == "folder" else file_of(path)).chmod(0)
-    found, again, length, told, *_ = run_child(ANOTHER_USER + USE.replace("READ_ONLY", "True"), path)
-    assert (found, again) == (0 if what == "folder" else MANY - 1, [True, True])
-    assert len(told) == 1
-    assert "cannot be read" in told[0]
-    assert length == MANY + 2 or length.startswith(f"TuningCacheError: {path}: Permission denied")
-    path.chmod(0o755)
-    file_of(path).chmod(0o644)
-    assert found_in(TuningCache(path)) == list(range(MANY))
-
-
-@pytest.mark.processes
-def test_damage_in_a_folder_that_cannot_be_written(shared_folder):
-    path = shared_folder / "tuning"
-    fill(path)
-    DAMAGE["text"](file_of(path))
-    path.chmod(0o555)
-    with nothing_written(shared_folder):
-        found, again, _, told, *_ = run_child(ANOTHER_USER + USE.replace("READ_ONLY", "False"), path)
-    assert (found, again) == (MANY - 1, [True, True])
-    assert len([text for text in told if "is no entry" in text and "it is left as it is" in text]) == 1
+    counts = {"unwritable": MANY, "read-only": MANY, "damaged": MANY - 1, "unreadable": 0, "unreadable file": MANY - 1}
+    paths = {name: shared_folder / name / "tuning" for name in counts}
+    for path in paths.values():
+        fill(path)
+    DAMAGE["text"](file_of(paths["damaged"]))
+    *unwritable, unreadable, unreadable_file = paths.values()
+    before = {file: file.read_bytes() for path in unwritable for file in path.iterdir()}
+    for path in unwritable:
+        path.chmod(0o555)
+        path.parent.chmod(0o555)
+    unreadable.chmod(0)
+    file_of(unreadable_file).chmod(0)
+    found = run_child(USE.replace("NAMES", repr([*counts])), shared_folder / "any")
+    unreadable.chmod(0o755)
+    file_of(unreadable_file).chmod(0o644)
+    assert {file: file.read_bytes() for path in unwritable for file in path.iterdir()} == before
+    assert {name: (count, again) for name, (count, again, *_) in found.items()} == {
+        name: (count, [True, True]) for name, count in counts.items()
+    }
+    kept = "kept in this process's memory only"
+    for path in unwritable:
+        _, _, length, cleared, exported, told = found[path.parent.name]
+        assert length == MANY + 2
+        assert cleared.startswith(f"TuningCacheError: {path}")
+        assert exported.startswith(f"TuningCacheError: {path.parent}/copy: ")
+        assert sum(f"TuningCacheWarning: {path}: " in text and kept in text for text in told) == (
+            path.parent.name != "read-only"
+        )
+        damage = [text for text in told if "is no entry" in text]
+        assert ["it is left as it is" in text for text in damage] == [True] * (path.parent.name == "damaged")
+    for path in (unreadable, unreadable_file):
+        _, _, length, _, _, told = found[path.parent.name]
+        assert sum("cannot be read" in text for text in told) == 1
+        assert length == MANY + 2 or length.startswith(f"TuningCacheError: {path}: Permission denied")
+        assert found_in(TuningCache(path)) == list(range(MANY))
 
 
 def test_no_folder_can_be_made_at_all(tmp_path):
@@ -311,30 +332,33 @@ def test_no_folder_can_be_made_at_all(tmp_path):
 
 DISK_FULL = """
 import resource
-with TuningCache(path) as cache:
-    for n in range(5): cache.put(entry(n))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
-    for n in range(5, 12): cache.put(entry(n))
-    full = [cache.get(entry(n).key) == entry(n) for n in range(12)]
-    length, unsaved = len(cache), cache.unsaved
-    failed = attempt(lambda: cache.export(folder + "/copy"))
-    left = sorted(name for name in os.listdir(path) if not name.endswith(".json"))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    if AGAIN: cache.put(entry(12))
-print(json.dumps([full, length, unsaved, failed, left, told]))
+def fill(path, again):
+    told.clear()
+    with TuningCache(path) as cache:
+        for n in range(5): cache.put(entry(n))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
+        for n in range(5, 12): cache.put(entry(n))
+        full = [cache.get(entry(n).key) == entry(n) for n in range(12)]
+        length, unsaved = len(cache), cache.unsaved
+        failed = attempt(lambda: cache.export(path + "-copy"))
+        left = sorted(name for name in os.listdir(path) if not name.endswith(".json"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        if again: cache.put(entry(12))
+    return [full, length, unsaved, failed, left, list(told)]
+print(json.dumps([fill(path + "-1", True), fill(path + "-2", False)]))
 """
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("again", ["by the next put", "when it is closed"])
-def test_files_that_cannot_grow(path, again):
-    """The kernel refuses; later it does not, and what was kept in memory is written too."""
-    full, length, unsaved, failed, left, told = run_child(DISK_FULL.replace("AGAIN", str("put" in again)), path)
-    assert (full, length, unsaved, left) == ([True] * 12, 12, 7, [])
-    assert failed.startswith(f"TuningCacheError: {path.parent}/copy: File too large")
-    assert len(told) == 1
-    assert told[0].startswith(f"TuningCacheWarning: {path}: File too large; what is tuned is kept")
-    assert found_in(TuningCache(path), 13) == list(range(13 if "put" in again else 12))
+def test_files_that_cannot_grow(path):
+    """The kernel refuses; later it does not, and what was kept is written too: by the next put, or when the cache is closed."""
+    for number, (full, length, unsaved, failed, left, told) in enumerate(run_child(DISK_FULL, path), 1):
+        own = path.with_name(f"tuning-{number}")
+        assert (full, length, unsaved, left) == ([True] * 12, 12, 7, [])
+        assert failed.startswith(f"TuningCacheError: {own}-copy: File too large")
+        assert len(told) == 1
+        assert told[0].startswith(f"TuningCacheWarning: {own}: File too large; what is tuned is kept")
+        assert found_in(TuningCache(own), 13) == list(range(13 if number == 1 else 12))
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdir"])

@@ -48,54 +48,42 @@ def numbers_in(path, count):
     return found
 
 
-def start_together(start, path, *codes):
-    """Start children that first wait for each other; return what each prints in the end."""
-    children = [start('print("ready", flush=True); input()\n' + code, path) for code in codes]
-    for child in children:
-        assert child.stdout.readline() == "ready\n", child.communicate()
-    for child in children:
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    return [finish_child(child) for child in children]
-
-
 # ---------------------------------------------------------------- writing at once
 
 WRITE = """
-with TuningCache(path) as cache:
-    for number in range(FIRST, FIRST + 200):
-        cache.put(entry(number))
-        assert TuningCache(path).get(entry(FIRST).key) == entry(FIRST)
-    found = [number for number in range(FIRST, FIRST + 200) if cache.get(entry(number).key) == entry(number)]
-print(json.dumps([len(found), told]))
+def writer(first):
+    with TuningCache(path) as cache:
+        for number in range(first, first + 100):
+            cache.put(entry(number))
+            assert TuningCache(path).get(entry(first).key) == entry(first)
+        assert [number for number in range(first, first + 100) if cache.get(entry(number).key) != entry(number)] == []
+print(json.dumps(forked(*[lambda first=first: writer(first) for first in range(0, 50 * WRITERS, 50)])))
 """
 
 
 @pytest.mark.parametrize("writers", [2, 8])
-def test_processes_write_at_once(start, path, writers):
-    """Each 200 entries, of which half are another's too, into a folder that none finds there."""
-    firsts = [100 * number for number in range(writers)]
-    reports = start_together(start, path, *(WRITE.replace("FIRST", str(first)) for first in firsts))
-    assert reports == [[200, []]] * writers
-    assert numbers_in(path, firsts[-1] + 200) == list(range(firsts[-1] + 200))
+def test_processes_write_at_once(path, writers):
+    """Each 100 entries, of which half are another's too, into a folder that none finds there."""
+    assert run_child(WRITE.replace("WRITERS", str(writers)), path) == [0] * writers
+    assert numbers_in(path, 50 * writers + 50) == list(range(50 * writers + 50))
 
 
 FIND_DAMAGE = """
-cache = TuningCache(path)
-for number in range(12):
-    if cache.get(entry(number).key) is None:
-        cache.put(entry(number))
-print(json.dumps(told))
+def look():
+    cache = TuningCache(path)
+    for number in range(12):
+        if cache.get(entry(number).key) is None:
+            cache.put(entry(number))
+print(json.dumps(forked(*[look] * 4)))
 """
 
 
-def test_processes_that_find_damage_at_once(start, path):
+def test_processes_that_find_damage_at_once(path):
     """One of them sets each file aside, and none sets the new file of another aside."""
     fill(path, 12)
     for number in range(12):
         DAMAGE["half of it"](file_of(path, number))
-    reports = start_together(start, path, *[FIND_DAMAGE] * 4)
-    assert sum(map(len, reports)) == 12
+    assert sum(run_child(FIND_DAMAGE, path)) == 12
     aside = list(path.glob("*.damaged"))
     assert len(aside) == 12
     for file in aside:
@@ -215,25 +203,26 @@ gpu = SimpleNamespace(times_mean_nothing=False, facts=lambda: DeviceFacts("H", "
 """
 COUNT = """
 counter, marker = folder + "/counter", folder + "/marker"
-if OWN_TEMPORARY: tempfile.tempdir = tempfile.mkdtemp(dir=folder)
-with TuningCache(path) as cache:
-    for _ in range(60):
-        with measuring_alone(gpu, cache if OWN_TEMPORARY else None), measuring_alone(gpu, cache):  # it may enter again
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))  # fails if somebody else is inside
-            value = int(open(counter).read())
-            time.sleep(0.0002)
-            open(counter, "w").write(str(value + 1))
-            os.unlink(marker)
-print(json.dumps(told))
+def count():
+    if OWN_TEMPORARY: tempfile.tempdir = tempfile.mkdtemp(dir=folder)
+    with TuningCache(path) as cache:
+        for _ in range(60):
+            with measuring_alone(gpu, cache if OWN_TEMPORARY else None), measuring_alone(gpu, cache):  # it may enter again
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))  # fails if somebody else is inside
+                value = int(open(counter).read())
+                time.sleep(0.0002)
+                open(counter, "w").write(str(value + 1))
+                os.unlink(marker)
+print(json.dumps(forked(*[count] * 3)))
 """
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["one temporary folder", "one cache only"])
-def test_one_process_at_a_time(start, path, own, monkeypatch):
+def test_one_process_at_a_time(path, own, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(path.parent))
     counter = path.with_name("counter")
     counter.write_text("0")
-    assert start_together(start, path, *[GPU + COUNT.replace("OWN_TEMPORARY", str(own))] * 3) == [[], [], []]
+    assert run_child(GPU + COUNT.replace("OWN_TEMPORARY", str(own)), path) == [0, 0, 0]
     assert counter.read_text() == "180"
     assert not list(path.parent.rglob("*.lock"))
 

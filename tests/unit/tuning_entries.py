@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, make_key
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
@@ -18,16 +19,6 @@ H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
 ALIGNMENTS = {"x": 256, "w": 256, "y": 256}
 EARLY, LATE = "2026-01-31T10:00:00+00:00", "2026-01-31T11:00:00+00:00"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What `make_key` needs of a policy."""
-
-    deterministic: bool = False
-
-    def to_plain(self):
-        return {"deterministic": self.deterministic}
 
 
 def convolution(number=0):
@@ -49,7 +40,7 @@ def rows(problem, time_ms=0.5):
 def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
     problem = convolution(number) if problem is None else problem
     return TuningEntry(
-        key=make_key(problem, ALIGNMENTS, Policy(), device),
+        key=make_key(problem, ALIGNMENTS, TuningPolicy(), device),
         title=str(problem),
         timing="device time, median of 9",
         rows=rows(problem, time_ms),
@@ -60,9 +51,10 @@ def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
     )
 
 
-# What the code of every child finds: the names above, `path` and `folder`, the warnings so far, and a cache's refusals as text.
+# What the code of every child finds: the names above, `path` and `folder`, the warnings so far, a cache's refusals as text,
+# and processes that are cheaper than children: they need not import anything again.
 _CHILD = """
-import json, os, sys, warnings
+import json, os, sys, traceback, warnings
 sys.path.insert(0, sys.argv[1])
 from unit.tuning_entries import *
 from cudnnlite.autotune.cache import TuningCache
@@ -79,6 +71,23 @@ def attempt(use):
         return use()
     except TuningCacheError as error:
         return f"TuningCacheError: {error}"
+def forked(*works):
+    "Let processes do these, all at once; return how many warnings each of them told."
+    wait, go = os.pipe()
+    children = []
+    for work in works:
+        children.append(os.fork())
+        if children[-1] == 0:
+            try:
+                os.close(go)
+                os.read(wait, 1)  # until the other end is closed
+                work()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(99)
+            os._exit(len(told))
+    os.close(go)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 """
 
 

@@ -7,10 +7,10 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cudnnlite.autotune.onnx.file import OnnxFile, import_onnx, subgraphs
-from cudnnlite.autotune.onnx.node import FLOATS, NoProblemError, OnnxNode
-from cudnnlite.autotune.onnx.problems import READERS, Reading, why_skipped
-from cudnnlite.autotune.onnx.shapes import Scope, ancestors, infer_shapes
+from cudnnlite.autotune.onnx.file import OnnxFile, subgraphs
+from cudnnlite.autotune.onnx.nodes import FLOATS, Known, NoProblemError, OnnxNode, Reading
+from cudnnlite.autotune.onnx.problems import READERS, why_skipped
+from cudnnlite.autotune.onnx.shapes import ancestors, infer_shapes
 from cudnnlite.dtypes import dtype_name, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -76,92 +76,70 @@ def problems_from_onnx(
     >>> problems[0].problem.x.shape, problems.skipped
     ((4, 3, 32, 32), [])
     """
-    reading = Reading(_parse_float(dtype), _parse_channels_last(layout))
+    found, reading = ProblemList(), Reading(_parse_float(dtype), _parse_layout(layout))
+    found.notes = reading.notes
     file = OnnxFile(model)
-    walk = _Walk(file, reading)
     inferred = infer_shapes(file, batch, shapes)
-    walk.graph(inferred.graph, Scope(ChainMap(), ChainMap()))
-    for name, value in walk.unknown.items() if file.unread else ():
-        if missing := ancestors(inferred, value) & set(file.unread):
-            told = "; ".join(f"{tensor!r}: {file.unread[tensor]}" for tensor in sorted(missing))
+    functions = {(function.domain, function.name) for function in inferred.functions}
+    unknown: dict[str, str] = {}  # of what is skipped for want of a shape, the value that has none
+
+    def read(raw: Any, node: OnnxNode) -> None:
+        why = why_skipped(node)
+        if (raw.domain, raw.op_type) in functions:
+            why = f"a function of the model that cannot be inlined: {file.why_not_inlined}"
+        try:
+            if why:
+                raise NoProblemError(why)
+            if node.operation in READERS:
+                found.add(READERS[node.operation](node, reading), node.name)
+        except (NoProblemError, ArgumentError) as error:
+            found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
+            unknown[node.name] = getattr(error, "unknown", "")
+
+    def walk(graph: Any, around: Known, prefix: str) -> None:
+        known = _known_in(graph, around)
+        for raw in graph.node:
+            node = OnnxNode(raw, known, prefix)
+            read(raw, node)
+            before = found.total
+            for attribute, body in subgraphs(raw):
+                walk(body, known, f"{node.name}/{attribute}/")
+            if found.total > before:
+                how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
+                found.notes.append(f"{node.name} ({node.operation}): {how} counted once")
+
+    walk(inferred.graph, ChainMap(), "")
+    for name, value in unknown.items() if file.unread else ():
+        if missing := sorted(ancestors(inferred, value) & set(file.unread)):
+            told = "; ".join(f"{tensor!r}: {file.unread[tensor]}" for tensor in missing)
             raise ArgumentError(
                 f"{file.where}: the shapes of {name} depend on external data that cannot be read: {told}"
             )
-    return walk.found
+    return found
 
 
-class _Walk:
-    """Goes through a model's graphs and collects.
-
-    Attributes
-    ----------
-    found : ProblemList
-        What the nodes ask.
-    unknown : dict of str to str
-        The names of those that were skipped because the shape of a value is missing, and that value's.
-    """
-
-    def __init__(self, file: OnnxFile, reading: Reading) -> None:
-        self._onnx, self._file, self._reading = import_onnx(), file, reading
-        self.found = ProblemList()
-        self.found.notes = reading.notes
-        self.unknown: dict[str, str] = {}
-
-    def graph(self, graph: Any, around: Scope, prefix: str = "") -> None:
-        """Go through a graph and those inside it."""
-        scope = around.inside(graph)
-        for raw in graph.node:
-            node = OnnxNode(self._onnx, raw, scope, prefix)
-            self._node(node)
-            before = self.found.total
-            for attribute, body in subgraphs(raw):
-                self.graph(body, scope, f"{node.name}/{attribute}/")
-            if self.found.total > before:
-                how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
-                self.found.notes.append(f"{node.name} ({node.operation}): {how} counted once")
-
-    def _node(self, node: OnnxNode) -> None:
-        try:
-            if why := self._why_skipped(node):
-                raise NoProblemError(why)
-            if _is_read(node):
-                self.found.add(READERS[node.operation](node, self._reading), node.name)
-        except (NoProblemError, ArgumentError) as error:
-            self.found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
-            if isinstance(error, NoProblemError) and error.unknown:
-                self.unknown[node.name] = error.unknown
-
-    def _why_skipped(self, node: OnnxNode) -> str:
-        if self._asks_cudnn(node.key, set()):
-            return f"a function of the model that cannot be inlined: {self._file.why_not_inlined}"
-        return "" if node.key in self._file.functions else why_skipped(node)
-
-    def _asks_cudnn(self, key: tuple[str, str], seen: set[tuple[str, str]]) -> bool:
-        """Tell whether a function, or one that it calls, holds what a problem could be made of."""
-        if key not in self._file.functions or key in seen:
-            return False
-        seen.add(key)
-        scope = Scope(ChainMap(), ChainMap())
-        nodes = [OnnxNode(self._onnx, raw, scope) for raw in self._file.functions[key].node]
-        return any(_is_read(node) or why_skipped(node) or self._asks_cudnn(node.key, seen) for node in nodes)
-
-
-def _is_read(node: OnnxNode) -> bool:
-    return not node.domain and node.operation in READERS
+def _known_in(graph: Any, around: Known) -> Known:
+    """Return what is known of the values that a graph's nodes can refer to, its own before those around it."""
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    known = around.new_child({info.name: info for info in infos if info.HasField("type")})
+    known.update((tensor.name, tensor) for tensor in graph.initializer)
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
+    return known
 
 
 def _parse_float(dtype: Any) -> DataType | None:
-    if dtype is None:
-        return None
-    kind = parse_dtype(dtype)
-    if kind not in FLOATS.values():
+    kind = None if dtype is None else parse_dtype(dtype)
+    if kind is not None and kind not in FLOATS.values():
         allowed = ", ".join(map(dtype_name, FLOATS.values()))
         raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {allowed}")
     return kind
 
 
-def _parse_channels_last(layout: Any) -> bool:
+def _parse_layout(layout: Any) -> dict[int, str]:
     name = "NCHW" if layout is None else str(layout).upper()
-    if name not in (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values()):
-        raise ArgumentError(f"layout={layout!r}; allowed: 'NCHW', 'NHWC'")
-    return name in CHANNELS_LAST.values()
+    for layouts in (CHANNELS_FIRST, CHANNELS_LAST):
+        if name in layouts.values():
+            return layouts
+    raise ArgumentError(f"layout={layout!r}; allowed: 'NCHW', 'NHWC'")

@@ -2,92 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from math import isinf
 
-from cudnnlite.autotune.onnx.node import NoProblemError, OnnxNode
-from cudnnlite.enums import DataType
+from cudnnlite.autotune.onnx.nodes import NoProblemError, OnnxNode, Reading
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
-
-
-@dataclass
-class Reading:
-    """How nodes are read.
-
-    Attributes
-    ----------
-    dtype : DataType or None
-        Instead of the model's.
-    channels_last : bool
-        Of convolutions.
-    notes : list of str
-        Filled with what was assumed.
-    """
-
-    dtype: DataType | None = None
-    channels_last: bool = False
-    notes: list[str] = field(default_factory=list)
 
 
 def convolution(node: OnnxNode, reading: Reading) -> Problem:
     """Return the problem of a Conv node."""
     x_shape, w_shape = node.shape(0), node.shape(1)
-    dtype = node.dtype(0) if reading.dtype is None else reading.dtype
+    dtype = reading.dtype or node.dtype(0)
     rank = len(x_shape)
-    names = CHANNELS_LAST if reading.channels_last else CHANNELS_FIRST
-    if rank not in names or len(w_shape) != rank:
+    if rank not in reading.layouts or len(w_shape) != rank:
         raise NoProblemError(f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
-    taps = node.integers("kernel_shape")
-    if taps is not None and taps != w_shape[2:]:
+    taps = node.attribute("kernel_shape", w_shape[2:])
+    if taps != w_shape[2:]:
         raise NoProblemError(f"kernel_shape={taps}, but its filter is {w_shape}")
     ones = (1,) * (rank - 2)
-    strides, dilations = (node.integers(name) or ones for name in ("strides", "dilations"))
-    pads = _padding(node, x_shape[2:], w_shape[2:], strides, dilations)
-    conv = ConvolutionSpec(pads, strides, dilations, node.integer("group", 1))
-    layout = names[rank]
+    strides, dilations = node.attribute("strides", ones) or ones, node.attribute("dilations", ones) or ones
+    pads = _padding(node, x_shape[2:], taps, strides, dilations)
+    conv = ConvolutionSpec(pads, strides, dilations, node.attribute("group", 1))
+    layout = reading.layouts[rank]
     return ConvolutionForwardProblem(TensorSpec(x_shape, dtype, layout), FilterSpec(w_shape, dtype, layout), conv)
 
 
 def _padding(
-    node: OnnxNode,
-    sizes: tuple[int, ...],
-    taps: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
+    node: OnnxNode, sizes: Sequence[int], taps: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the padding of each axis, which cuDNN puts on both of its sides."""
     rank = len(sizes)
-    auto, pads = node.text("auto_pad", "NOTSET"), node.integers("pads") or (0,) * (2 * rank)
+    auto, pads = node.attribute("auto_pad", "NOTSET"), node.attribute("pads", ()) or (0,) * (2 * rank)
     if {len(strides), len(dilations)} != {rank} or len(pads) != 2 * rank or min((*strides, *dilations)) < 1:
         raise NoProblemError(f"strides={strides}, dilations={dilations}, pads={pads} do not fit {rank} spatial axes")
-    both, reaches = [], [d * (tap - 1) + 1 for tap, d in zip(taps, dilations, strict=True)]
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
+    reaches = [step * (tap - 1) + 1 for tap, step in zip(taps, dilations, strict=True)]
+    if auto == "NOTSET":
+        both = list(zip(pads[:rank], pads[rank:], strict=True))
+    elif auto == "VALID":
+        both = [(0, 0)] * rank
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        both = []
         for size, reach, stride in zip(sizes, reaches, strides, strict=True):
             missing = max(0, ((size - 1) // stride) * stride + reach - size)
             less, more = missing // 2, missing - missing // 2
             both.append((less, more) if auto == "SAME_UPPER" else (more, less))
-    elif auto == "NOTSET":
-        both = list(zip(pads[:rank], pads[rank:], strict=True))
-    elif auto == "VALID":
-        both = [(0, 0)] * rank
     else:
         raise NoProblemError(f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
     for (before, after), size, reach, stride in zip(both, sizes, reaches, strides, strict=True):
         # the same padding on both sides is as good where the filter does not get to what differs behind
         if (size + before + after - reach) // stride != (size + 2 * before - reach) // stride:
-            shown = ", ".join(map(str, both))
             named = "" if auto == "NOTSET" else f" of auto_pad={auto}"
+            shown = ", ".join(map(str, both))
             raise NoProblemError(f"asymmetric padding {shown}{named}; cuDNN pads both sides of an axis alike")
     return tuple(before for before, _ in both)
 
 
 def recurrent(node: OnnxNode, reading: Reading) -> Problem:
     """Return the problem of an LSTM, GRU or RNN node: one layer."""
-    direction = node.text("direction", "forward")
+    direction = node.attribute("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise NoProblemError(f"direction={direction!r} is not one of forward, reverse, bidirectional")
     directions = 2 if direction == "bidirectional" else 1
@@ -95,16 +70,21 @@ def recurrent(node: OnnxNode, reading: Reading) -> Problem:
     x_shape = node.shape(0)
     if len(x_shape) != 3:
         raise NoProblemError(f"its input has shape {x_shape}; allowed: three axes")
-    hidden = _hidden_size(node, directions, x_shape[2], {"lstm": 4, "gru": 3}.get(cell, 1))
-    batch_major = node.integer("layout", 0) == 1
-    steps = x_shape[1] if batch_major else x_shape[0]
-    dtype = node.dtype(0) if reading.dtype is None else reading.dtype
+    hidden = node.attribute("hidden_size", 0) or node.shape(2)[-1]
+    rows = {"lstm": 4, "gru": 3}.get(cell, 1) * hidden
+    for name, position, columns in (("W", 1, x_shape[2]), ("R", 2, hidden)):
+        found, wanted = node.shape_if_known(position), (directions, rows, columns)
+        if found not in (None, wanted):
+            raise NoProblemError(f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}")
+    batch_major = node.attribute("layout", 0) == 1
+    dtype = reading.dtype or node.dtype(0)
     lengths = node.constant(4) if node.has_input(4) else None
     spec = RNNSpec(cell, x_shape[2], hidden, bidirectional=directions == 2, bias=node.has_input(3), dtype=dtype)
     data = RNNDataSpec(x_shape, lengths, dtype, "batch_major" if batch_major else "sequence_major")
     problem = RNNForwardProblem(spec, data)
     if node.has_input(4) and lengths is None:
-        reading.notes.append(f"{node.name}: the sequences' lengths are not in the model; all are taken to be {steps}")
+        assumed = f"the sequences' lengths are not in the model; all are taken to be {data.max_length}"
+        reading.notes.append(f"{node.name}: {assumed}")
     if direction == "reverse":
         reading.notes.append(f"{node.name}: direction=reverse, which cuDNN does as forward on sequences turned round")
     return problem
@@ -112,44 +92,31 @@ def recurrent(node: OnnxNode, reading: Reading) -> Problem:
 
 def _cell(node: OnnxNode, directions: int) -> str:
     """Return cuDNN's name of the cell; NoProblemError where cuDNN's is another."""
-    usual = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}[node.operation]
-    given = node.texts("activations") or usual * directions
-    activations = tuple(name.lower() for name in given)
+    usual = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}[node.operation]
+    given = node.attribute("activations", []) or usual * directions
+    activations = [name.lower() for name in given]
     cell, only = node.operation.lower(), ", ".join(usual)
     if cell == "rnn":
         cell, only = "relu" if activations[0] == "relu" else "tanh", "tanh or relu"
-        usual = (cell,)
+        usual = [cell]
     if activations != usual * directions:
         raise NoProblemError(f"activations={', '.join(given)}; cuDNN has {only} only, in every direction")
-    clip = node.number("clip")
-    if clip is not None:
+    clip = node.attribute("clip", float("inf"))
+    if not isinf(clip):
         raise NoProblemError(f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only")
-    if node.integer("input_forget", 0):
+    if node.attribute("input_forget", 0):
         raise NoProblemError("input_forget=1 couples two gates, which cuDNN's LSTM keeps apart")
-    if cell == "gru" and not node.integer("linear_before_reset", 0):
+    if cell == "gru" and not node.attribute("linear_before_reset", 0):
         raise NoProblemError("linear_before_reset=0; cuDNN's GRU resets after the recurrent product")
     if cell == "lstm" and node.has_input(7):
         raise NoProblemError("it has peepholes (input P), which cuDNN's LSTM does not have")
     return cell
 
 
-def _hidden_size(node: OnnxNode, directions: int, input_size: int, gates: int) -> int:
-    """Return the hidden size, by the attribute or by the weights, where they agree."""
-    hidden, r_shape = node.integer("hidden_size", 0), node.shape_if_known(2)
-    if not hidden:
-        hidden = node.shape(2)[-1]
-    w_shape = node.shape_if_known(1)
-    for name, found, columns in (("W", w_shape, input_size), ("R", r_shape, hidden)):
-        if found is not None and found != (directions, gates * hidden, columns):
-            wanted = (directions, gates * hidden, columns)
-            raise NoProblemError(f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}")
-    return hidden
-
-
 Reader = Callable[[OnnxNode, Reading], Problem]
 READERS: dict[str, Reader] = {"Conv": convolution, "LSTM": recurrent, "GRU": recurrent, "RNN": recurrent}
 # What cuDNN, or cudnnlite, has no forward pass of.
-REASONS = {
+_REASONS = {
     "ConvTranspose": "its forward pass is cuDNN's backward convolution by the data, for which there is no kind of problem yet",
     "ConvInteger": "a quantized convolution, for which there is no kind of problem yet",
     "QLinearConv": "a quantized convolution, for which there is no kind of problem yet",
@@ -160,8 +127,7 @@ REASONS = {
 def why_skipped(node: OnnxNode) -> str:
     """Return why no problem is made of an operation that looks as if there could be one; empty for all others."""
     if not node.domain:
-        return REASONS.get(node.operation, "")
+        return _REASONS.get(node.operation, "")
     kind = node.operation.rpartition(".")[2].upper()
-    if any(word in kind for word in ("CONV", "LSTM", "GRU", "RNN")):
-        return f"an operation of {node.domain}, which is not ONNX's own"
-    return ""
+    is_like = any(word in kind for word in ("CONV", "LSTM", "GRU", "RNN"))
+    return f"an operation of {node.domain}, which is not ONNX's own" if is_like else ""

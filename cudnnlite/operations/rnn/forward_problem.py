@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import RNNInputMode, RNNMode
+from cudnnlite.enums import MathType, RNNInputMode, RNNMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.problem import Problem
@@ -42,7 +42,8 @@ def _words(problem: Any) -> str:
     cell = f"{'bidirectional ' if spec.bidirectional else ''}{spec.cell.name}"
     sizes = f"{spec.input_size} to {spec.hidden_size}" + (f" x {spec.num_layers}" if spec.num_layers > 1 else "")
     steps = f"T={data.max_length} N={data.batch}" + ("" if data.is_full else f", {sum(data.lengths)} steps in all")
-    return f"{cell} {sizes}, {steps}, {dtype_name(spec.dtype)}{', training' if problem.training else ''}"
+    math = "" if spec.math_type == MathType.DEFAULT else f", math_type={spec.math_type.name!r}"
+    return f"{cell} {sizes}, {steps}, {dtype_name(spec.dtype)}{', training' if problem.training else ''}{math}"
 
 
 def _infer(**_: Any) -> TensorSpec:

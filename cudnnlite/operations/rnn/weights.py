@@ -20,6 +20,7 @@ from cudnnlite.errors import ArgumentError, LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
 from cudnnlite.specs import RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_weights import weight_parts
+from cudnnlite.texts import aligned
 
 Array = np.ndarray[Any, Any]
 
@@ -57,9 +58,7 @@ class WeightLayout(Sequence[WeightPlace]):
 
     def __repr__(self) -> str:
         rows = [("name", "offset", "shape"), *((p.name, str(p.offset), str(p.shape)) for p in self._places)]
-        wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        lines = [f"{name:<{wide[0]}}  {offset:>{wide[1]}}  {shape}" for name, offset, shape in rows]
-        return "\n".join([*lines, f"{self.nbytes} bytes"])
+        return "\n".join([*aligned(rows, ["offset"]), f"{self.nbytes} bytes"])
 
 
 class RNNWeights(Mapping[str, DeviceArray]):

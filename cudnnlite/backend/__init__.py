@@ -1,0 +1,1 @@
+"""cuDNN's backend descriptors: operation graphs, engines and their knobs, execution plans."""

@@ -1,0 +1,172 @@
+"""`BackendDescriptor`: a native object of cuDNN's graph API, its attributes by name and as Python values."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from typing import Any
+
+from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.types import cudnnBackendDescriptor_t
+from cudnnlite.backend.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute, decode, encode
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.enums import parse_enum
+from cudnnlite.errors import ArgumentError
+
+
+class BackendDescriptor(NativeObject):
+    """A `cudnnBackendDescriptor_t` of any kind: attributes in, `finalize()`, attributes out.
+
+    Whatever cuDNN's graph API can express can be written with it.  Attributes have cuDNN's names without the kind's own, in
+    lower case: ``CUDNN_ATTR_TENSOR_UNIQUE_ID`` is `unique_id` of a "TENSOR".
+
+    Parameters
+    ----------
+    handle : Handle or CudnnApi
+        Whose function table is called; it is not kept alive.
+    kind : BackendDescriptorType or str
+        "TENSOR", "CONVOLUTION", "OPERATION_CONVOLUTION_FORWARD", "OPERATIONGRAPH", "ENGINEHEUR", ...
+    **attributes
+        To be set now; see `set`.
+
+    Attributes
+    ----------
+    kind : BackendDescriptorType
+        As given.
+    values : dict
+        What was set, by name.  Descriptors in it are kept alive.
+    finalized : bool
+        Whether `finalize` was called.
+
+    Raises
+    ------
+    ArgumentError
+        An unknown kind or attribute, or a value of a wrong type; the message names it.
+    CudnnError
+        cuDNN refused.
+
+    Notes
+    -----
+    C functions: `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`, `cudnnBackendFinalize`,
+    `cudnnBackendGetAttribute`, `cudnnBackendDestroyDescriptor`.
+
+    Examples
+    --------
+    >>> from cudnnlite.backend.descriptor import BackendDescriptor
+    >>> with dnn.Handle() as handle, BackendDescriptor(
+    ...     handle, "TENSOR", data_type="float32", dimensions=(1, 3, 8, 8), strides=(192, 64, 8, 1), unique_id=1,
+    ...     byte_alignment=16,
+    ... ) as x:
+    ...     print(x.finalize().get("dimensions"))
+    (1, 3, 8, 8)
+    """
+
+    _type = cudnnBackendDescriptor_t
+    _create = "cudnnBackendCreateDescriptor"
+    _destroy = "cudnnBackendDestroyDescriptor"
+
+    def __init__(self, handle: Any, kind: BackendDescriptorType | str, /, **attributes: Any) -> None:
+        self.kind = parse_enum(BackendDescriptorType, kind, "kind")
+        self.values: dict[str, Any] = {}
+        self.finalized = False
+        super().__init__(self.kind.name, api=getattr(handle, "api", handle))
+        try:
+            for name, value in attributes.items():
+                self.set(name, value)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, native: ctypes.c_void_p) -> None:
+        self.api.cudnnBackendCreateDescriptor(self.kind, ctypes.byref(native))
+
+    def set(self, name: str, value: Any, type_name: str | None = None) -> None:
+        """Set an attribute.
+
+        Parameters
+        ----------
+        name : str
+            Its name without the kind's, in lower case.
+        value : object
+            A number, a bool, an enum's member or its name, a dtype, a handle, another descriptor; a sequence of them where
+            cuDNN takes several.
+        type_name : str, optional
+            "DOUBLE" where cuDNN takes that instead of the usual "FLOAT".
+
+        Raises
+        ------
+        ArgumentError, CudnnError
+            As in the constructor.
+        """
+        number, kind, elements = encode(self.kind.name, name, value, type_name)
+        self.api.cudnnBackendSetAttribute(self.ptr, number, kind, len(elements), elements)
+        self.values[name] = value.ptr if kind == BackendAttributeType.HANDLE and hasattr(value, "ptr") else value
+
+    def finalize(self) -> BackendDescriptor:
+        """Let cuDNN check the descriptor and make it usable; returns it.
+
+        Raises
+        ------
+        ArgumentError
+            An attribute is missing, of the kinds that `REQUIRED` lists.
+        NotSupportedError
+            cuDNN has nothing that does this.
+        CudnnError
+            The attributes do not fit together.
+        """
+        missing = [name for name in REQUIRED.get(self.kind.name, ()) if name not in self.values]
+        if missing:
+            raise ArgumentError(f"{self.kind.name} cannot be finalised without {', '.join(missing)}")
+        self.api.cudnnBackendFinalize(self.ptr)
+        self.finalized = True
+        return self
+
+    def get(self, name: str) -> Any:
+        """Return an attribute as a Python value, a tuple where there may be several; not for descriptors (`get_descriptors`).
+
+        Raises
+        ------
+        ArgumentError
+            No such attribute.
+        CudnnError
+            cuDNN does not tell it, of a descriptor that is not final for instance.
+        """
+        number, type_name, many = attribute(self.kind.name, name)
+        count = ctypes.c_int64()
+        kind, c_type = BackendAttributeType[type_name], C_TYPES.get(type_name, ctypes.c_int)
+        room = 1
+        if many:
+            self.api.cudnnBackendGetAttribute(self.ptr, number, kind, 0, count, None)
+            room = count.value
+        elements = (c_type * room)()
+        self.api.cudnnBackendGetAttribute(self.ptr, number, kind, room, count, elements)
+        if type_name == "CHAR":
+            return elements.value.decode()
+        values = tuple(decode(type_name, value) for value in elements[: count.value])
+        return values if many else values[0]
+
+    def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
+        """Return the descriptors that an attribute holds, filled by cuDNN; `stack` owns them."""
+        number, type_name, many = attribute(self.kind.name, name)
+        count = ctypes.c_int64(1)
+        if many:
+            self.api.cudnnBackendGetAttribute(self.ptr, number, BackendAttributeType[type_name], 0, count, None)
+        kind = KINDS_READ[name.upper()]
+        return self.fill(name, [stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)])
+
+    def fill(self, name: str, made: list[BackendDescriptor]) -> list[BackendDescriptor]:
+        """Let cuDNN write an attribute into descriptors that were made for it; returns those that it used."""
+        number, type_name, _ = attribute(self.kind.name, name)
+        count, pointers = ctypes.c_int64(), (ctypes.c_void_p * len(made))(*[each.ptr.value for each in made])
+        self.api.cudnnBackendGetAttribute(self.ptr, number, BackendAttributeType[type_name], len(made), count, pointers)
+        for used in made[: count.value]:
+            used.finalized = True
+        return made[: count.value]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}={value.kind.name if isinstance(value, BackendDescriptor) else value!r}"
+            for name, value in self.values.items()
+        )
+        state = "closed" if self.closed else "final" if self.finalized else "not final"
+        return f"<BackendDescriptor {self.kind.name}({shown}), {state}>"

@@ -1,0 +1,160 @@
+"""`Engine`: one of cuDNN's kernels for a graph with its knobs, as a value; and what the heuristics name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.enums import BackendBehaviorNote, BackendHeurMode, BackendKnobType, BackendNumericalNote
+from cudnnlite.backend.descriptor import BackendDescriptor
+from cudnnlite.backend.graph import Graph
+from cudnnlite.enums import MathType
+from cudnnlite.errors import ArgumentError, BadParamError, InternalError, NotSupportedError
+
+# multiplications of float32 in fewer bits
+_NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
+HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
+REFUSALS = (
+    NotSupportedError,
+    BadParamError,
+    InternalError,
+)  # "not this way"; memory that is not there is another error
+
+
+@dataclass(frozen=True, init=False)
+class Engine:
+    """An engine of cuDNN's backend with its knobs: a value that is printed, compared, saved, and given back.
+
+    It means something for the problem and the version of cuDNN that it was found with.
+
+    Parameters
+    ----------
+    index : int
+        The engine's number.
+    knobs : mapping of int or BackendKnobType to int
+        What is not the engine's own choice.
+
+    Examples
+    --------
+    >>> engine = dnn.Engine(38, {"STAGES": 2, 2: 5})
+    >>> print(engine, engine.knobs, dnn.Engine.from_plain(engine.to_plain()) == engine)
+    engine 38 (TILE_SIZE=5, STAGES=2) {'TILE_SIZE': 5, 'STAGES': 2} True
+    """
+
+    index: int
+    choices: tuple[tuple[int, int], ...]
+
+    def __init__(self, index: int, knobs: Mapping[Any, int] | None = None) -> None:
+        numbers = {_knob(knob): value for knob, value in (knobs or {}).items()}
+        for name, number in (("index", index), *numbers.items()):
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ArgumentError(f"{name}={number!r} is not an integer")
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "choices", tuple(sorted((int(knob), value) for knob, value in numbers.items())))
+
+    @property
+    def knobs(self) -> Mapping[str, int]:
+        """The knobs by name."""
+        return MappingProxyType({str(BackendKnobType(knob)): value for knob, value in self.choices})
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return {"engine": self.index, "knobs": {str(knob): value for knob, value in self.choices}}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Engine:
+        """Return the engine that `to_plain` was called on."""
+        return cls(plain["engine"], {int(knob): value for knob, value in plain["knobs"].items()})
+
+    def __str__(self) -> str:
+        knobs = ", ".join(f"{name}={value}" for name, value in self.knobs.items())
+        return f"engine {self.index}" + (f" ({knobs})" if knobs else "")
+
+
+def _knob(knob: Any) -> BackendKnobType:
+    try:
+        return BackendKnobType[knob.upper()] if isinstance(knob, str) else BackendKnobType(knob)
+    except (KeyError, ValueError):
+        raise ArgumentError(f"knobs has {knob!r}, which is no BackendKnobType") from None
+
+
+class Configuration(NamedTuple):
+    """An engine that cuDNN named for a graph, and what it says of it.
+
+    Attributes
+    ----------
+    engine : Engine
+        Number and knobs.
+    descriptor : BackendDescriptor
+        The engine's configuration, final.
+    numerical, behavior : frozenset
+        cuDNN's notes.
+    """
+
+    engine: Engine
+    descriptor: BackendDescriptor
+    numerical: frozenset[BackendNumericalNote]
+    behavior: frozenset[BackendBehaviorNote]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether two runs give the same bits."""
+        return BackendNumericalNote.NONDETERMINISTIC not in self.numerical
+
+    @property
+    def capturable(self) -> bool:
+        """Whether it can be recorded into a CUDA graph: textures are made when a plan runs, which a capture refuses."""
+        return dict(self.engine.choices).get(BackendKnobType.USE_TEX) != 1
+
+    def math_type(self, asked: MathType) -> MathType:
+        """Return the math type that it keeps: FMA where nothing is multiplied in fewer bits, else what was asked for."""
+        narrow = self.numerical & _NARROW
+        return MathType.FMA if not narrow else asked if asked != MathType.FMA else MathType.DEFAULT
+
+
+def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[Configuration]:
+    """Yield the configurations that a heuristic names, the preferred first; none where it has nothing."""
+    try:
+        heuristic = stack.enter_context(
+            BackendDescriptor(graph.handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=mode)
+        ).finalize()
+        found = heuristic.get_descriptors("results", stack)
+    except REFUSALS:  # this mode has no answer for this graph
+        return
+    # how many there are cuDNN does not say before; they are used again for each configuration
+    room = [stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE")) for _ in range(BackendKnobType.COUNT)]
+    for descriptor in found:
+        yield _read(descriptor, room, stack)
+
+
+def _read(descriptor: BackendDescriptor, room: list[BackendDescriptor], stack: ExitStack) -> Configuration:
+    (engine,) = descriptor.get_descriptors("engine", stack)
+    knobs = {choice.get("knob_type"): choice.get("knob_value") for choice in descriptor.fill("knob_choices", room)}
+    return Configuration(
+        Engine(engine.get("global_index"), knobs), descriptor, frozenset(engine.get("numerical_note")),
+        frozenset(engine.get("behavior_note")),
+    )  # fmt: skip
+
+
+def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
+    """Return the configuration of an engine that somebody chose.
+
+    Raises
+    ------
+    CudnnError
+        There is no such engine for this graph, or it has not got these knobs.
+    """
+    made = stack.enter_context(
+        BackendDescriptor(graph.handle, "ENGINE", operation_graph=graph.descriptor, global_index=engine.index)
+    ).finalize()
+    choices = [graph.make("KNOB_CHOICE", knob_type=knob, knob_value=value) for knob, value in engine.choices]
+    descriptor = stack.enter_context(BackendDescriptor(graph.handle, "ENGINECFG", engine=made))
+    if choices:
+        descriptor.set("knob_choices", choices)
+    descriptor.finalize()
+    return Configuration(
+        engine, descriptor, frozenset(made.get("numerical_note")), frozenset(made.get("behavior_note"))
+    )

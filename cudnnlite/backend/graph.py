@@ -1,0 +1,106 @@
+"""Operation graphs: what a convolution is to cuDNN's graph API, alone or with bias, addition and activation behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from cudnnlite._raw.enums import PointwiseMode
+from cudnnlite.backend.descriptor import BackendDescriptor
+from cudnnlite.enums import DataType
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+
+ALIGNMENT = 16  # bytes; what engines with vector loads want of every operand
+
+
+class Graph:
+    """An operation graph that was made and is final, with the numbers of its tensors.
+
+    Parameters
+    ----------
+    handle : Handle
+        The device that it is for.
+    stack : ExitStack
+        Owns the descriptors.
+    """
+
+    def __init__(self, handle: Any, stack: ExitStack) -> None:
+        self.handle, self._stack = handle, stack
+        self.uids: dict[str, int] = {}
+        self._operations: list[BackendDescriptor] = []
+        self.descriptor: BackendDescriptor | None = None
+
+    def make(self, kind: str, /, **attributes: Any) -> BackendDescriptor:
+        """Return a final descriptor, closed with the graph."""
+        return self._stack.enter_context(BackendDescriptor(self.handle, kind, **attributes)).finalize()
+
+    def tensor(self, name: str, spec: TensorSpec | FilterSpec, *, virtual: bool = False) -> BackendDescriptor:
+        """Return the descriptor of an operand; a virtual one is never in memory."""
+        if isinstance(spec, FilterSpec):
+            spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
+        dims, strides = spec.native()
+        self.uids[name] = len(self.uids) + 1
+        return self.make(
+            "TENSOR", data_type=spec.dtype, dimensions=dims, strides=strides, unique_id=self.uids[name],
+            byte_alignment=ALIGNMENT, is_virtual=virtual,
+        )  # fmt: skip
+
+    def convolution(
+        self, kind: str, operands: Mapping[str, BackendDescriptor], conv: ConvolutionSpec, spatial: int,
+        compute: DataType, alpha: float = 1.0, beta: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Add a convolution: "OPERATION_CONVOLUTION_FORWARD" and so on, its operands by their attributes' names."""
+        padding, stride, dilation = conv.steps(spatial)
+        if spatial == 1:  # told to cuDNN as images that are one pixel high
+            padding, stride, dilation = (0, *padding), (1, *stride), (1, *dilation)
+        steps = self.make(
+            "CONVOLUTION", comp_type=compute, conv_mode=conv.mode, dilations=dilation, filter_strides=stride,
+            pre_paddings=padding, post_paddings=padding, spatial_dims=len(padding),
+        )  # fmt: skip
+        operation = self._stack.enter_context(BackendDescriptor(self.handle, kind, conv_desc=steps, **operands))
+        scalar = "DOUBLE" if compute == DataType.DOUBLE else "FLOAT"
+        operation.set("alpha", alpha, scalar)
+        operation.set("beta", beta, scalar)
+        self._operations.append(operation.finalize())
+
+    def pointwise(self, mode: PointwiseMode, **operands: BackendDescriptor) -> None:
+        """Add a pointwise operation, computed in float32."""
+        steps = self.make("POINTWISE", mode=mode, math_prec=DataType.FLOAT)
+        self._operations.append(self.make("OPERATION_POINTWISE", pw_descriptor=steps, **operands))
+
+    def finish(self) -> Graph:
+        """Let cuDNN check the whole; returns it.
+
+        Raises
+        ------
+        NotSupportedError
+            cuDNN has no engines for such graphs.
+        """
+        self.descriptor = self.make("OPERATIONGRAPH", handle=self.handle, ops=self._operations)
+        return self
+
+
+def convolution_graph(
+    handle: Any, stack: ExitStack, kind: str, specs: Mapping[str, Any], conv: ConvolutionSpec, alpha: float, beta: float
+) -> Graph:
+    """Return the graph of one convolution.
+
+    Parameters
+    ----------
+    handle, stack
+        As in `Graph`.
+    kind : str
+        The backend operation, "OPERATION_CONVOLUTION_FORWARD".
+    specs : mapping
+        The operands, by the names that its attributes have too.
+    conv : ConvolutionSpec
+        How the filter moves.
+    alpha, beta : float
+        The scalars.
+    """
+    graph = Graph(handle, stack)
+    operands = {name: graph.tensor(name, spec) for name, spec in specs.items()}
+    first = next(iter(specs.values()))
+    graph.convolution(kind, operands, conv, first.rank - 2, conv.compute_type_for(first), alpha, beta)
+    return graph.finish()

@@ -1,0 +1,125 @@
+"""`ExecutionPlan`: a finished plan of the backend as a prepared call, with a variant pack for each set of addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from typing import Any
+
+from cudnnlite._raw.enums import BackendAttributeType
+from cudnnlite.backend.attributes import attribute
+from cudnnlite.backend.descriptor import BackendDescriptor
+from cudnnlite.backend.engines import Configuration
+from cudnnlite.backend.graph import ALIGNMENT, Graph
+from cudnnlite.errors import ArgumentError
+
+MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them come again and again
+
+
+class ExecutionPlan:
+    """What an engine's configuration became, called as ``status = plan.function(*plan.arguments)``.
+
+    Parameters
+    ----------
+    graph : Graph
+        What is computed.
+    configuration : Configuration
+        By which engine.
+    stack : ExitStack
+        Owns what is made.
+
+    Attributes
+    ----------
+    workspace : int
+        Bytes that a call needs.
+
+    Raises
+    ------
+    NotSupportedError
+        The engine does not run this graph on this device after all.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`; for addresses that were not seen lately, `cudnnBackendInitialize` or
+    `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute`, `cudnnBackendFinalize` of a variant pack.
+    """
+
+    def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
+        handle = graph.handle
+        plan = BackendDescriptor(handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor)
+        stack.enter_context(plan).finalize()
+        self.workspace: int = plan.get("workspace_size")
+        self._packs = _VariantPacks(handle, graph.uids, stack)
+        prepared = handle.api.prepare("cudnnBackendExecute", handle.ptr, plan.ptr, None)
+        self.function, self.check = prepared.function, prepared.check
+        self._common = prepared.arguments[:2]
+        self.arguments: tuple[Any, ...] = prepared.arguments
+
+    def replace(self, workSpace: int = 0, **addresses: int) -> None:
+        """Change the addresses.
+
+        Raises
+        ------
+        ArgumentError
+            One is not aligned as the plan was made for.
+        """
+        self.arguments = (*self._common, self._packs.of(addresses, workSpace))
+
+    def __call__(self) -> None:
+        """Call it, and check the status."""
+        if status := self.function(*self.arguments):
+            assert self.check is not None
+            self.check(status)
+
+
+class _VariantPacks:
+    """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many."""
+
+    def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack) -> None:
+        self._api = api = handle.api
+        self._stack = stack.enter_context(ExitStack())  # for as long as they come
+        self._known: dict[tuple[int, ...], Any] = {}
+        self._pointers = (ctypes.c_void_p * len(uids))()
+        self._workspace = ctypes.c_void_p()
+        self._names = tuple(uids)
+        ids = (ctypes.c_int64 * len(uids))(*uids.values())
+        self._initialize = api.prepare("cudnnBackendInitialize", None)
+        values = (
+            ("unique_ids", ids),
+            ("data_pointers", self._pointers),
+            ("workspace", ctypes.pointer(self._workspace)),
+        )
+        self._steps = []
+        for name, array in values:
+            number, type_name, many = attribute("VARIANT_PACK", name)
+            kind, count = BackendAttributeType[type_name], len(uids) if many else 1
+            self._steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
+        self._steps.append(api.prepare("cudnnBackendFinalize", None))
+
+    def of(self, addresses: dict[str, int], workspace: int) -> Any:
+        """Return the pack of these addresses, as an argument."""
+        key = (workspace, *addresses.values())
+        pack = self._known.get(key)
+        return self._make(key, addresses, workspace) if pack is None else pack
+
+    def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
+        for name, address in (*addresses.items(), ("workspace", workspace)):
+            if address % ALIGNMENT:
+                raise ArgumentError(
+                    f"{name} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
+                    "(interface='descriptor' makes one that takes any)"
+                )
+        if len(self._known) < MOST_PACKS:
+            pack = self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr
+            steps = self._steps
+        else:
+            pack = self._known.pop(next(iter(self._known)))
+            steps = [self._initialize, *self._steps]
+        self._pointers[:] = [addresses[name] for name in self._names]
+        self._workspace.value = workspace
+        for step in steps:
+            if status := step.function(pack, *step.arguments[1:]):
+                assert step.check is not None
+                step.check(status)
+        self._known[key] = pack
+        return pack

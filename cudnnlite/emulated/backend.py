@@ -1,0 +1,188 @@
+"""Emulated backend descriptors: made, set, finalised and read as strictly as cuDNN does, by the generated table."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from cudnnlite._raw.attributes import ATTRIBUTES
+from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
+from cudnnlite.backend.attributes import C_TYPES, REQUIRED
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.enums import Status
+
+Finalizer = Callable[[EmulatedApi, "Native"], None]
+FINALIZERS: dict[str, Finalizer] = {}  # by kind: what cuDNN works out when a descriptor becomes final
+# what cuDNN fills in; such attributes cannot be set
+_READ_ONLY = {
+    "ENGINEHEUR": {"results"},
+    "ENGINE": {"knob_info", "numerical_note", "behavior_note", "layout_info"},
+    "ENGINECFG": {"workspace_size", "intermediate_info"},
+    "EXECUTION_PLAN": {"workspace_size", "computed_intermediate_uids"},
+    "OPERATIONGRAPH": {"engine_global_count"},
+}
+
+
+class Native:
+    """What an emulated `cudnnBackendDescriptor_t` points at.
+
+    Attributes
+    ----------
+    kind : str
+        Of which kind it is.
+    values : dict
+        Its attributes by name: a list of C values, of `Native` for descriptors.
+    final : bool
+        Whether it was finalised, so that it does not change any more.
+    made : object
+        What its finalizer worked out for those that refer to it.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._cell = ctypes.create_string_buffer(64)  # its address is the descriptor
+        self.address = ctypes.addressof(self._cell)
+        self.kind = kind
+        self.clear()
+
+    def clear(self) -> None:
+        """Make it as it was when it was created."""
+        self.values: dict[str, list[Any]] = {}
+        self.final = False
+        self.made: Any = None
+
+    def one(self, name: str, default: Any = None) -> Any:
+        """Return an attribute that has one value."""
+        return self.values[name][0] if name in self.values else default
+
+    def fill(self, **values: list[Any]) -> Native:
+        """Set attributes as cuDNN does itself, and make it final."""
+        self.values.update(values)
+        self.final = True
+        return self
+
+    def become(self, other: Native) -> None:
+        """Take over what another descriptor of the same kind says."""
+        self.values, self.final, self.made = dict(other.values), other.final, other.made
+
+
+def finalizes(kind: str) -> Callable[[Finalizer], Finalizer]:
+    """Register what is done when a descriptor of a kind becomes final."""
+
+    def register(finalizer: Finalizer) -> Finalizer:
+        FINALIZERS[kind] = finalizer
+        return finalizer
+
+    return register
+
+
+def native(api: EmulatedApi, descriptor: Any, kind: str | None = None) -> Native:
+    """Return what a descriptor points at; RefusalError if it is none, or one of another kind."""
+    found = api.backend.get(getattr(descriptor, "value", descriptor) or 0)
+    if found is None:
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "not a live backend descriptor")
+    if kind is not None and not (found.kind == kind and found.final):
+        raise RefusalError(
+            Status.BAD_PARAM, f"{found.kind}, {'' if found.final else 'not '}final; wanted a final {kind}"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+@emulates("cudnnBackendCreateDescriptor")
+def create(api: EmulatedApi, kind: int, descriptor: Any) -> None:
+    """Make a descriptor."""
+    member = BackendDescriptorType(kind)
+    if member.name not in BackendDescriptorType.__members__:
+        raise RefusalError(Status.NOT_SUPPORTED, f"descriptor type {kind}")
+    made = Native(member.name)
+    api.backend[made.address] = made
+    descriptor[0] = type(descriptor[0])(made.address)
+
+
+@emulates("cudnnBackendDestroyDescriptor")
+def destroy(api: EmulatedApi, descriptor: Any) -> None:
+    """Forget a descriptor."""
+    del api.backend[native(api, descriptor).address]
+
+
+@emulates("cudnnBackendInitialize")
+def initialize(api: EmulatedApi, descriptor: Any) -> None:
+    """Begin anew with a descriptor."""
+    native(api, descriptor).clear()
+
+
+def _attribute(found: Native, number: int, kind: int, count: int) -> tuple[str, str, bool]:
+    """Return an attribute's name, its type, and whether it has several values, of a call that fits the table."""
+    by_number = {attribute[0]: name for name, attribute in ATTRIBUTES.get(found.kind, {}).items()}
+    if number not in by_number:
+        raise RefusalError(Status.NOT_SUPPORTED, f"{found.kind} has no attribute {number}")
+    name = by_number[number]
+    _, usual, many = ATTRIBUTES[found.kind][name]
+    given = BackendAttributeType(kind).name
+    if given not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
+        raise RefusalError(Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {given}")
+    if not many and count > 1:
+        raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} has one value, not {count}")
+    return name, given, many
+
+
+@emulates("cudnnBackendSetAttribute")
+def set_attribute(api: EmulatedApi, descriptor: Any, number: int, kind: int, count: int, elements: Any) -> None:
+    """Set an attribute."""
+    found = native(api, descriptor)
+    name, type_name, _ = _attribute(found, number, kind, count)
+    if found.final:
+        raise RefusalError(Status.BAD_PARAM, f"{found.kind} is final")
+    if name in _READ_ONLY.get(found.kind, ()):
+        raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} cannot be set")
+    if count < 1 or not elements:
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{found.kind}.{name}: {count} values at {elements}")
+    values = list((C_TYPES.get(type_name, ctypes.c_int) * count).from_address(elements))
+    if type_name == "BACKEND_DESCRIPTOR":
+        values = [native(api, value) for value in values]
+        if not all(value.final for value in values):
+            raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind}.{name} is not final")
+    if type_name == "HANDLE" and values[0] not in api.handles:
+        raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} is not a live handle of the emulated device")
+    found.values[name] = values
+
+
+@emulates("cudnnBackendFinalize")
+def finalize(api: EmulatedApi, descriptor: Any) -> None:
+    """Check a descriptor, and make it final."""
+    found = native(api, descriptor)
+    if found.final:
+        raise RefusalError(Status.BAD_PARAM, f"{found.kind} is final")
+    missing = [name for name in REQUIRED.get(found.kind, ()) if name not in found.values]
+    if missing:
+        raise RefusalError(Status.BAD_PARAM, f"{found.kind} lacks {', '.join(missing)}")
+    if found.kind not in FINALIZERS:
+        raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device has no graphs with {found.kind}")
+    FINALIZERS[found.kind](api, found)
+    found.final = True
+
+
+@emulates("cudnnBackendGetAttribute")
+def get_attribute(
+    api: EmulatedApi, descriptor: Any, number: int, kind: int, room: int, count: Any, elements: Any
+) -> None:
+    """Tell an attribute; descriptors are written into those that the caller made."""
+    found = native(api, descriptor)
+    name, type_name, _ = _attribute(found, number, kind, 1)
+    if not found.final:
+        raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind} is not final")
+    values = found.values.get(name, [])
+    count[0] = len(values)
+    if not room or not elements:
+        return
+    values = values[:room]
+    array = (C_TYPES.get(type_name, ctypes.c_int) * room).from_address(elements)
+    if type_name != "BACKEND_DESCRIPTOR":
+        array[: len(values)] = values
+        return
+    for address, value in zip(array, values, strict=False):
+        target = native(api, address)
+        if target.kind != value.kind:
+            raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} is {value.kind}, not {target.kind}")
+        target.become(value)

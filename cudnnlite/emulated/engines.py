@@ -1,0 +1,341 @@
+"""Emulated engines: operation graphs with a convolution, what the heuristics name for them, and their execution in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite._raw.enums import (
+    BackendBehaviorNote,
+    BackendHeurMode,
+    BackendKnobType,
+    BackendNumericalNote,
+    PointwiseMode,
+)
+from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.backend import Native, finalizes, native
+from cudnnlite.emulated.convolution import compute_dtype, convolved
+from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
+from cudnnlite.emulated.memory import Bytes
+from cudnnlite.emulated.precision import scale_add, to_output
+from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.support import refusal, tf32_is_forbidden
+from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+
+Array = np.ndarray[Any, Any]
+_GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
+_TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
+POINTWISE: Mapping[PointwiseMode, Callable[..., Array]] = {
+    PointwiseMode.ADD: np.add,
+    PointwiseMode.MUL: np.multiply,
+    PointwiseMode.IDENTITY: lambda x: x,
+    PointwiseMode.RELU_FWD: lambda x: np.maximum(x, 0),
+    PointwiseMode.TANH_FWD: np.tanh,
+    PointwiseMode.SIGMOID_FWD: lambda x: 1 / (1 + np.exp(-x)),
+    PointwiseMode.SWISH_FWD: lambda x: x / (1 + np.exp(-x)),
+    PointwiseMode.ELU_FWD: lambda x: np.maximum(x, 0) + np.expm1(np.minimum(x, 0)),
+}
+
+
+class EngineFacts(NamedTuple):
+    """An emulated engine.
+
+    Attributes
+    ----------
+    kernel : str
+        The NumPy kernel behind it.
+    narrow : bool
+        Whether it multiplies float32 in TF32, and otherwise on what would be tensor cores.
+    notes : tuple
+        Its further numerical notes.
+    textures : bool
+        Whether it has a knob for textures, which the heuristics set: a capture would refuse it.
+    """
+
+    kernel: str
+    narrow: bool = False
+    notes: tuple[BackendNumericalNote, ...] = ()
+    textures: bool = False
+
+
+ENGINES = (
+    EngineFacts("direct_gemm", notes=(BackendNumericalNote.STRICT_NAN_PROP,)),
+    EngineFacts("im2col_gemm"),
+    EngineFacts("im2col_gemm", narrow=True),
+    EngineFacts("winograd", notes=(BackendNumericalNote.WINOGRAD,)),
+    EngineFacts("im2col_gemm", textures=True),
+)
+_NAMED = {BackendHeurMode.A: (4, 2, 1, 0), BackendHeurMode.B: (3, 1), BackendHeurMode.FALLBACK: (1, 0)}
+_NAMED[BackendHeurMode.INSTANT] = _NAMED[BackendHeurMode.A]
+
+
+class Convolution(NamedTuple):
+    """The convolution in a graph, by the specs of its operands."""
+
+    x: TensorSpec
+    w: FilterSpec
+    y: TensorSpec
+    conv: ConvolutionSpec
+    alpha: float
+    beta: float
+    uids: tuple[int, int, int]
+    pointwise: tuple[Native, ...]
+
+    def kernel(self, facts: EngineFacts) -> Algorithm:
+        """Return the NumPy kernel behind an engine; RefusalError where it cannot do this."""
+        kernel = ALGORITHMS[facts.kernel]
+        why = kernel.unsupported(self.x.shape, self.w.shape, self.conv, compute_dtype(self.x, self.conv))
+        if why:
+            raise RefusalError(Status.NOT_SUPPORTED, why)
+        return kernel
+
+
+def _spec(tensor: Native) -> TensorSpec:
+    dims, strides = (tuple(tensor.values[name]) for name in ("dimensions", "strides"))
+    try:
+        return TensorSpec(dims, DataType(tensor.one("data_type")), strides=strides)
+    except ArgumentError as error:
+        raise RefusalError(Status.BAD_PARAM, str(error)) from error
+
+
+@finalizes("TENSOR")
+def _tensor(api: EmulatedApi, tensor: Native) -> None:
+    _spec(tensor)
+    alignment = tensor.one("byte_alignment")
+    if alignment < 1 or alignment & (alignment - 1):
+        raise RefusalError(Status.BAD_PARAM, f"byte_alignment={alignment} is no power of two")
+
+
+@finalizes("CONVOLUTION")
+def _convolution(api: EmulatedApi, steps: Native) -> None:
+    names = ("dilations", "filter_strides", "pre_paddings", "post_paddings")
+    if {len(steps.values[name]) for name in names} != {steps.one("spatial_dims")}:
+        raise RefusalError(Status.BAD_PARAM, f"spatial_dims={steps.one('spatial_dims')} and steps of other lengths")
+
+
+@finalizes("POINTWISE")
+def _pointwise(api: EmulatedApi, pointwise: Native) -> None:
+    if PointwiseMode(pointwise.one("mode")) not in POINTWISE:
+        raise RefusalError(Status.NOT_SUPPORTED, f"pointwise mode {pointwise.one('mode')}")
+
+
+@finalizes("OPERATION_POINTWISE")
+def _pointwise_operation(api: EmulatedApi, operation: Native) -> None:
+    binary = PointwiseMode(operation.one("pw_descriptor").one("mode")) in (PointwiseMode.ADD, PointwiseMode.MUL)
+    needed = {"xdesc", "ydesc"} | ({"bdesc"} if binary else set())
+    if missing := sorted(needed - operation.values.keys()):
+        raise RefusalError(Status.BAD_PARAM, f"OPERATION_POINTWISE lacks {', '.join(missing)}")
+
+
+@finalizes("OPERATION_CONVOLUTION_FORWARD")
+def _forward(api: EmulatedApi, operation: Native) -> None:
+    x, w, y = (operation.one(name) for name in "xwy")
+    steps = operation.one("conv_desc")
+    if steps.values["pre_paddings"] != steps.values["post_paddings"]:
+        raise RefusalError(Status.NOT_SUPPORTED, "the emulated device pads both sides alike")
+    x_spec, y_spec = _spec(x), _spec(y)
+    try:
+        w_spec = FilterSpec.from_tensor(_spec(w), channels_last=x_spec.is_channels_last)
+        conv = ConvolutionSpec(
+            padding=steps.values["pre_paddings"],
+            stride=steps.values["filter_strides"],
+            dilation=steps.values["dilations"],
+            groups=x_spec.shape[1] // w_spec.shape[1],
+            mode=ConvolutionMode(steps.one("conv_mode")),
+            compute_type=DataType(steps.one("comp_type")),
+        )
+        expected = conv.output_shape(x_spec.shape, w_spec.shape)
+    except (ArgumentError, ZeroDivisionError) as error:
+        raise RefusalError(Status.BAD_PARAM, str(error)) from error
+    if expected != y_spec.shape:
+        raise RefusalError(Status.BAD_PARAM_SHAPE_MISMATCH, f"y has shape {y_spec.shape}, the result has {expected}")
+    uids = (x.one("unique_id"), w.one("unique_id"), y.one("unique_id"))
+    alpha, beta = operation.one("alpha", 1.0), operation.one("beta", 0.0)
+    operation.made = Convolution(x_spec, w_spec, y_spec, conv, alpha, beta, uids, ())
+
+
+@finalizes("OPERATIONGRAPH")
+def _graph(api: EmulatedApi, graph: Native) -> None:
+    first, *others = graph.values["ops"]
+    if not isinstance(first.made, Convolution) or any(other.kind != "OPERATION_POINTWISE" for other in others):
+        raise RefusalError(
+            Status.NOT_SUPPORTED, "the emulated device has graphs of one convolution and pointwise operations"
+        )
+    graph.made = first.made._replace(pointwise=tuple(others))
+    graph.fill(engine_global_count=[len(ENGINES)])
+
+
+def _supported(problem: Convolution) -> None:
+    """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
+    reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, problem.y) for algorithm in _GEMMS]
+    if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
+        raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
+
+
+def _notes(problem: Convolution, facts: EngineFacts) -> list[int]:
+    narrow = [BackendNumericalNote.TENSOR_CORE] if facts.narrow else []
+    return [int(note) for note in (*narrow, *facts.notes)]
+
+
+def _engine(graph: Native, index: int) -> Native:
+    problem: Convolution = graph.made
+    _supported(problem)
+    if index not in range(len(ENGINES)):
+        raise RefusalError(Status.NOT_SUPPORTED, f"there is no engine {index}")
+    facts = ENGINES[index]
+    if facts.narrow and (
+        problem.x.dtype == DataType.DOUBLE or (problem.x.dtype == DataType.FLOAT and tf32_is_forbidden())
+    ):
+        raise RefusalError(Status.NOT_SUPPORTED, f"engine {index} needs tensor cores")
+    problem.kernel(facts)
+    knobs = [(BackendKnobType.TILE_SIZE, _TILES), *([(BackendKnobType.USE_TEX, 1)] if facts.textures else [])]
+    infos = [
+        Native("KNOB_INFO").fill(type=[int(knob)], minimum_value=[0], maximum_value=[most], stride=[1])
+        for knob, most in knobs
+    ]
+    return Native("ENGINE").fill(
+        operation_graph=[graph], global_index=[index], knob_info=infos, numerical_note=_notes(problem, facts),
+        behavior_note=[int(BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API)],
+    )  # fmt: skip
+
+
+@finalizes("ENGINE")
+def _finalize_engine(api: EmulatedApi, engine: Native) -> None:
+    engine.become(_engine(engine.one("operation_graph"), engine.one("global_index")))
+
+
+@finalizes("KNOB_CHOICE")
+def _knob_choice(api: EmulatedApi, choice: Native) -> None:
+    if BackendKnobType(choice.one("knob_type")).name not in BackendKnobType.__members__:
+        raise RefusalError(Status.BAD_PARAM, f"knob_type={choice.one('knob_type')}")
+
+
+@finalizes("ENGINECFG")
+def _configuration(api: EmulatedApi, configuration: Native) -> None:
+    engine = configuration.one("engine")
+    ranges = {info.one("type"): info.one("maximum_value") for info in engine.values["knob_info"]}
+    for choice in configuration.values.setdefault("knob_choices", []):
+        knob, value = choice.one("knob_type"), choice.one("knob_value")
+        if not 0 <= value <= ranges.get(knob, -1):
+            raise RefusalError(Status.NOT_SUPPORTED, f"engine {engine.one('global_index')} has no knob {knob}={value}")
+
+
+@finalizes("ENGINEHEUR")
+def _heuristic(api: EmulatedApi, heuristic: Native) -> None:
+    graph, results = heuristic.one("operation_graph"), []
+    for index in _NAMED.get(BackendHeurMode(heuristic.one("mode")), ()):
+        try:
+            engine = _engine(graph, index)
+        except RefusalError:
+            continue
+        values = {
+            BackendKnobType.TILE_SIZE: index % 2,
+            **({BackendKnobType.USE_TEX: 1} if ENGINES[index].textures else {}),
+        }
+        choices = [
+            Native("KNOB_CHOICE").fill(knob_type=[int(knob)], knob_value=[value]) for knob, value in values.items()
+        ]
+        results.append(Native("ENGINECFG").fill(engine=[engine], knob_choices=choices))
+    if not results:
+        raise RefusalError(Status.NOT_SUPPORTED, "no engine supports this graph")
+    heuristic.values["results"] = results
+
+
+@finalizes("EXECUTION_PLAN")
+def _plan(api: EmulatedApi, plan: Native) -> None:
+    engine = plan.one("engine_config").one("engine")
+    problem: Convolution = engine.one("operation_graph").made
+    kernel = problem.kernel(ENGINES[engine.one("global_index")])
+    size = kernel.workspace(problem.x.shape, problem.w.shape, problem.conv, compute_dtype(problem.x, problem.conv))
+    plan.made = engine
+    plan.values["workspace_size"] = [size]
+
+
+@finalizes("VARIANT_PACK")
+def _pack(api: EmulatedApi, pack: Native) -> None:
+    ids, pointers = pack.values["unique_ids"], pack.values["data_pointers"]
+    if len(ids) != len(pointers) or len(set(ids)) != len(ids):
+        raise RefusalError(Status.BAD_PARAM, f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
+
+
+@emulates("cudnnBackendExecute")
+def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> None:
+    """Compute what a plan's graph says, over the addresses of a variant pack."""
+    found, given = native(api, plan, "EXECUTION_PLAN"), native(api, pack, "VARIANT_PACK")
+    if found.one("handle") != handle.value:
+        raise RefusalError(Status.BAD_PARAM, "the plan was made for another handle")
+    problem: Convolution = found.made.one("operation_graph").made
+    facts = ENGINES[found.made.one("global_index")]
+    needed = found.one("workspace_size")
+    scratch = api.memory.view(_aligned(given.one("workspace"), "the workspace") if needed else 0, needed)
+    addresses = dict(zip(given.values["unique_ids"], given.values["data_pointers"], strict=True))
+    tensors = _Tensors(api, problem, addresses)
+    x, w = (tensors.read(uid) for uid in problem.uids[:2])
+    compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
+    for batch, result in convolved(problem.kernel(facts), problem.conv, x, w, problem.y.shape, compute, scratch, tf32):
+        tensors.finish(batch, result)
+
+
+class _Tensors:
+    """The tensors of a graph, by their numbers: those in memory, and what the pointwise operations make of a result."""
+
+    def __init__(self, api: EmulatedApi, problem: Convolution, addresses: dict[int, int | None]) -> None:
+        self._problem = problem
+        specs = dict(zip(problem.uids, (problem.x, _as_tensor(problem.w), problem.y), strict=True))
+        outputs = [problem.uids[2]]
+        for operation in problem.pointwise:
+            found = [operation.one(name) for name in ("xdesc", "bdesc", "ydesc")]
+            specs |= {tensor.one("unique_id"): _spec(tensor) for tensor in found if tensor is not None}
+            outputs.append(operation.one("ydesc").one("unique_id"))
+        self._specs, self._written = specs, outputs[-1]
+        real = [uid for uid in specs if uid not in outputs[:-1]]
+        self._views = {uid: self._view(api, uid, addresses) for uid in real}
+        target = self._views[self._written]
+        for uid in real:
+            if uid != self._written and np.shares_memory(self._views[uid], target):
+                raise RefusalError(Status.BAD_PARAM, f"operands {uid} and {self._written} overlap in memory")
+        if specs[self._written].overlaps_itself:
+            raise RefusalError(Status.BAD_PARAM, "values of the output overlap each other in memory")
+
+    def _view(self, api: EmulatedApi, uid: int, addresses: dict[int, int | None]) -> Bytes:
+        if uid not in addresses:
+            raise RefusalError(Status.BAD_PARAM, f"the variant pack has no tensor {uid}")
+        return api.memory.view(_aligned(addresses[uid], f"tensor {uid}"), self._specs[uid].nbytes)
+
+    def read(self, uid: int) -> Array:
+        """Return the values of a tensor in memory."""
+        return read_values(self._views[uid], self._specs[uid])
+
+    def finish(self, batch: slice, result: Array) -> None:
+        """Scale a result, run the pointwise operations on it, and write what comes out."""
+        problem, spec = self._problem, self._specs[self._written]
+        old = self.read(problem.uids[2])[batch] if problem.beta else None
+        kind = numpy_dtype(spec.dtype) if not problem.pointwise else result.dtype
+        values = {problem.uids[2]: scale_add(result, problem.alpha, problem.beta, old, kind)}
+        with np.errstate(all="ignore"):
+            for operation in problem.pointwise:
+                uids = [operation.one(name).one("unique_id") for name in ("xdesc", "bdesc") if name in operation.values]
+                given = [values[uid] if uid in values else self._part(uid, batch) for uid in uids]
+                mode = PointwiseMode(operation.one("pw_descriptor").one("mode"))
+                values[operation.one("ydesc").one("unique_id")] = POINTWISE[mode](*given)
+        write_values(self._views[self._written], spec, batch, to_output(values[self._written], numpy_dtype(spec.dtype)))
+
+    def _part(self, uid: int, batch: slice) -> Array:
+        whole = self.read(uid).astype(np.float32)
+        return whole[batch] if whole.shape[0] > 1 else whole
+
+
+def _as_tensor(w: FilterSpec) -> TensorSpec:
+    return TensorSpec(w.shape, w.dtype, w.layout)
+
+
+def _aligned(address: int | None, what: str) -> int:
+    if (address or 0) % 16:
+        raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"{what} at {address:#x} is not aligned to 16 bytes")
+    return address or 0

@@ -1,0 +1,177 @@
+"""Engines of cuDNN's backend for an operation: the one that a plan runs unless told otherwise, and all that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import NamedTuple
+
+from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
+from cudnnlite.backend.engines import HEURISTICS, REFUSALS, Configuration, Engine, configure, named_by
+from cudnnlite.backend.graph import ALIGNMENT, Graph, convolution_graph
+from cudnnlite.backend.plan import ExecutionPlan
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.enums import DataType, MathType
+from cudnnlite.errors import ArgumentError, WorkspaceLimitWarning
+from cudnnlite.operations.problem import Problem
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.warn import warn_user
+
+
+class EngineChoice(NamedTuple):
+    """An engine that can run a problem.
+
+    Attributes
+    ----------
+    row : AlgorithmResult
+        Which, with its workspace and its notes.
+    plan : ExecutionPlan
+        What runs it.
+    """
+
+    row: AlgorithmResult
+    plan: ExecutionPlan
+
+
+def why_no_engine(problem: Problem) -> str:
+    """Return why a problem is not put to the backend; empty if it may be."""
+    algorithms = problem.operation.algorithms
+    if algorithms is None or not algorithms.graph:
+        return "it has no operation graph"
+    if any(numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1 for spec in problem.specs.values()):
+        return "integers stay with the descriptor call"
+    return ""
+
+
+def is_aligned(*operands: DeviceArray | None) -> bool:
+    """Tell whether arrays lie as engines want them; what does not exist yet will."""
+    return not any(array.ptr % ALIGNMENT for array in operands if array is not None)
+
+
+def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
+    """Return a problem's operation graph; NotSupportedError if cuDNN has none."""
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    conv = problem.options[algorithms.option]
+    return convolution_graph(handle, stack, algorithms.graph, problem.specs, conv, problem.alpha, problem.beta)
+
+
+def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack: ExitStack) -> EngineChoice | str:
+    """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
+
+    Why there is none is returned as words.  `stack` owns what is made.
+    """
+    if why := why_no_engine(problem):
+        return why
+    passed: list[tuple[AlgorithmResult, str]] = []
+    with ExitStack() as own:
+        try:
+            graph = graph_of(handle, problem, own)
+        except REFUSALS as error:
+            return f"cuDNN makes no graph of it ({error.status})"
+        for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), own):
+            row, why = row_of(configuration, problem), excluded(configuration, problem)
+            if not why:
+                try:
+                    plan = ExecutionPlan(graph, configuration, own)
+                except REFUSALS:  # it cannot do this after all
+                    continue
+                row = replace(row, workspace=plan.workspace)
+                if limit is None or plan.workspace <= limit:
+                    _tell_limit(passed, limit, row, problem)
+                    stack.push(own.pop_all())
+                    return EngineChoice(replace(row, passed_over=tuple(passed)), plan)
+                why = f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}"
+            passed.append((row, why))
+    return "; ".join(dict.fromkeys(why for _, why in passed)) or "cuDNN's heuristics name no engine"
+
+
+def given_engine(handle: Handle, problem: Problem, engine: Engine, stack: ExitStack) -> EngineChoice:
+    """Return the engine that somebody chose, ready to run; `stack` owns what is made.
+
+    Raises
+    ------
+    ArgumentError
+        It would break a promise of the problem's.
+    CudnnError
+        It is none for this problem, or for this cuDNN.
+    """
+    if why := why_no_engine(problem):
+        raise ArgumentError(f"algorithm={engine}: {why}")
+    graph = graph_of(handle, problem, stack)
+    configuration = configure(graph, engine, stack)
+    if why := excluded(configuration, problem):
+        raise ArgumentError(f"algorithm={engine}: {why}")
+    plan = ExecutionPlan(graph, configuration, stack)
+    return EngineChoice(replace(row_of(configuration, problem), workspace=plan.workspace), plan)
+
+
+def engine_rows(handle: Handle, problem: Problem) -> list[AlgorithmResult]:
+    """Return every configuration that cuDNN's heuristics name, the preferred first, with what excludes it; nothing is run."""
+    if why_no_engine(problem):
+        return []
+    with ExitStack() as stack:
+        try:
+            graph = graph_of(handle, problem, stack)
+        except REFUSALS:
+            return []
+        return [
+            replace(row_of(configuration, problem), why_not=excluded(configuration, problem))
+            for configuration in _named(graph, HEURISTICS, stack)
+        ]
+
+
+def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
+    """Return an engine as a candidate."""
+    math_type = configuration.math_type(problem.math_type)
+    return AlgorithmResult(configuration.engine, math_type, deterministic=configuration.deterministic)
+
+
+def excluded(configuration: Configuration, problem: Problem) -> str:
+    """Return why an engine may not be used for a problem; empty if it may."""
+    asked, first = problem.math_type, problem.values[problem.operation.reads[0]]
+    notes = configuration.numerical
+    if asked == MathType.FMA and configuration.math_type(asked) != MathType.FMA:
+        return "it multiplies in fewer bits, math type FMA was asked for"
+    converts = BackendNumericalNote.DOWN_CONVERT_INPUTS in notes
+    if converts and first.dtype == DataType.FLOAT and asked != MathType.TENSOR_OP_ALLOW_CONVERSION:
+        return "it rounds its operands to a narrower type"
+    if BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes and _compute_type(problem) != DataType.HALF:
+        return "it sums in fewer bits than the compute type"
+    if not configuration.capturable:
+        return "it makes a texture when it runs, which no CUDA graph can record"
+    return ""
+
+
+def _compute_type(problem: Problem) -> DataType:
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    conv: ConvolutionSpec = problem.options[algorithms.option]
+    return conv.compute_type_for(problem.values[problem.operation.reads[0]])
+
+
+def _named(graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack) -> Iterator[Configuration]:
+    seen: set[Engine] = set()
+    for mode in modes:
+        for configuration in named_by(graph, mode, stack):
+            if configuration.engine not in seen:
+                seen.add(configuration.engine)
+                yield configuration
+
+
+def _tell_limit(
+    passed: list[tuple[AlgorithmResult, str]], limit: int | None, row: AlgorithmResult, problem: Problem
+) -> None:
+    """Warn where the limit excluded what the heuristic prefers."""
+    larger = [f"{other.algorithm} ({why})" for other, why in passed if limit is not None and why.startswith("needs ")]
+    if larger:
+        warn_user(
+            f"the workspace limit excluded {', '.join(larger)}, which cuDNN's heuristic prefers to {row.algorithm}; tune "
+            f"{problem.kind} to see what that costs",
+            WorkspaceLimitWarning,
+        )

@@ -1,0 +1,32 @@
+"""Text for people: tables in columns, numbers of things, names that may contain anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> list[str]:
+    """Return the lines of a table, unwrapped, its columns padded.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str
+        The cells, the heading first.
+    numeric : collection of str
+        The headings of the columns that hold numbers: they stand to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads = [str.rjust if name in numeric else str.ljust for name in rows[0]]
+    return [
+        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return '1 problem', '2 problems'."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """Return a text with a mark for each character that cannot be shown, or be part of a page: a name may contain any."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
