@@ -96,7 +96,8 @@ SAMPLES = {
         make=lambda plain: {"value": 1.5},
     ),
     "op_tensor": s.Sample(
-        {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5}, at=_beside("b", "a"), reference=_op_reference, positive=frozenset({"a"}),
+        {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5}, at=_beside("b", "a"), reference=_op_reference,
+        positive=frozenset({"a"}),
         drawn=_drawn_beside("b", "a", _drawn_op),
         sets=(*({"op": op} for op in _OPS), {"op": "MAX", "nan": "NOT_PROPAGATE"},
               *({"op": "ADD", "shape": shape} for shape in _SMALL if shape != "bias")),
