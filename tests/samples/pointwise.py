@@ -41,8 +41,8 @@ def _drawn_op(draw):
 
 def _op_reference(a, b, op, alpha1, alpha2):
     a, b = alpha1 * a, alpha2 * np.broadcast_to(b, a.shape)
-    if op.op.name == "SQRT":
-        return np.power(a, 0.5)
+    if op.op.name in ("SQRT", "NOT"):  # of NOT the documentation leaves open what it is: the recorded error will tell
+        return np.power(a, 0.5) if op.op.name == "SQRT" else 1 - a
     return {"ADD": a + b, "MUL": a * b, "MIN": np.where(a < b, a, b), "MAX": np.where(a > b, a, b)}[op.op.name]
 
 
@@ -97,8 +97,9 @@ SAMPLES = {
     ),
     "op_tensor": s.Sample(
         {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5}, at=_beside("b", "a"), reference=_op_reference,
+        positive=frozenset({"a"}),
         drawn=_drawn_beside("b", "a", _drawn_op),
-        sets=(*({"op": op} for op in _OPS[:4]), {"op": "MAX", "nan": "NOT_PROPAGATE"},
+        sets=(*({"op": op} for op in _OPS), {"op": "MAX", "nan": "NOT_PROPAGATE"},
               *({"op": "ADD", "shape": shape} for shape in _SMALL if shape != "bias")),
         make=lambda plain: _op("add")(plain) | _ALPHAS,
     ),

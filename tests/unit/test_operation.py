@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from samples import SAMPLES
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
+from cudnnlite.descriptors import DESCRIPTORS
+from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.operations.call import make_plan
 from cudnnlite.operations.operation import OPERATIONS, Operation, check_alike, find_operation, gradient_of
 from cudnnlite.operations.operation_plan import OperationPlan, plan_class
 from cudnnlite.operations.problem import Problem, make_problem, problem_from_plain
+from cudnnlite.specs.frozen import FrozenSpec
 
 POOL, POOL_BACK, SOFT, SOFT_BACK = (
     OPERATIONS[name] for name in ("pooling_forward", "pooling_backward", "softmax_forward", "softmax_backward")
@@ -195,6 +199,44 @@ def test_docstrings_have_all_sections(name):
         assert ("deprecated since cuDNN" in text) == bool(operation.record.deprecated)
     assert not re.search(r"[{}]", text.split("Examples\n---")[0])
     assert text.count(f"dnn.{name}(") >= 1
+
+
+OPTIONS = [
+    options
+    for sample in SAMPLES.values()
+    for options in (sample.options, *(sample.make(plain) for plain in sample.sets if not sample.combinations))
+]
+SPECS = {spec for options in OPTIONS for spec in options.values() if isinstance(spec, FrozenSpec)}
+DECLARED = [spec for spec in SPECS if issubclass(DESCRIPTORS[type(spec)], DeclaredDescriptor)]
+
+
+@pytest.mark.parametrize("spec", sorted(DECLARED, key=repr), ids=repr)
+def test_descriptors_of_options_are_read_back(spec):
+    with DESCRIPTORS[type(spec)](spec) as descriptor:
+        found = descriptor.read_back()
+        steps = getattr(spec, "_stepped", ())  # which cuDNN has for each axis
+        assert found.replace(**{name: getattr(spec, name) for name in steps}) == spec
+        assert descriptor.spec is spec
+    assert descriptor.closed
+    with pytest.raises(dnn.ClosedError):
+        descriptor.ptr
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if OPERATIONS[n].dtypes and not OPERATIONS[n].mixed])
+def test_data_types_are_refused_by_name(name):
+    """Of what is read and written; what may differ is the operation's own business."""
+    operation = OPERATIONS[name]
+    names = (*operation.reads, *operation.writes)
+    wrong = dnn.TensorSpec((1, 2, 3, 4), "int64")
+    specs = dict.fromkeys(names, dnn.TensorSpec((1, 2, 3, 4)))
+    for operand in names:
+        with pytest.raises(
+            dnn.ArgumentError, match=f"^{operation.argument(operand)} is int64; allowed: float32, float64"
+        ):
+            operation.check_dtypes(specs | {operand: wrong})
+    for operand in names[1:]:
+        with pytest.raises(dnn.ArgumentError, match=f"^{operation.argument(operand)} is float16; needed: float32$"):
+            operation.check_dtypes(specs | {operand: dnn.TensorSpec((1, 2, 3, 4), "float16")})
 
 
 # ---------------------------------------------------------------- plans
