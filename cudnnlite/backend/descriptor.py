@@ -6,6 +6,7 @@ import ctypes
 from contextlib import ExitStack
 from typing import Any
 
+from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.types import cudnnBackendDescriptor_t
 from cudnnlite.backend.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute, decode, encode
@@ -69,7 +70,7 @@ class BackendDescriptor(NativeObject):
         self.kind = parse_enum(BackendDescriptorType, kind, "kind")
         self.values: dict[str, Any] = {}
         self.finalized = False
-        super().__init__(self.kind.name, api=getattr(handle, "api", handle))
+        super().__init__(self.kind.name, api=handle if isinstance(handle, CudnnApi) else handle.api)
         try:
             for name, value in attributes.items():
                 self.set(name, value)
