@@ -27,7 +27,8 @@ class Graph:
 
     def __init__(self, handle: Any, stack: ExitStack) -> None:
         self.handle, self._stack = handle, stack
-        self.uids: dict[str, int] = {}
+        self.uids: dict[str, int] = {}  # of what is in memory
+        self._tensors = 0
         self._operations: list[BackendDescriptor] = []
         self.descriptor: BackendDescriptor | None = None
 
@@ -40,9 +41,11 @@ class Graph:
         if isinstance(spec, FilterSpec):
             spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
         dims, strides = spec.native()
-        self.uids[name] = len(self.uids) + 1
+        self._tensors += 1
+        if not virtual:
+            self.uids[name] = self._tensors
         return self.make(
-            "TENSOR", data_type=spec.dtype, dimensions=dims, strides=strides, unique_id=self.uids[name],
+            "TENSOR", data_type=spec.dtype, dimensions=dims, strides=strides, unique_id=self._tensors,
             byte_alignment=ALIGNMENT, is_virtual=virtual,
         )  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -22,7 +21,9 @@ class PlanCache:
     """The plans of one handle."""
 
     def __init__(self) -> None:
-        self._cached: OrderedDict[Hashable, Any] = OrderedDict()
+        # with the number of its last use: to move it in an ordered dictionary would take its key's hash once more
+        self._cached: dict[Hashable, list[Any]] = {}
+        self._uses = 0
         self._dependents: set[weakref.ref[Any]] = set()
 
     def __len__(self) -> int:
@@ -35,26 +36,28 @@ class PlanCache:
 
     def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return the plan for `key`, made by ``make(*arguments)`` if it is not there."""
+        self._uses += 1
         try:
-            plan = self._cached.get(key)
+            entry = self._cached.get(key)
         except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
             make(*arguments).close()
             raise
-        if plan is None:
-            plan = make(*arguments)
-            self.keep(key, plan)
-        else:
-            self._cached.move_to_end(key)
+        if entry is not None:
+            entry[1] = self._uses
+            return entry[0]
+        plan = make(*arguments)
+        self.keep(key, plan)
         return plan
 
     def keep(self, key: Hashable, plan: Closes) -> None:
         """Let `get` return this plan for `key` from now on; one that it returned before is closed."""
         before = self._cached.pop(key, None)
-        self._cached[key] = plan
+        self._cached[key] = [plan, self._uses]
         if before is not None:
-            before.close()
+            before[0].close()
         while len(self._cached) > MAX_CACHED:
-            self._cached.popitem(last=False)[1].close()
+            oldest = min(self._cached, key=lambda known: self._cached[known][1])
+            self._cached.pop(oldest)[0].close()
 
     def close(self) -> None:
         """Close all plans, whichever of them fails."""

@@ -173,7 +173,8 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
 
 def _supported(problem: Convolution) -> None:
     """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
-    reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, problem.y) for algorithm in _GEMMS]
+    y = problem.y if not problem.pointwise else problem.x.packed(problem.y.shape, problem.x.dtype)  # it is not written
+    reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
         raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
 

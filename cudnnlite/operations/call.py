@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from cudnnlite.backend.graph import ALIGNMENT
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.operations.algorithms import parse_algorithm, parse_interface
@@ -72,12 +73,13 @@ def call(
     `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array.
     """
     use(handle)
-    device, given, specs = handle.device, [], []
+    device, given, specs, addresses = handle.device, [], [], 0
     for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)
         if type(array) is not DeviceArray or array.device is not device:
             array = on_device(handle, array, name)  # noqa: PLW2901
         given.append(array)
         specs.append(array.spec)
+        addresses |= array.ptr
     y: Any = None
     y_spec: Any = None
     if out is not None and len(operation.writes) == 1:
@@ -109,7 +111,10 @@ def call(
         problem = partial(problem_of, operation, given, options, y, alpha, beta)
         algorithm = tuned_choice(handle, posed, problem, limit, **arrays)
     if operation.algorithms is not None and algorithm is None:
-        interface = parse_interface(interface) or (None if is_aligned(*given, y, workspace) else "descriptor")
+        if interface is not None:
+            parse_interface(interface)
+        elif (addresses | (0 if y is None else y.ptr) | (0 if workspace is None else workspace.ptr)) % ALIGNMENT:
+            interface = "descriptor"
     key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
     plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)

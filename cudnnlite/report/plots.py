@@ -264,7 +264,7 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
 
 def front_of(table: AlgorithmTable) -> list[int]:
     """Return the indices of the table's Pareto front, the one with the least workspace first."""
-    front = {id(row) for row in table.pareto()}
+    front = {id(row) for row in table.pareto("device")}
     return sorted((i for i in timed_rows(table) if id(table[i]) in front), key=lambda i: table[i].workspace)
 
 

@@ -222,27 +222,29 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             lines.append(f"  {_named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
         return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
 
-    def pareto(self, objective: str = "device") -> tuple[AlgorithmResult, ...]:
+    def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
         """Return the candidates that no other beats in both time and workspace, the fastest first.
 
         What a workspace limit costs is read from it: the choice under a limit is the first that fits.
 
         Parameters
         ----------
-        objective : str
-            Which time: "device" (`time_ms`) or "latency" (`call_us`).
+        objective : str, optional
+            Which time: "device" (`time_ms`) or "latency" (`call_us`); the one that the table is ordered by, if not given.
 
         Raises
         ------
         ArgumentError
             No such objective.
         """
-        if objective not in ("device", "latency"):
-            raise ArgumentError(f"objective={objective!r}; allowed: 'device', 'latency'")
-        front: list[AlgorithmResult] = []
+        if objective not in (None, "device", "latency"):
+            raise ArgumentError(f"objective={objective!r}; allowed: 'device', 'latency', None")
         times = [(deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok]
         timed = [(time, row) for time, row in times if time is not None]
-        for _, row in sorted(timed, key=lambda pair: (pair[0], pair[1].workspace)):
+        if objective is not None:
+            timed.sort(key=lambda pair: (pair[0], pair[1].workspace))
+        front: list[AlgorithmResult] = []
+        for _, row in timed:
             if not front or row.workspace < front[-1].workspace:
                 front.append(row)
         return tuple(front)

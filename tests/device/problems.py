@@ -182,10 +182,10 @@ class Problem:
             magnitude = np.hypot(alpha * self.magnitude, beta * self.old_host.astype(np.float64))
         assert_close(got, self.expected(alpha, beta, old, got.dtype), allowed, magnitude)
 
-    def choice(self, **options: Any) -> dnn.ConvolutionFwdAlgo:
-        """Return the algorithm that a call without one runs."""
+    def choice(self, **options: Any) -> dnn.ConvolutionFwdAlgo | dnn.Engine:
+        """Return the algorithm that the descriptor call's heuristic prefers; an engine where only the graph API has one."""
         found = dnn.get_convolution_forward(self.handle, self.x, self.w, self.conv, **options)
-        return found.best().algorithm
+        return found.best().algorithm if any(row.ok for row in found) else dnn.Engine(0)
 
     def run(self, **options: Any) -> dnn.DeviceArray:
         """Call `convolution_forward`, into poisoned memory unless there is an `out`."""

@@ -207,7 +207,7 @@ def forget_plans(handle: dnn.Handle) -> None:
     """Let one-line calls make their plans anew."""
     cached = handle.plans._cached
     while cached:
-        cached.popitem()[1].close()
+        cached.popitem()[1][0].close()
 
 
 def refuse(
@@ -542,7 +542,7 @@ def test_what_cudnn_refuses_is_tried_once(
         network.assert_right(network.run())
     assert refused == [expected.algorithm]
     assert len(calls) == 2
-    (plan,) = handle.plans._cached.values()
+    ((plan, _),) = handle.plans._cached.values()
     assert (plan.choice.algorithm, plan.choice.math_type) == (STANDARD, expected.math_type)
 
 

@@ -218,7 +218,7 @@ def test_the_handles_limit_counts_where_the_call_has_none(device: Any) -> None:
     with dnn.Handle(device, workspace_limit=limit) as handle:
         problem.handle = handle
         with pytest.warns(dnn.WorkspaceLimitWarning):
-            y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+            y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, interface="descriptor")
         problem.assert_right(y, table.best(workspace_limit=limit).algorithm)
         assert handle.workspace.peak <= limit
 

@@ -66,7 +66,7 @@ def check(tuning: ModelTuning, device: Any) -> None:
     assert tuning.failed == ()
     assert [tuned.problem for tuned in tuning.tunings] == [*CONVOLUTIONS, LSTM]
     assert [tuned.count for tuned in tuning.tunings] == [2, 1, 1, 1, 1]
-    assert tuning.total_ms == pytest.approx(sum(t.count * t.chosen.time_ms for t in tuning.tunings))
+    assert tuning.total_ms == pytest.approx(sum(t.count * t.chosen.call_us / 1000 for t in tuning.tunings))
     assert tuning.facts["device"] == device.facts().name
     with dnn.Handle(device) as handle:
         for tuned, w in zip(tuning.tunings, W.values(), strict=False):
@@ -194,7 +194,7 @@ def test_a_model_under_one_workspace(handle: dnn.Handle) -> None:
     for size, total in tuning.pareto():
         choices = tuning.assign(size)
         assert max(row.workspace for row in choices) <= size
-        spent = sum(tuned.count * row.time_ms for tuned, row in zip(tuning.tunings, choices, strict=True))
+        spent = sum(tuned.count * row.call_us / 1000 for tuned, row in zip(tuning.tunings, choices, strict=True))
         assert spent == pytest.approx(total)
     assert tuning.pareto()[-1][1] == pytest.approx(tuning.total_ms)
 

@@ -511,7 +511,7 @@ def test_the_front_of_time_and_workspace(tuned):
     ids=["nothing", "failed", "not_timed", "sorted", "same_time", "same_row", "useless"],
 )
 def test_fronts(rows, front):
-    assert AlgorithmTable(rows, title="t", timing="t").pareto() == front
+    assert AlgorithmTable(rows, title="t", timing="t").pareto("device") == front
 
 
 def test_columns_of_a_tuning(tuned):
@@ -577,7 +577,7 @@ def test_the_front_of_each_objective():
         AlgorithmResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
     ]
     table = AlgorithmTable(rows, title="t", timing="t")
-    assert table.pareto() == (rows[0], rows[1])
+    assert table.pareto("device") == (rows[0], rows[1])
     assert table.pareto("latency") == (rows[2], rows[1])
     with pytest.raises(ArgumentError, match="objective='host'; allowed: 'device', 'latency'"):
         table.pareto("host")

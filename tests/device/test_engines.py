@@ -1,0 +1,361 @@
+"""Engines of cuDNN's backend: what a call without an algorithm runs, its promises, and the tuner over both interfaces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
+from cudnnlite.autotune.rows import row_from_plain, row_to_plain
+from cudnnlite.backend.engines import HEURISTICS, named_by
+from cudnnlite.backend.graph import Graph, convolution_graph
+from cudnnlite.backend.plan import MOST_PACKS, ExecutionPlan
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+
+from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
+from .test_tuner import hurry
+
+X, W = (2, 8, 9, 11), (6, 8, 3, 2)
+FORWARD = "OPERATION_CONVOLUTION_FORWARD"
+
+
+def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> Graph:
+    posed = problem_of(problem)
+    specs = {"x": posed.x, "w": posed.w, "y": posed.y}
+    return convolution_graph(handle, stack, FORWARD, specs, posed.conv, 1.0, 0.0)
+
+
+def problem_of(problem: Problem) -> ConvolutionForwardProblem:
+    w = dnn.FilterSpec(problem.w.shape, problem.w.spec.dtype, problem.w.layout)
+    return ConvolutionForwardProblem(problem.x.spec, w, problem.conv)
+
+
+# ---------------------------------------------------------------- what runs
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("math_type", ["fma", "default"])
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [("float32", "NCHW"), ("float32", "NHWC"), ("float64", "NCHW"), ("float16", "NHWC"), ("bfloat16", "NHWC")],
+)
+def test_every_engine_that_is_named_is_right(
+    handle: dnn.Handle, dtype: str, layout: str, math_type: str, beta: float
+) -> None:
+    """Not only the first: whatever the heuristics name and the promises allow computes what it should."""
+    problem = Problem(handle, X, W, dtype, layout, padding=1, math_type=math_type)
+    options = {"alpha": -1.5, "beta": beta}
+    tried = 0
+    with ExitStack() as stack:
+        graph = graph_of(handle, problem, stack)
+        found = {c.engine for mode in HEURISTICS for c in named_by(graph, mode, stack)}
+    for engine in sorted(found, key=str)[:24]:
+        out = handle.array(problem.old_host, dtype=dtype, layout=layout)
+        try:
+            plan = dnn.plan_convolution_forward(
+                handle, problem.x, problem.w, problem.conv, out=out, algorithm=engine, **options
+            )
+        except (dnn.ArgumentError, dnn.CudnnError):  # a promise, or cuDNN after all
+            continue
+        with plan:
+            problem.assert_right(plan(problem.x, problem.w, out=out), engine, math_type=dnn.MathType.DEFAULT, **options)
+        tried += 1
+    assert tried
+
+
+def test_the_choice_says_what_and_why(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert plan.choice.math_type == dnn.MathType.FMA, "strict float32 is kept"
+        for row, why in plan.choice.passed_over:
+            assert isinstance(row.algorithm, dnn.Engine)
+            assert why
+        assert str(plan.choice).startswith(f"engine {plan.choice.algorithm.index}")
+        assert plan.workspace == plan.choice.workspace
+        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+
+
+def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -> None:
+    x, w = dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC")
+    with dnn.plan_convolution_forward(handle, x, w) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert plan.choice.remark == "no engine serves: integers stay with the descriptor call"
+        assert plan.choice.remark in str(plan.choice)
+    with pytest.raises(dnn.NotSupportedError, match="integers stay"):
+        dnn.plan_convolution_forward(handle, x, w, interface="graph")
+
+
+@pytest.mark.parametrize("wrong", ["engine", 1, True, ("graph",)])
+def test_an_interface_that_is_none(handle: dnn.Handle, wrong: Any) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
+        with pytest.raises(dnn.ArgumentError, match=r"interface=.*'descriptor', 'graph'"):
+            call(handle, problem.x, problem.w, problem.conv, interface=wrong)
+
+
+def test_the_interface_narrows(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    kinds = {"descriptor": dnn.ConvolutionFwdAlgo, "graph": dnn.Engine, None: dnn.Engine}
+    for interface, kind in kinds.items():
+        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface=interface) as plan:
+            assert isinstance(plan.choice.algorithm, kind)
+        problem.assert_right(problem.run(interface=interface), plan.choice.algorithm)
+
+
+def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
+    problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        needed = plan.workspace
+    if not needed:
+        return  # nothing to exclude: this device's preferred engine wants none
+    with pytest.warns(dnn.WorkspaceLimitWarning, match="excluded") as told:
+        y = problem.run(workspace_limit=needed - 1)
+    assert told[0].filename.endswith("problems.py"), "where the call stands"
+    problem.assert_right(y, dnn.Engine(0))
+    assert handle.workspace.peak < needed
+
+
+# ---------------------------------------------------------------- what it was made for
+
+
+@pytest.mark.parametrize("operand", ["x", "w", "out"])
+def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None:
+    """A plan refuses them, before anything runs; the one-line call, and a plan made for them, take the descriptor call."""
+    problem = Problem(handle, X, W, "float32", padding=1, math_type="fma")
+    y = poisoned(handle, problem.output_spec)
+    arrays = {"x": problem.x, "w": problem.w, "out": y}
+    array = arrays[operand]
+    memory = handle.empty((array.spec.nbytes + 64,), "uint8")
+    moved = dnn.DeviceArray(array.spec, memory.device, memory.ptr + 4, memory, handle.stream)
+    if operand != "out":
+        handle.device.copy_within(moved.ptr, array.ptr, array.spec.nbytes, handle.stream)
+    given = {**arrays, operand: moved}
+    before = memory_of(given["out"]).copy()
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
+        with pytest.raises(dnn.ArgumentError, match="aligned to 16 bytes"):
+            plan(given["x"], given["w"], out=given["out"])
+        assert (memory_of(given["out"]) == before).all()
+        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+    out = dnn.convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"])
+    problem.assert_right(out, problem.choice())
+    with dnn.plan_convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"]) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        problem.assert_right(plan(given["x"], given["w"], out=given["out"]), plan.choice.algorithm)
+
+
+def test_addresses_come_and_go(handle: dnn.Handle) -> None:
+    """A plan remembers some sets of addresses, and makes the oldest anew: each output gets its own values."""
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        outs = [poisoned(handle, plan.y) for _ in range(3 * MOST_PACKS)]
+        for out in itertools.chain(outs, reversed(outs), outs[::5] * 2):
+            fill(out, 0xFF)
+            plan(problem.x, problem.w, out=out)
+            problem.assert_right(out, plan.choice.algorithm)
+
+
+def test_strided_operands_are_right(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    spec = with_gaps(problem.y_shape, "float32")
+    out = upload(handle, spec, np.full(problem.y_shape, np.nan, np.float32))
+    problem.assert_right(problem.run(out=out), dnn.Engine(0))
+
+
+# ---------------------------------------------------------------- engines as values
+
+
+def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        engine, row = plan.choice.algorithm, plan.choice
+    again = dnn.Engine.from_plain(json.loads(json.dumps(engine.to_plain())))
+    assert again == engine
+    assert hash(again) == hash(engine)
+    assert row_from_plain(json.loads(json.dumps(row_to_plain(row)))) == row
+    for algorithm in (again, row):
+        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm) as plan:
+            assert plan.choice.algorithm == engine
+            problem.assert_right(plan(problem.x, problem.w), engine)
+        problem.assert_right(problem.run(algorithm=algorithm), engine)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((1.5,), "index=1.5"),
+        ((True,), "index=True"),
+        ((1, {"NOPE": 1}), "'NOPE'"),
+        ((1, {"STAGES": "2"}), "STAGES='2'"),
+    ],
+)
+def test_what_is_no_engine(arguments: Any, said: str) -> None:
+    with pytest.raises(dnn.ArgumentError, match=said):
+        dnn.Engine(*arguments)
+
+
+def test_an_engine_that_is_none_here(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    for engine in (dnn.Engine(9999), dnn.Engine(0, {"TILE_SIZE": 9999})):
+        with pytest.raises(dnn.CudnnError) as told:
+            dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=engine)
+        assert "TensorSpec" in str(told.value), "the specs are told"
+
+
+def test_an_engine_may_not_break_a_promise(handle: dnn.Handle) -> None:
+    """What multiplies in fewer bits is refused by a problem in true float32."""
+    relaxed = Problem(handle, X, W, padding=1)
+    strict = Problem(handle, X, W, padding=1, math_type="fma")
+    with ExitStack() as stack:
+        graph = graph_of(handle, relaxed, stack)
+        found = [c for mode in HEURISTICS for c in named_by(graph, mode, stack)]
+        narrow = {c.engine for c in found if c.math_type(dnn.MathType.DEFAULT) == dnn.MathType.DEFAULT}
+    assert narrow, "this device has no engine in TF32"
+    refused = 0
+    for engine in narrow:
+        with pytest.raises((dnn.ArgumentError, dnn.CudnnError)) as told:
+            dnn.plan_convolution_forward(handle, strict.x, strict.w, strict.conv, algorithm=engine)
+        refused += "fewer bits" in str(told.value)
+    assert refused
+
+
+def test_what_cannot_be_captured_is_never_chosen(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    with ExitStack() as stack:
+        graph = graph_of(handle, problem, stack)
+        for configuration in named_by(graph, BackendHeurMode.A, stack):
+            assert configuration.capturable == (configuration.engine.knobs.get("USE_TEX") != 1)
+    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
+    assert dict(plan.choice.algorithm.choices).get(BackendKnobType.USE_TEX) != 1
+    with plan:
+        stream = handle.device.create_stream()
+        handle.stream = stream
+        x, w = handle.view(problem.x), handle.view(problem.w)
+        out = plan(x, w)
+        fill(out, 0xFF)
+        replay = handle.device.capture(lambda: plan(x, w, out=out), stream)
+        if replay is not None:
+            fill(out, 0xFF)
+            replay()
+            problem.assert_right(out, plan.choice.algorithm)
+
+
+# ---------------------------------------------------------------- the tuner
+
+
+def test_the_tuner_ranks_both_interfaces(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    problem = Problem(handle, X, W, padding=1)
+    posed = problem_of(problem)
+    kinds = {None: {"Engine", "ConvolutionFwdAlgo"}, "graph": {"Engine"}, "descriptor": {"ConvolutionFwdAlgo"}}
+    for interface, expected in kinds.items():
+        with dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(interface=interface)) as tuner:
+            table = tuner.tune(posed)
+            assert {type(row.algorithm).__name__ for row in table} == expected
+            assert len({(row.algorithm, row.math_type) for row in table}) == len(table)
+            best = tuner.choose(posed)
+        for row in table:
+            if isinstance(row.algorithm, dnn.Engine) and row.ok:
+                assert row.error is not None
+                problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
+        problem.assert_right(problem.run(algorithm=best), best.algorithm, math_type=best.math_type)
+
+
+def test_autotuned_calls_run_the_tuned_engine(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    problem = Problem(handle, X, W, padding=1)
+    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="graph")) as tuner:
+        for _ in range(2):
+            y = problem.run()
+        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+            assert isinstance(plan.choice.algorithm, dnn.Engine)
+            problem.assert_right(y, plan.choice.algorithm)
+        assert tuner.measured == 1
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_a_graph_by_hand(handle: dnn.Handle) -> None:
+    """Convolution, bias and ReLU in one kernel, as the how-to has it, beside NumPy."""
+    x_host = np.random.default_rng(1).standard_normal((2, 8, 9, 8)).astype(np.float16)
+    w_host = np.random.default_rng(2).standard_normal((16, 8, 3, 3)).astype(np.float16) / 8
+    b_host = np.random.default_rng(3).standard_normal((1, 16, 1, 1)).astype(np.float16)
+    x, w, b = (handle.array(array, layout="NHWC") for array in (x_host, w_host, b_host))
+    y = handle.empty((2, 16, 9, 8), "float16", "NHWC")
+    fill(y, 0xFF)
+    between = dnn.TensorSpec(y.shape, "float32", "NHWC")
+    with ExitStack() as stack:
+        graph = Graph(handle, stack)
+        tensors = {name: graph.tensor(name, array.spec) for name, array in {"x": x, "w": w}.items()}
+        convolved = graph.tensor("convolved", between, virtual=True)
+        biased = graph.tensor("biased", between, virtual=True)
+        graph.convolution(FORWARD, {**tensors, "y": convolved}, dnn.ConvolutionSpec(1), 2, dnn.DataType.FLOAT)
+        graph.pointwise(PointwiseMode.ADD, xdesc=convolved, bdesc=graph.tensor("b", b.spec), ydesc=biased)
+        graph.pointwise(PointwiseMode.RELU_FWD, xdesc=biased, ydesc=graph.tensor("y", y.spec))
+        graph.finish()
+        plan = None
+        for mode in HEURISTICS:
+            for configuration in named_by(graph, mode, stack):
+                try:
+                    plan = ExecutionPlan(graph, configuration, stack)
+                except dnn.CudnnError:
+                    continue
+                break
+            if plan is not None:
+                break
+        assert plan is not None
+        scratch = handle.workspace.reserve(plan.workspace, handle.stream) if plan.workspace else 0
+        plan.replace(workSpace=scratch, x=x.ptr, w=w.ptr, b=b.ptr, y=y.ptr)
+        plan()
+        got = y.numpy().astype(np.float64)
+    expected = Problem(handle, (2, 8, 9, 8), (16, 8, 3, 3), "float16", "NHWC", padding=1)
+    expected = dnn.convolution_forward(
+        handle, handle.array(x_host.astype(np.float64)), handle.array(w_host.astype(np.float64)), expected.conv.replace(
+            compute_type="float64"
+        ),
+    ).numpy()  # fmt: skip
+    np.testing.assert_allclose(got, np.maximum(expected + b_host.astype(np.float64), 0), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "said"),
+    [
+        (
+            "TENSOR",
+            {"unique_id": 1},
+            "TENSOR cannot be finalised without data_type, dimensions, strides, byte_alignment",
+        ),
+        ("VARIANT_PACK", {}, "VARIANT_PACK cannot be finalised without unique_ids, data_pointers"),
+        ("OPERATIONGRAPH", {}, "OPERATIONGRAPH cannot be finalised without handle, ops"),
+    ],
+)
+def test_what_is_missing_is_named(handle: dnn.Handle, kind: str, attributes: dict[str, Any], said: str) -> None:
+    with dnn.BackendDescriptor(handle, kind, **attributes) as made:
+        with pytest.raises(dnn.ArgumentError, match=said):
+            made.finalize()
+        assert f"<BackendDescriptor {kind}(" in repr(made)
+        assert repr(made).endswith("not final>")
+
+
+def test_a_descriptor_says_what_it_holds(handle: dnn.Handle) -> None:
+    values = {"data_type": "float16", "dimensions": (1, 3, 8, 8), "strides": (192, 64, 8, 1), "unique_id": 7,
+              "byte_alignment": 16}  # fmt: skip
+    with dnn.BackendDescriptor(handle, "TENSOR", **values) as made:
+        made.finalize()
+        assert made.get("dimensions") == (1, 3, 8, 8)
+        assert made.get("data_type") is dnn.DataType.HALF
+        assert made.get("unique_id") == 7
+        with pytest.raises(dnn.CudnnError):
+            made.set("unique_id", 8)
+    with pytest.raises(dnn.ClosedError):
+        made.get("unique_id")
+    with pytest.raises(dnn.ArgumentError, match="kind='NOPE'"):
+        dnn.BackendDescriptor(handle, "NOPE")

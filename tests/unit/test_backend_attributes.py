@@ -1,0 +1,81 @@
+"""The generated table of backend attributes beside what libcudnn itself says, and values that are none."""
+
+import ctypes
+import re
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.api import library_api
+from cudnnlite._raw.attributes import ATTRIBUTES
+from cudnnlite._raw.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.types import cudnnBackendDescriptor_t
+from cudnnlite.backend.attributes import C_TYPES, REQUIRED, encode
+
+# libcudnn calls a graph of these "not supported" whatever is asked; the rest of the table does not depend on it
+TWO_TYPES = {"OPERATION_CONTRACT_BAND_MATRIX"}
+
+
+def said_by_cudnn(kind, number):
+    """Return the types that libcudnn's refusal of a wrong type names; no value is looked at."""
+    api, made = library_api(), cudnnBackendDescriptor_t()
+    api.cudnnBackendCreateDescriptor(BackendDescriptorType[kind], ctypes.byref(made))
+    values = (ctypes.c_int64 * 64)(*[1] * 64)
+    try:
+        api.cudnnBackendSetAttribute(made, number, BackendAttributeType.LAYOUT_TYPE, 1, values)
+    except dnn.CudnnError as error:
+        return set(re.findall(r"CUDNN_TYPE_(\w+)", error.detail))
+    finally:
+        api.cudnnBackendDestroyDescriptor(made)
+    return set()
+
+
+def test_libcudnn_agrees_with_the_types():
+    asked, wrong = 0, []
+    for kind, attributes in ATTRIBUTES.items():
+        if kind in ("INTERMEDIATE_INFO", *TWO_TYPES):  # the first cannot be made
+            continue
+        for name, (number, type_name, _) in attributes.items():
+            if said := said_by_cudnn(kind, number):
+                asked += 1
+                wrong += [(kind, name, type_name, said)] if type_name not in said else []
+    assert wrong == []
+    assert asked > 150
+
+
+def test_the_table_has_every_attribute_but_what_no_kind_begins():
+    known = {number for attributes in ATTRIBUTES.values() for number, _, _ in attributes.values()}
+    missing = {name.name for name in BackendAttributeName} - {BackendAttributeName(number).name for number in known}
+    assert missing <= {"OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE"}
+    for kind, names in REQUIRED.items():
+        assert set(names) <= set(ATTRIBUTES[kind]), kind
+    for attributes in ATTRIBUTES.values():
+        for _, type_name, _ in attributes.values():
+            assert type_name in BackendAttributeType.__members__
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("nope", 1, "TENSOR has no attribute 'nope'; allowed: byte_alignment"),
+        ("dimensions", 3, "TENSOR.dimensions=3; needed: several values of INT64"),
+        ("dimensions", (1, "x"), "TENSOR.dimensions=.*INT64"),
+        ("unique_id", (1, 2), r"TENSOR.unique_id=\(1, 2\); needed: one INT64"),
+        ("unique_id", "a", "TENSOR.unique_id='a'; needed: one INT64"),
+        ("unique_id", True, "TENSOR.unique_id=True; needed: one INT64"),
+        ("unique_id", 1 << 63, "TENSOR.unique_id=9223372036854775808; needed: one INT64"),
+        ("is_virtual", 1, "TENSOR.is_virtual=1; needed: one BOOLEAN"),
+        ("data_type", "float99", "TENSOR.data_type='float99'; needed: one DATA_TYPE .*allowed"),
+        ("reordering_mode", "nope", "TENSOR.reordering_mode='nope'; needed: one TENSOR_REORDERING_MODE .*allowed"),
+    ],
+)
+def test_a_wrong_value_is_named_before_c_sees_it(name, value, said):
+    with pytest.raises(dnn.ArgumentError, match=said):
+        encode("TENSOR", name, value)
+
+
+def test_values_become_arrays_of_their_c_types():
+    number, kind, values = encode("TENSOR", "dimensions", (2, 3))
+    assert (number, kind, list(values)) == (BackendAttributeName.TENSOR_DIMENSIONS, BackendAttributeType.INT64, [2, 3])
+    number, kind, values = encode("OPERATION_CONVOLUTION_FORWARD", "alpha", 0.5, "DOUBLE")
+    assert (kind, type(values[0]), values._type_) == (BackendAttributeType.DOUBLE, float, C_TYPES["DOUBLE"])
