@@ -83,18 +83,19 @@ class _VariantPacks:
         self._workspace = ctypes.c_void_p()
         self._names = tuple(uids)
         ids = (ctypes.c_int64 * len(uids))(*uids.values())
-        self._initialize = api.prepare("cudnnBackendInitialize", None)
+        begin = api.prepare("cudnnBackendInitialize", None)
         values = (
             ("unique_ids", ids),
             ("data_pointers", self._pointers),
             ("workspace", ctypes.pointer(self._workspace)),
         )
-        self._steps = []
+        steps = [begin]
         for name, array in values:
             number, type_name, many = attribute("VARIANT_PACK", name)
             kind, count = BackendAttributeType[type_name], len(uids) if many else 1
-            self._steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
-        self._steps.append(api.prepare("cudnnBackendFinalize", None))
+            steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
+        steps.append(api.prepare("cudnnBackendFinalize", None))
+        self._steps = [(step.function, step.arguments[1:], step.check) for step in steps]
 
     def of(self, addresses: dict[str, int], workspace: int) -> Any:
         """Return the pack of these addresses, as an argument."""
@@ -111,15 +112,13 @@ class _VariantPacks:
                 )
         if len(self._known) < MOST_PACKS:
             pack = self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr
-            steps = self._steps
         else:
             pack = self._known.pop(next(iter(self._known)))
-            steps = [self._initialize, *self._steps]
         self._pointers[:] = [addresses[name] for name in self._names]
         self._workspace.value = workspace
-        for step in steps:
-            if status := step.function(pack, *step.arguments[1:]):
-                assert step.check is not None
-                step.check(status)
+        for function, arguments, check in self._steps:  # a new one is initialised for nothing, once
+            if status := function(pack, *arguments):
+                assert check is not None
+                check(status)
         self._known[key] = pack
         return pack
