@@ -71,7 +71,7 @@ class Tuner:
         Where choices are remembered: a cache, a folder, ":memory:".  If not given, what `TuningCache` has by default.
         Times of the emulated device are never written to a cache.
     policy : TuningPolicy, optional
-        What is wanted: the least device time, if not given.
+        What is wanted: the least wall time of a call, if not given.
     measure : bool
         False: an operation for which nothing is remembered is left to the heuristic, with a warning; a fleet that was given
         a cache then measures nothing by itself.
