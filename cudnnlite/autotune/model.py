@@ -62,7 +62,7 @@ def tune_model(
     cache : TuningCache, str or Path, optional
         As in `Tuner`.  Of the emulated device nothing is written.
     policy : TuningPolicy, optional
-        What is wanted: the least device time, if not given.
+        What is wanted: the least wall time of calls, if not given.
     executor : concurrent.futures.Executor, optional
         Who measures: anything with `submit` that returns futures.  Each worker (a process, or a thread) takes a GPU of its
         host that nobody measures on.  It is not shut down.

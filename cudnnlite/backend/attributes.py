@@ -72,6 +72,10 @@ def encode(kind: str, name: str, value: Any, type_name: str | None = None) -> tu
     """
     number, usual, many = attribute(kind, name)
     wanted = type_name or usual
+    if wanted not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
+        raise ArgumentError(
+            f"type_name={type_name!r} of {kind}.{name}; allowed: {usual}{', DOUBLE' if usual == 'FLOAT' else ''}"
+        )
     try:
         if isinstance(value, (tuple, list)) != (many and wanted != "CHAR"):
             raise TypeError

@@ -123,7 +123,9 @@ class BackendDescriptor(NativeObject):
         return self
 
     def get(self, name: str) -> Any:
-        """Return an attribute as a Python value, a tuple where there may be several; not for descriptors (`get_descriptors`).
+        """Return an attribute as a Python value, a tuple where there may be several; None where it is not set.
+
+        Descriptors come from `get_descriptors`.
 
         Raises
         ------
@@ -144,11 +146,15 @@ class BackendDescriptor(NativeObject):
         if type_name == "CHAR":
             return elements.value.decode()
         values = tuple(decode(type_name, value) for value in elements[: count.value])
-        return values if many else values[0]
+        return values if many else values[0] if values else None
 
     def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
         """Return the descriptors that an attribute holds, filled by cuDNN; `stack` owns them."""
         number, type_name, many = attribute(self.kind.name, name)
+        if name.upper() not in KINDS_READ:
+            raise ArgumentError(
+                f"{self.kind.name}.{name}: cuDNN tells no descriptors of it; allowed: {', '.join(KINDS_READ).lower()}"
+            )
         count = ctypes.c_int64(1)
         if many:
             self.api.cudnnBackendGetAttribute(self.ptr, number, BackendAttributeType[type_name], 0, count, None)

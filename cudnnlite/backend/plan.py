@@ -79,6 +79,7 @@ class _VariantPacks:
         self._api = api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
         self._known: dict[tuple[int, ...], Any] = {}
+        self._free: list[Any] = []
         self._pointers = (ctypes.c_void_p * len(uids))()
         self._workspace = ctypes.c_void_p()
         self._names = tuple(uids)
@@ -106,19 +107,21 @@ class _VariantPacks:
     def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
         for name, address in (*addresses.items(), ("workspace", workspace)):
             if address % ALIGNMENT:
+                argument = "out" if name == self._names[-1] else name
                 raise ArgumentError(
-                    f"{name} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
+                    f"{argument} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
                     "(interface='descriptor' makes one that takes any)"
                 )
-        if len(self._known) < MOST_PACKS:
-            pack = self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr
-        else:
-            pack = self._known.pop(next(iter(self._known)))
+        if len(self._known) >= MOST_PACKS:
+            self._free.append(self._known.pop(next(iter(self._known))))
+        elif not self._free:
+            self._free.append(self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr)
+        pack = self._free[-1]
         self._pointers[:] = [addresses[name] for name in self._names]
         self._workspace.value = workspace
         for function, arguments, check in self._steps:  # a new one is initialised for nothing, once
             if status := function(pack, *arguments):
                 assert check is not None
                 check(status)
-        self._known[key] = pack
+        self._known[key] = self._free.pop()  # not before it is good
         return pack

@@ -167,6 +167,20 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
         raise RefusalError(
             Status.NOT_SUPPORTED, "the emulated device has graphs of one convolution and pointwise operations"
         )
+    tensors = [
+        operation.one(name) for operation in graph.values["ops"] for name in ("x", "w", "y", "xdesc", "bdesc", "ydesc")
+    ]
+    known: dict[int, Native] = {}
+    for tensor in filter(None, tensors):
+        if known.setdefault(tensor.one("unique_id"), tensor) is not tensor:
+            raise RefusalError(
+                Status.BAD_PARAM_DUPLICATED_ENTRIES, f"two tensors with unique_id={tensor.one('unique_id')}"
+            )
+    written = [first.one("y"), *(other.one("ydesc") for other in others)]
+    if [tensor.one("is_virtual", False) for tensor in written] != [True] * len(others) + [False]:
+        raise RefusalError(
+            Status.NOT_SUPPORTED, "of what a graph writes the last tensor alone is in memory, the others virtual"
+        )
     graph.made = first.made._replace(pointwise=tuple(others))
     graph.fill(engine_global_count=[len(ENGINES)])
 

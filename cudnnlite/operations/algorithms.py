@@ -12,9 +12,9 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitWarning
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
 from cudnnlite.operations.described import Described, involve
-from cudnnlite.operations.engines import EngineChoice, given_engine, preferred_engine
+from cudnnlite.operations.engines import EngineChoice, NoEngine, given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
@@ -36,6 +36,9 @@ def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
     return (
         algorithm if isinstance(algorithm, Engine) else parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
     )
+
+
+UNALIGNED = "unaligned"  # an interface that nobody asks for: what a call with such operands has
 
 
 def parse_interface(interface: Any) -> str | None:
@@ -62,14 +65,27 @@ def choose(
 
     Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
     """
-    if algorithm is not None or interface == "descriptor" or not _algorithms(described.problem.operation).graph:
-        return _choose(described, algorithm, limit)
-    found = preferred_engine(described.handle, described.problem, limit, stack)
+    handle, problem = described.handle, described.problem
+    if algorithm is not None:
+        choice = _choose(described, algorithm, limit)
+        kind = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
+        if interface not in (None, UNALIGNED, kind):
+            raise ArgumentError(f"interface={interface!r} and algorithm={choice.algorithm}, which is of {kind!r}")
+        return choice
+    if interface == "descriptor" or not _algorithms(problem.operation).graph:
+        return _choose(described, None, limit)
+    found: Any = NoEngine("an operand is not aligned to 16 bytes")
+    if interface != UNALIGNED:
+        found = preferred_engine(handle, problem, limit, stack)
     if isinstance(found, EngineChoice):
         return found
+    if interface == "graph" and found.larger:
+        raise WorkspaceLimitError(f"no engine serves: {found.why}")
     if interface == "graph":
-        raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {found}")
-    return replace(_choose(described, None, limit), remark=f"no engine serves: {found}")
+        raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {found.why}")
+    choice = _choose(described, None, limit)
+    tell_limit(found.larger, choice.algorithm, problem)
+    return replace(choice, remark=f"no engine serves: {found.why}")
 
 
 def _choose(described: Described, algorithm: Any, limit: int | None) -> AlgorithmResult:
@@ -118,15 +134,17 @@ def workspace_of(described: Described, algorithm: Any) -> int:
     return size.value
 
 
-def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> tuple[Any, int]:
-    """Return the call of a choice, addresses missing, and the bytes of workspace that it needs."""
+def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> tuple[AlgorithmResult, Any, int]:
+    """Return a choice as it is here, its call, addresses missing, and the bytes of workspace that it needs."""
     if isinstance(choice.algorithm, Engine):
-        engine = given_engine(described.handle, described.problem, choice.algorithm, stack)
-        return engine.plan, engine.plan.workspace
+        row, plan = given_engine(described.handle, described.problem, choice.algorithm, stack)
+        # of an engine that somebody named nothing was known but that
+        choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic, workspace=plan.workspace)
+        return choice, plan, plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
     _descriptor(described).set_math_type(choice.math_type)
     size = workspace_of(described, choice.algorithm)
-    return described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
+    return choice, described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
 
 
 def rank(described: Described) -> AlgorithmTable:

@@ -9,7 +9,7 @@ from typing import Any
 from cudnnlite.backend.graph import ALIGNMENT
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.algorithms import parse_algorithm, parse_interface
+from cudnnlite.operations.algorithms import UNALIGNED, parse_algorithm, parse_interface
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.engines import is_aligned
 from cudnnlite.operations.operands import on_device, tensor_spec, use
@@ -58,8 +58,8 @@ def make_plan(
         if algorithm is None and interface is None:
             if handle.chooser is not None and problem.values[operation.writes[0]].size:
                 algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
-            if not is_aligned(*known.values()):
-                interface = "descriptor"
+            if algorithm is None and not is_aligned(*known.values()):
+                interface = UNALIGNED
     return plan_class(operation)(handle, problem, algorithm, limit, interface)
 
 
@@ -91,9 +91,9 @@ def call(
         named = zip(operation.writes, operation.all_written(out), strict=True)
         y = tuple(None if a is None else on_device(handle, a, operation.argument(name)) for name, a in named)
         y_spec = tuple(None if array is None else array.spec for array in y)
-    if workspace is not None and workspace_limit is None:
+    if workspace is not None:
         workspace = on_device(handle, workspace, "workspace")
-        workspace_limit = workspace.nbytes  # the caller's buffer is all there is
+        workspace_limit = workspace.nbytes if workspace_limit is None else workspace_limit  # the buffer is all there is
     limit = handle.workspace.limit_for(workspace_limit)
     # as plain values, so that what is equal finds the same plan
     for option, kind in zip(options, operation.options.values()):  # noqa: B905
@@ -110,11 +110,11 @@ def call(
         arrays = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
         problem = partial(problem_of, operation, given, options, y, alpha, beta)
         algorithm = tuned_choice(handle, posed, problem, limit, **arrays)
-    if operation.algorithms is not None and algorithm is None:
-        if interface is not None:
-            parse_interface(interface)
-        elif (addresses | (0 if y is None else y.ptr) | (0 if workspace is None else workspace.ptr)) % ALIGNMENT:
-            interface = "descriptor"
+    if interface is not None:
+        parse_interface(interface)
+    elif operation.algorithms is not None and algorithm is None:  # noqa: SIM102  (one condition would be too long to read)
+        if (addresses | (0 if y is None else y.ptr) | (0 if workspace is None else workspace.ptr)) % ALIGNMENT:
+            interface = UNALIGNED
     key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
     plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)

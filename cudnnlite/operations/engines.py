@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
 from cudnnlite.backend.engines import HEURISTICS, REFUSALS, Configuration, Engine, configure, named_by
@@ -61,34 +61,55 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
     return convolution_graph(handle, stack, algorithms.graph, problem.specs, conv, problem.alpha, problem.beta)
 
 
-def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack: ExitStack) -> EngineChoice | str:
+class NoEngine(NamedTuple):
+    """No engine runs a problem.
+
+    Attributes
+    ----------
+    why : str
+        The reasons.
+    larger : tuple of (AlgorithmResult, str)
+        Engines that only the workspace limit excludes.
+    """
+
+    why: str
+    larger: tuple[tuple[AlgorithmResult, str], ...] = ()
+
+
+def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack: ExitStack) -> EngineChoice | NoEngine:
     """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
 
-    Why there is none is returned as words.  `stack` owns what is made.
+    `stack` owns what runs it; what was made to find it is closed.
     """
     if why := why_no_engine(problem):
-        return why
+        return NoEngine(why)
     passed: list[tuple[AlgorithmResult, str]] = []
-    with ExitStack() as own:
+    larger: list[tuple[AlgorithmResult, str]] = []
+    with ExitStack() as search:
         try:
-            graph = graph_of(handle, problem, own)
+            graph = graph_of(handle, problem, search)
         except REFUSALS as error:
-            return f"cuDNN makes no graph of it ({error.status})"
-        for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), own):
+            return NoEngine(f"cuDNN makes no graph of it ({error.status})")
+        for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), search):
             row, why = row_of(configuration, problem), excluded(configuration, problem)
             if not why:
                 try:
-                    plan = ExecutionPlan(graph, configuration, own)
-                except REFUSALS:  # it cannot do this after all
-                    continue
-                row = replace(row, workspace=plan.workspace)
-                if limit is None or plan.workspace <= limit:
-                    _tell_limit(passed, limit, row, problem)
-                    stack.push(own.pop_all())
-                    return EngineChoice(replace(row, passed_over=tuple(passed)), plan)
-                why = f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}"
+                    with ExitStack() as trial:
+                        row = replace(row, workspace=ExecutionPlan(graph, configuration, trial).workspace)
+                except REFUSALS as error:
+                    why = f"it cannot do this after all ({error.status})"
+            if not why and limit is not None and row.workspace > limit:
+                why = f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}"
+                larger.append((row, why))
+            if not why:
+                break
             passed.append((row, why))
-    return "; ".join(dict.fromkeys(why for _, why in passed)) or "cuDNN's heuristics name no engine"
+        else:
+            reasons = "; ".join(dict.fromkeys(why for _, why in passed))
+            return NoEngine(reasons or "cuDNN's heuristics name none", tuple(larger))
+    tell_limit(larger, row.algorithm, problem)
+    found = given_engine(handle, problem, row.algorithm, stack)
+    return EngineChoice(replace(found.row, passed_over=tuple(passed)), found.plan)
 
 
 def given_engine(handle: Handle, problem: Problem, engine: Engine, stack: ExitStack) -> EngineChoice:
@@ -129,6 +150,9 @@ def engine_rows(handle: Handle, problem: Problem) -> list[AlgorithmResult]:
 def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
     """Return an engine as a candidate."""
     math_type = configuration.math_type(problem.math_type)
+    half = problem.values[problem.operation.reads[0]].dtype in (DataType.HALF, DataType.BFLOAT16)
+    if math_type == MathType.DEFAULT and half:  # as the descriptor call's heuristic is asked
+        math_type = MathType.TENSOR_OP
     return AlgorithmResult(configuration.engine, math_type, deterministic=configuration.deterministic)
 
 
@@ -164,14 +188,12 @@ def _named(graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack) -> 
                 yield configuration
 
 
-def _tell_limit(
-    passed: list[tuple[AlgorithmResult, str]], limit: int | None, row: AlgorithmResult, problem: Problem
-) -> None:
+def tell_limit(larger: Iterable[tuple[AlgorithmResult, str]], chosen: Any, problem: Problem) -> None:
     """Warn where the limit excluded what the heuristic prefers."""
-    larger = [f"{other.algorithm} ({why})" for other, why in passed if limit is not None and why.startswith("needs ")]
-    if larger:
+    told = [f"{row.algorithm} ({why})" for row, why in larger]
+    if told:
         warn_user(
-            f"the workspace limit excluded {', '.join(larger)}, which cuDNN's heuristic prefers to {row.algorithm}; tune "
-            f"{problem.kind} to see what that costs",
+            f"the workspace limit excluded {', '.join(told)}, which cuDNN's heuristic prefers to {chosen}; tuning "
+            f"{problem.kind} measures what that costs",
             WorkspaceLimitWarning,
         )

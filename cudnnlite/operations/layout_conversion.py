@@ -75,7 +75,7 @@ class ConvertedConvolution:
         there = problem.replace(x=inside["x"], w=filters, y=inside["y"], beta=0.0 if "y" in moved else beta)
         try:
             self._described = Described(handle, there, stack)  # keeps the scalars
-            self._convolution, own = prepare(self._described, choice, stack)
+            _, self._convolution, own = prepare(self._described, choice, stack)
             self._there = {
                 name: _Conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != "y"
             }

@@ -112,7 +112,7 @@ class OperationPlan(Plan):
             self._prepared = converted = ConvertedConvolution(self._handle, problem, choice, layout, self._resources)
             self.workspace = converted.workspace
         else:
-            self._prepared, self.workspace = prepare(described, choice, self._resources)
+            choice, self._prepared, self.workspace = prepare(described, choice, self._resources)
         if limit is not None and self.workspace > limit:
             inside = f" in {layout}, converted operands included," if layout else ""
             raise WorkspaceLimitError(

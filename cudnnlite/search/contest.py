@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
-from cudnnlite.errors import CudnnError, DeviceMemoryError, WorkspaceLimitError
+from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.operations import recording
 from cudnnlite.search.results import AlgorithmResult, deciding_ms, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
@@ -134,7 +135,10 @@ def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemor
     fits = row.workspace < handle.device.memory_info()[1]
     if isinstance(error, CudnnError):
         why = "; ".join(error.notes) or error.detail
-        refused = int(error.status) // 1000 in _REFUSALS
+        # what an engine cannot compile, it never will
+        refused = int(error.status) // 1000 in _REFUSALS or (
+            isinstance(row.algorithm, Engine) and isinstance(error, InternalError)
+        )
         return replace(row, status=Status(error.status), why_not=why, transient=not refused and fits)
     return replace(row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError))
 

@@ -109,6 +109,77 @@ def test_the_interface_narrows(handle: dnn.Handle) -> None:
         problem.assert_right(problem.run(interface=interface), plan.choice.algorithm)
 
 
+def test_an_interface_and_an_algorithm_of_the_other(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    for interface, algorithm in (("graph", "IMPLICIT_GEMM"), ("descriptor", dnn.Engine(1))):
+        for call in (dnn.plan_convolution_forward, dnn.convolution_forward):
+            with pytest.raises(dnn.ArgumentError, match=f"interface='{interface}' and algorithm="):
+                call(handle, problem.x, problem.w, problem.conv, algorithm=algorithm, interface=interface)
+    with pytest.raises(dnn.ArgumentError, match="interface='nonsense'"):
+        problem.run(algorithm="IMPLICIT_GEMM", interface="nonsense")
+
+
+def test_a_named_engine_is_told_as_it_is(handle: dnn.Handle) -> None:
+    """Its workspace, its notes and what it multiplies in, whatever was said of it."""
+    problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface="graph") as plan:
+        chosen = plan.choice
+    said = dnn.AlgorithmResult(chosen.algorithm, dnn.MathType.FMA, workspace=7, deterministic=False, time_ms=1.5)
+    for algorithm in (chosen.algorithm, said):
+        with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=algorithm) as plan:
+            told = plan.choice
+            assert (told.workspace, told.math_type) == (plan.workspace, chosen.math_type)
+            assert told.deterministic == chosen.deterministic
+    assert told.time_ms == 1.5
+
+
+def test_a_workspace_of_ones_own_with_a_limit(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with pytest.raises(dnn.ArrayTypeError, match="workspace"):
+        problem.run(workspace=np.zeros(1 << 16, np.uint8), workspace_limit="64 KiB")
+    own = handle.empty((1 << 20,), "uint8")
+    y = problem.run(workspace=own, workspace_limit="1 MiB")
+    problem.assert_right(y, dnn.Engine(0))
+    assert handle.workspace.size == 0
+
+
+def test_where_no_engine_fits_the_limit(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and not taken for a refusal of cuDNN's."""
+    problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1, math_type="fma")
+    real = ExecutionPlan.__init__
+
+    def demanding(plan: ExecutionPlan, *arguments: Any) -> None:
+        real(plan, *arguments)
+        plan.workspace = max(plan.workspace, 1 << 30)
+
+    monkeypatch.setattr(ExecutionPlan, "__init__", demanding)
+    with pytest.raises(dnn.WorkspaceLimitError, match=r"no engine serves: .*needs 1 GiB, the limit is 64 MiB"):
+        problem.run(workspace_limit="64 MiB", interface="graph")
+    with pytest.warns(dnn.WorkspaceLimitWarning, match=r"excluded engine .*needs 1 GiB"):
+        plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, workspace_limit="64 MiB")
+    with plan:
+        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert "needs 1 GiB" in plan.choice.remark
+
+
+def test_an_engine_that_fails_to_become_a_plan_is_told(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    real, refused = ExecutionPlan.__init__, []
+
+    def refusing(plan: ExecutionPlan, graph: Any, configuration: Any, stack: Any) -> None:
+        if not refused:
+            refused.append(configuration.engine)
+            raise dnn.NotSupportedError("cudnnBackendFinalize", dnn.Status.NOT_SUPPORTED, "no")
+        real(plan, graph, configuration, stack)
+
+    monkeypatch.setattr(ExecutionPlan, "__init__", refusing)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
+        assert (refused[0], "it cannot do this after all (NOT_SUPPORTED)") in [
+            (row.algorithm, why) for row, why in plan.choice.passed_over
+        ]
+        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+
+
 def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
     problem = Problem(handle, (2, 16, 12, 14), (24, 16, 3, 3), padding=1, math_type="fma")
     with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
@@ -140,7 +211,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
     before = memory_of(given["out"]).copy()
     with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
         plan(problem.x, problem.w, out=poisoned(handle, problem.output_spec))
-        with pytest.raises(dnn.ArgumentError, match="aligned to 16 bytes"):
+        with pytest.raises(dnn.ArgumentError, match=f"^{operand} begins at .* aligned to 16 bytes"):
             plan(given["x"], given["w"], out=given["out"])
         assert (memory_of(given["out"]) == before).all()
         problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
@@ -148,6 +219,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
     problem.assert_right(out, problem.choice())
     with dnn.plan_convolution_forward(handle, given["x"], given["w"], problem.conv, out=given["out"]) as plan:
         assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert plan.choice.remark == "no engine serves: an operand is not aligned to 16 bytes"
         problem.assert_right(plan(given["x"], given["w"], out=given["out"]), plan.choice.algorithm)
 
 

@@ -196,7 +196,8 @@ def test_a_model_under_one_workspace(handle: dnn.Handle) -> None:
         assert max(row.workspace for row in choices) <= size
         spent = sum(tuned.count * row.call_us / 1000 for tuned, row in zip(tuning.tunings, choices, strict=True))
         assert spent == pytest.approx(total)
-    assert tuning.pareto()[-1][1] == pytest.approx(tuning.total_ms)
+    # of what the noise makes equal not the least time is chosen, but the least host time
+    assert tuning.pareto()[-1][1] <= tuning.total_ms * (1 + 1e-9)
 
 
 def test_a_recorded_program_poses_other_problems_too(path: Path) -> None:

@@ -83,7 +83,16 @@ def rows_of(k: int, works: bool = True) -> tuple[dnn.AlgorithmResult, ...]:
     """Return the made-up rows: the faster, the more workspace."""
     why = "" if works else "it does not work"
     return tuple(
-        dnn.AlgorithmResult(algorithm, M.FMA, time_ms=k * ms, workspace=size, error=1e-7, spread_ms=0.001, why_not=why)
+        dnn.AlgorithmResult(
+            algorithm,
+            M.FMA,
+            time_ms=k * ms,
+            call_us=1e3 * k * ms,
+            workspace=size,
+            error=1e-7,
+            spread_ms=0.001,
+            why_not=why,
+        )
         for algorithm, ms, size in ((A.FFT, 1.0, 4096 * k), (A.GEMM, 1.5, 1024), (A.IMPLICIT_GEMM, 2.0, 0))
     )
 

@@ -246,7 +246,7 @@ SCENARIOS = {
         },
     ),
     plan_and_call: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
-    plan_of_an_engine: (66, {EXECUTE, "cudnnBackendFinalize", "cudnnBackendGetAttribute", "cudnnBackendSetAttribute"}),
+    plan_of_an_engine: (76, {EXECUTE, "cudnnBackendFinalize", "cudnnBackendGetAttribute", "cudnnBackendSetAttribute"}),
     plan_left_to_its_handle: (5, {FORWARD, "cudnnGetConvolutionForwardWorkspaceSize"}),
     forward: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
     forward_out: (5, {FORWARD}),

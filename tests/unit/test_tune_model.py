@@ -803,7 +803,7 @@ def test_an_assignment_names_what_does_not_fit():
     big = tunings.tuned(tunings.ROWS[:1], names=("big",))
     small = tunings.tuned((tunings.IMPLICIT,), names=("small",))
     none = tunings.failed(names=("none",))
-    tuning = ModelTuning((big, none, small), {"policy": TuningPolicy().to_plain()})
+    tuning = ModelTuning((big, none, small), {"policy": TuningPolicy("device").to_plain()})
     with pytest.raises(dnn.NoAlgorithmError, match=r"workspace_limit='1 KiB' is too little for big; .* at least 96"):
         tuning.assign("1 KiB")
     assert [row and row.algorithm for row in tuning.assign("96 KiB")] == [
@@ -815,7 +815,7 @@ def test_an_assignment_names_what_does_not_fit():
 
 def test_the_totals_follow_the_objective():
     calls = [tunings.tuned((tunings.PRECOMP,), count=2), tunings.tuned((tunings.CLOSE,), count=3)]
-    device = ModelTuning(tuple(calls), {"policy": TuningPolicy().to_plain()})
+    device = ModelTuning(tuple(calls), {"policy": TuningPolicy("device").to_plain()})
     latency = ModelTuning(tuple(calls), {"policy": TuningPolicy("latency").to_plain()})
     assert device.total_ms == pytest.approx(2 * 0.0333 + 3 * 0.0339)
     assert latency.total_ms == pytest.approx(2 * 0.0355 + 3 * 0.0347)

@@ -40,7 +40,7 @@ FACTS = {
     "driver": "570.86.15",
     "python": "3.11.7",
     "when": "2025-03-02T10:11:12+00:00",
-    "policy": TuningPolicy(workspace_limit="64 MiB", layouts=["NCHW"]).to_plain(),
+    "policy": TuningPolicy("device", workspace_limit="64 MiB", layouts=["NCHW"]).to_plain(),
 }
 
 
