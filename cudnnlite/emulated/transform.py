@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,17 @@ from cudnnlite.enums import DataType, Status
 from cudnnlite.operations.operation import FLOATS
 
 
-# cuDNN converts between some data types too; nothing here asks for that, so it is refused
+def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    kinds = {spec.dtype for spec in specs.values()}
+    if len(kinds) == 1 or (kinds <= {*FLOATS} and kinds != {DataType.HALF, DataType.BFLOAT16}):
+        return ""
+    return f"from {specs['x'].dtype.name} to {specs['y'].dtype.name}"
+
+
 @computes(
-    "transform_tensor", "cudnnTransformTensor", dtypes=(*FLOATS, DataType.INT8), mixed=Status.NOT_SUPPORTED,
-    refuse=lambda specs, options: "",
+    "transform_tensor", "cudnnTransformTensor", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=_refused,
+    refused=Status.NOT_SUPPORTED,
 )  # fmt: skip
 def transform_tensor(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the values, to be laid out in another way."""
+    """Return the values, to be laid out in another way, or stored in another type."""
     return x
