@@ -45,7 +45,7 @@ def test_all_was_recorded_but_what_is_named():
 
 def test_a_gpu_was_asked():
     if UNRECORDED:
-        pytest.skip(f"not recorded on a GPU yet (tests/emulated/record_operations.py): {', '.join(sorted(UNRECORDED))}")
+        pytest.skip(f"not recorded on a GPU yet (tests/emulated/record_operations.py): {UNRECORDED}")
 
 
 def test_the_recorder_writes_a_table(tmp_path, capsys):
@@ -75,6 +75,29 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
                     assert error == pytest.approx(row[9], abs=BOUNDS[key[6]]), row
                 elif got == "SUCCESS":
                     assert error <= BOUNDS.get(key[6], 0), row
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "options"),
+    [
+        ("add_tensor", {"a": (2, 1, 1, 5), "c": (2, 3, 4, 5)}, {}),
+        ("add_tensor", {"a": (1, 1, 4, 5), "c": (2, 3, 4, 5)}, {}),
+        ("op_tensor", {"a": (2, 3, 4, 5), "b": (2, 3, 1, 1)}, {"op": "add"}),
+        ("op_tensor", {"a": (2, 3, 4, 5), "b": (2, 3, 4, 5), "out": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC")},
+         {"op": "add"}),
+        ("lrn_forward", {"x": dnn.TensorSpec((1, 2, 1, 1, 1), layout="NDHWC")}, {"norm": dnn.LRNSpec()}),
+        ("batch_normalization_inference",
+         {"x": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"), "out": (2, 3, 4, 5)}
+         | dict.fromkeys(("scale", "bias", "mean", "variance"), (1, 3, 1, 1)), {"mode": "spatial_persistent"}),
+        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "int8"), "out": (2, 3, 4, 5)}, {}),
+        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "uint8"), "out": (2, 3, 4, 5)}, {}),
+    ],
+)  # fmt: skip
+def test_what_no_row_covers_is_refused(name, operands, options):
+    with dnn.Handle(device="emulated") as handle:
+        arrays = {operand: handle.empty(shape) for operand, shape in operands.items()}
+        with pytest.raises((dnn.BadParamError, dnn.NotSupportedError)):
+            getattr(dnn, name)(handle, **arrays, **options)
 
 
 @pytest.mark.parametrize("name", sorted(UNRECORDED))
