@@ -24,7 +24,7 @@ def _channels_first(spec: TensorSpec) -> bool:
 
 
 def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Operands of a spatial mode may mix packed ones and ones with gaps; those of an activation's own come first in both."""
+    """SPATIAL takes images with gaps beside packed ones, channels first; PER_ACTIVATION takes channels first alone."""
     images = {name: spec for name, spec in specs.items() if name in ("x", "y", "dy", "dx")}
     first = all(_channels_first(spec) for spec in specs.values())
     if options["mode"] == BatchNormMode.SPATIAL and first:

@@ -95,11 +95,11 @@ class Call:
         return np.dtype(np.float64 if first.dtype == DataType.DOUBLE else np.float32)
 
     def number(self, name: str) -> float:
-        """Return a host scalar, read in the type that cuDNN wants for it."""
+        """Return a host scalar, read in the type that cuDNN wants for it: float beside what is computed in integers too."""
         if not self.given[name]:
             raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-        memory = bytes((ctypes.c_char * self.compute.itemsize).from_address(self.given[name]))
-        return float(np.frombuffer(memory, self.compute)[0])
+        kind = ctypes.c_double if self.compute == np.float64 else ctypes.c_float
+        return kind.from_address(self.given[name]).value
 
     def scalars(self) -> tuple[float, float]:
         """Return alpha and beta, those that the operation has not as 1 and 0."""

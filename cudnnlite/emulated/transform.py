@@ -10,13 +10,16 @@ import numpy as np
 from cudnnlite.emulated.operation import computes
 from cudnnlite.enums import DataType, Status
 from cudnnlite.operations.operation import FLOATS
+from cudnnlite.specs.layout import CHANNELS_FIRST
 
 
 def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Refuse to convert data types but of packed tensors with channels first: of others no H200 was asked."""
     kinds = {spec.dtype for spec in specs.values()}
-    if len(kinds) == 1 or (kinds <= {*FLOATS} and kinds != {DataType.HALF, DataType.BFLOAT16}):
+    packed = all(spec.fits(CHANNELS_FIRST[spec.rank]) for spec in specs.values())
+    if len(kinds) == 1 or (packed and kinds <= {*FLOATS} and kinds != {DataType.HALF, DataType.BFLOAT16}):
         return ""
-    return f"from {specs['x'].dtype.name} to {specs['y'].dtype.name}"
+    return f"from {specs['x']} to {specs['y']}"
 
 
 @computes(

@@ -46,7 +46,7 @@ ADD = Operation(
 SCALE = Operation("scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, given={"y": "y"})
 SET = Operation(
     "set_tensor", "cudnnSetTensor", (), ("y",), lambda y, value: y, {"value": float}, {"valuePtr": "value"},
-    given={"y": "y"}, dtypes=FLOATS,  # integers an H200 sets to other values
+    given={"y": "y"}, dtypes=FLOATS,  # in which type cuDNN reads the value of integers is not known
 )  # fmt: skip
 OP = Operation(
     "op_tensor", "cudnnOpTensor", ("a", "b"), ("c",), lambda a, b, **_: _spread("b", b, "a", a),

@@ -116,14 +116,13 @@ def test_a_transformation_converts(handle: dnn.Handle, dtype: str) -> None:
     host = np.arange(-60, 60).reshape(2, 3, 4, 5) / 4  # which every type holds
     x = handle.array(host.astype(np.float32), dtype=dtype)
     for other in FLOATS:
-        for layout in ("NCHW", "NHWC"):
-            out = handle.empty(host.shape, other, layout=layout)
-            if {dtype, other} == {"float16", "bfloat16"}:
-                refuses(dnn.NotSupportedError, "cudnnTransformTensor", lambda out=out: (
-                    dnn.transform_tensor(handle, x, out=out)))  # fmt: skip
-                continue
-            y = dnn.transform_tensor(handle, x, alpha=0.5, out=out)
-            np.testing.assert_array_equal(y.numpy().astype(np.float64), (host / 2).astype(y.numpy().dtype))
+        out = handle.empty(host.shape, other)
+        if {dtype, other} == {"float16", "bfloat16"}:
+            refuses(dnn.NotSupportedError, "cudnnTransformTensor", lambda out=out: (
+                dnn.transform_tensor(handle, x, out=out)))  # fmt: skip
+            continue
+        y = dnn.transform_tensor(handle, x, alpha=0.5, out=out)
+        np.testing.assert_array_equal(y.numpy().astype(np.float64), host / 2)
 
 
 def test_the_slope_at_a_kink(handle: dnn.Handle) -> None:

@@ -91,6 +91,7 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
          | dict.fromkeys(("scale", "bias", "mean", "variance"), (1, 3, 1, 1)), {"mode": "spatial_persistent"}),
         ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "int8"), "out": (2, 3, 4, 5)}, {}),
         ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "uint8"), "out": (2, 3, 4, 5)}, {}),
+        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC"), "out": (2, 3, 4, 5)}, {}),
     ],
 )  # fmt: skip
 def test_what_no_row_covers_is_refused(name, operands, options):
