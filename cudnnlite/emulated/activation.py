@@ -6,6 +6,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import ActivationMode, NanPropagation
+from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs.activation import ActivationSpec
 
 
@@ -19,7 +20,7 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))  # overflows nowhere
 
 
-@computes("activation_forward", "cudnnActivationForward")
+@computes("activation_forward", "cudnnActivationForward", dtypes=FLOATS)
 def forward(x: Array, activation: ActivationSpec) -> Array:
     """Return the function of each value."""
     coef = x.dtype.type(activation.coef)
@@ -35,9 +36,9 @@ def forward(x: Array, activation: ActivationSpec) -> Array:
     return _relu(x, activation)
 
 
-@computes("activation_backward", "cudnnActivationBackward")
+@computes("activation_backward", "cudnnActivationBackward", dtypes=FLOATS)
 def backward(y: Array, dy: Array, x: Array, activation: ActivationSpec) -> Array:
-    """Return the gradient of x: of sigmoid and tanh from y, of the others from x."""
+    """Return the gradient of x: of sigmoid and tanh from y, of the others from x; at a kink the slope that an H200 takes."""
     coef = x.dtype.type(activation.coef)
     match activation.mode:
         case ActivationMode.SIGMOID:
@@ -45,10 +46,10 @@ def backward(y: Array, dy: Array, x: Array, activation: ActivationSpec) -> Array
         case ActivationMode.TANH:
             return np.asarray(dy * (1 - y * y))
         case ActivationMode.ELU:
-            return np.where(x > 0, dy, dy * coef * np.exp(np.minimum(x, 0)))
+            return np.where(x >= 0, dy, dy * coef * np.exp(np.minimum(x, 0)))
         case ActivationMode.SWISH:
             sigmoid = _sigmoid(coef * x)
             return np.asarray(dy * sigmoid * (1 + coef * x * (1 - sigmoid)))
         case ActivationMode.CLIPPED_RELU:
-            return np.where((x > 0) & (x < coef), dy, 0)
+            return np.where((x > 0) & (x <= coef), dy, 0)
     return np.where(x > 0, dy, 0)

@@ -9,19 +9,39 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes, in_one_layout
 from cudnnlite.enums import BatchNormMode
+from cudnnlite.operations.operation import FLOATS
+from cudnnlite.specs import TensorSpec
 
 
 def _axes(x: Array, mode: BatchNormMode) -> tuple[int, ...]:
     return (0,) if mode == BatchNormMode.PER_ACTIVATION else (0, *range(2, x.ndim))
 
 
+def _channels_first(spec: TensorSpec) -> bool:
+    """Tell whether the axes lie in memory in their order, with gaps or without."""
+    steps = [stride for size, stride in zip(spec.shape, spec.strides, strict=True) if size > 1]
+    return steps == sorted(steps, reverse=True)
+
+
 def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    if options["mode"] == BatchNormMode.SPATIAL_PERSISTENT:
-        return "SPATIAL_PERSISTENT: no GPU was asked yet where it has it"
-    return in_one_layout(specs, options)
+    """SPATIAL takes images with gaps beside packed ones, channels first; PER_ACTIVATION takes channels first alone."""
+    images = {name: spec for name, spec in specs.items() if name in ("x", "y", "dy", "dx")}
+    first = all(_channels_first(spec) for spec in specs.values())
+    if options["mode"] == BatchNormMode.SPATIAL and first:
+        return ""
+    if options["mode"] == BatchNormMode.PER_ACTIVATION and not first:
+        return "PER_ACTIVATION: the channels do not come first"
+    return in_one_layout(images, options)
 
 
-@computes("batch_normalization_inference", "cudnnBatchNormalizationForwardInference", alike=("x", "y"), refuse=_refused)
+def _inference_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    return "" if options["mode"] == BatchNormMode.SPATIAL else _refused(specs, options)
+
+
+@computes(
+    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference", dtypes=FLOATS, alike=("x", "y"),
+    refuse=_inference_refused,
+)  # fmt: skip
 def inference(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, mode: BatchNormMode, epsilon: float
 ) -> Array:
@@ -29,7 +49,10 @@ def inference(
     return np.asarray(scale * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + bias)
 
 
-@computes("batch_normalization_training", "cudnnBatchNormalizationForwardTraining", alike=("x", "y"), refuse=_refused)
+@computes(
+    "batch_normalization_training", "cudnnBatchNormalizationForwardTraining", dtypes=FLOATS, alike=("x", "y"),
+    refuse=_refused,
+)  # fmt: skip
 def training(
     x: Array, scale: Array, bias: Array, running_mean: Array, running_var: Array, mode: BatchNormMode, momentum: float,
     epsilon: float,
@@ -44,7 +67,10 @@ def training(
     return (scale * (x - mean) * inverse + bias, mean, inverse, *running)
 
 
-@computes("batch_normalization_backward", "cudnnBatchNormalizationBackward", alike=("x", "dy", "dx"), refuse=_refused)
+@computes(
+    "batch_normalization_backward", "cudnnBatchNormalizationBackward", dtypes=FLOATS, alike=("x", "dy", "dx"),
+    refuse=_refused,
+)  # fmt: skip
 def backward(
     x: Array, dy: Array, scale: Array, saved_mean: Array, saved_inv_variance: Array, mode: BatchNormMode, epsilon: float
 ) -> tuple[Array, ...]:

@@ -24,13 +24,13 @@ def _divisor(x: Array, norm: LRNSpec) -> Array:
 
 
 def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Of 3-D images cuDNN documents channels first, without gaps, alone."""
-    if any(spec.rank == 5 and not spec.fits("NCDHW") for spec in specs.values()):
-        return "three spatial axes in another layout than NCDHW"
+    """3-D images lie in NCDHW, strides of axes of size 1 too; an H200 says it in these words."""
+    if any(spec.rank == 5 and spec.layout != "NCDHW" for spec in specs.values()):
+        return "(xDesc->nbDims > 4) && !isTensorNCHW_HWpacked(xDesc)"
     return in_one_layout(specs, options)
 
 
-@computes("lrn_forward", "cudnnLRNCrossChannelForward", refuse=_refused, refused=Status.NOT_SUPPORTED)
+@computes("lrn_forward", "cudnnLRNCrossChannelForward", refuse=_refused)
 def forward(x: Array, norm: LRNSpec) -> Array:
     """Return the normalised values."""
     return np.asarray(x * _divisor(x, norm) ** -norm.beta)

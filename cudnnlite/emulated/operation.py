@@ -95,14 +95,11 @@ class Call:
         return np.dtype(np.float64 if first.dtype == DataType.DOUBLE else np.float32)
 
     def number(self, name: str) -> float:
-        """Return a host scalar, read in the type that cuDNN wants for it."""
+        """Return a host scalar, read in the type that cuDNN wants for it: float beside what is computed in integers too."""
         if not self.given[name]:
             raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-        stored = name in self.operation.stored
-        usual = np.dtype(np.float64 if self.compute == np.float64 else np.float32)
-        kind = numpy_dtype(self.specs[self.operation.writes[0]].dtype) if stored else usual
-        memory = bytes((ctypes.c_char * kind.itemsize).from_address(self.given[name]))
-        return float(np.frombuffer(memory, kind)[0])
+        kind = ctypes.c_double if self.compute == np.float64 else ctypes.c_float
+        return kind.from_address(self.given[name]).value
 
     def scalars(self) -> tuple[float, float]:
         """Return alpha and beta, those that the operation has not as 1 and 0."""
@@ -148,9 +145,9 @@ class Call:
 def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Return why an H200 may refuse: operands of one shape with other strides, or images in several layouts.
 
-    What is refused where nothing is known of an operation.  A vector that is packed lies in every layout.
+    What is refused where nothing is known of an operation.  A vector lies in every layout.
     """
-    whole = [s for s in specs.values() if max(s.shape) < s.size or not s.fits(s.layout)]
+    whole = [s for s in specs.values() if max(s.shape) < s.size]
     alike = all(same_strides(s.shape, s.strides, whole[-1].strides) for s in whole if s.shape == whole[-1].shape)
     layouts = {spec.layout for spec in whole}
     if alike and (not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)):

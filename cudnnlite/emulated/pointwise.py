@@ -10,42 +10,46 @@ import numpy as np
 from cudnnlite.emulated.operation import Array, computes, in_one_layout
 from cudnnlite.enums import NanPropagation, OpTensorOp, ReduceTensorOp
 from cudnnlite.operations.operation import FLOATS
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 
 
-def _a_bias(small: str, large: str) -> Any:
-    """Return what refuses, of repeated operands, all but those with one value for each channel: no GPU was asked yet."""
-
-    def refuse(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-        shape, whole = specs[small].shape, specs[large].shape
-        bias = (1, whole[1], *[1] * (len(whole) - 2))
-        alike = "" if shape in (whole, bias) else f"{small} of shape {shape} beside {large} of shape {whole}"
-        return alike or in_one_layout(specs, options)
-
-    return refuse
+def _repeated(small: TensorSpec, large: TensorSpec) -> str:
+    """Return why an operand is refused that is repeated along other axes than an H200 was asked about."""
+    axes = {*range(large.rank)}
+    for kept in (axes, axes - {0}, axes - {1}, {1}, {large.rank - 1}, set()):
+        if small.shape == tuple(size if axis in kept else 1 for axis, size in enumerate(large.shape)):
+            return ""
+    return f"shape {small.shape} beside {large.shape}"
 
 
-@computes("add_tensor", "cudnnAddTensor", refuse=_a_bias("a", "c"))
+def _add_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    return _repeated(specs["a"], specs["c"]) or in_one_layout(specs, options)
+
+
+@computes("add_tensor", "cudnnAddTensor", dtypes=FLOATS, refuse=_add_refused)
 def add(a: Array, c: Array) -> Array:
     """Return what is added."""
     return a
 
 
-@computes("scale_tensor", "cudnnScaleTensor")
+@computes("scale_tensor", "cudnnScaleTensor", dtypes=FLOATS)
 def scale(y: Array) -> Array:
     """Return what is scaled."""
     return y
 
 
-@computes("set_tensor", "cudnnSetTensor")
+@computes("set_tensor", "cudnnSetTensor", dtypes=FLOATS)
 def fill(y: Array, value: float) -> Array:
     """Return the value, everywhere."""
     return np.full_like(y, value)
 
 
 def _op_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    # what cuDNN computes for NOT its documentation leaves open
-    return "NOT" if options["op"].op == OpTensorOp.NOT else _a_bias("b", "a")(specs, options)
+    if options["op"].op == OpTensorOp.NOT:  # what cuDNN computes for it its documentation leaves open
+        return "NOT"
+    b = specs["b"]  # beside a vector the others may lie in any layouts
+    return _repeated(b, specs["a"]) or ("" if max(b.shape) == b.size else in_one_layout(specs, options))
 
 
 @computes("op_tensor", "cudnnOpTensor", dtypes=FLOATS, refuse=_op_refused)

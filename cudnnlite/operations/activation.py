@@ -33,7 +33,7 @@ def activation_forward(
     Parameters
     ----------
     x : device array
-        ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN takes it.
+        ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     activation : ActivationSpec, ActivationMode or str
         Which one; a name stands for the spec with its usual coefficient.
 

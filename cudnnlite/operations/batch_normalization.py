@@ -23,6 +23,8 @@ def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
 def _check(specs: Any, options: Any) -> None:
     x, expected = specs["x"], _parameters(specs["x"], options["mode"])
     for name, spec in specs.items():
+        if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
+            raise ArgumentError(f"{name} is {spec}; with mode=PER_ACTIVATION the channels must come first")
         if name in ("y", "dy", "dx"):
             if (spec.shape, spec.dtype) != (x.shape, x.dtype):
                 raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
@@ -83,11 +85,12 @@ def batch_normalization_inference(
     Parameters
     ----------
     x : device array
-        ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN takes it.
+        ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
     scale, bias, mean, variance : device arrays
         ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32 otherwise.
     mode : BatchNormMode or str
-        "spatial": statistics for each channel; "per_activation": for each value of an image; "spatial_persistent".
+        "spatial": statistics for each channel; "per_activation": for each value of an image, channels first;
+        "spatial_persistent".
     epsilon : float
         Added to the variance.
 

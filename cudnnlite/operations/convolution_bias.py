@@ -28,8 +28,8 @@ def convolution_backward_bias(
     Parameters
     ----------
     dy : device array
-        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN
-        takes it.
+        The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64 or float16; cuDNN
+        refuses bfloat16 (seen on an H200).
 
     Examples
     --------

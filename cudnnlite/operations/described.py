@@ -12,7 +12,6 @@ from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.descriptors import DESCRIPTORS, check_describable
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.operations.problem import Problem
@@ -61,11 +60,10 @@ class Described:
             for name, spec in described.items()
         }
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
-        kinds = dict.fromkeys(operation.stored, numpy_dtype(first.dtype))
         kind = np.float64 if first.dtype == DataType.DOUBLE else np.float32
         given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
         scalars = {name: problem.values[name] for name in (*operation.scalars, *operation.by_address)} | given
-        self._scalars = {name: np.array(value, kinds.get(name, kind)) for name, value in scalars.items()}
+        self._scalars = {name: np.array(value, kind) for name, value in scalars.items()}
         self._values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
         self._values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
         self._values |= dict.fromkeys([*specs, "workSpace"], 0) | {"handle": handle.ptr}

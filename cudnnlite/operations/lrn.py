@@ -25,7 +25,7 @@ def lrn_forward(
     Parameters
     ----------
     x : device array
-        ``(N, C, *spatial)``; float32, float64, float16, or bfloat16 where cuDNN takes it.
+        ``(N, C, *spatial)``; float32, float64 or float16; cuDNN refuses bfloat16 (seen on an H200).
     norm : LRNSpec
         How many channels, and the numbers of the formula.
 

@@ -81,8 +81,6 @@ class Operation:
         Which operands may be what is written first: the same memory, described in the same way.
     scaled : int
         How many of what is written, from the first, `alpha` and `beta` apply to.
-    stored : frozenset of str
-        Options that cuDNN reads in the data type of what is written, and not in that of `alpha`.
     dtypes : tuple of DataType
         What operands may be, as far as that can be said beforehand; empty where `infer` sees to it.
     mixed : bool
@@ -120,7 +118,6 @@ class Operation:
     shared: Mapping[str, str] = field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
     scaled: int = 1
-    stored: frozenset[str] = frozenset()
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
     mixed: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)

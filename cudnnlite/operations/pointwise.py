@@ -13,6 +13,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.operands import on_device, use
+from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 
@@ -27,6 +28,8 @@ def _spread(name: str, small: TensorSpec, over: str, large: TensorSpec) -> Tenso
 def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
     """Return what a is reduced to; ArgumentError if it cannot be."""
     _spread("out", c, "a", a)
+    if a.shape == c.shape:
+        raise ArgumentError(f"out would have the shape of a, {a.shape}; cuDNN reduces along one of its axes at least")
     return c
 
 
@@ -43,7 +46,7 @@ ADD = Operation(
 SCALE = Operation("scale_tensor", "cudnnScaleTensor", (), ("y",), lambda y: y, given={"y": "y"})
 SET = Operation(
     "set_tensor", "cudnnSetTensor", (), ("y",), lambda y, value: y, {"value": float}, {"valuePtr": "value"},
-    given={"y": "y"}, stored=frozenset({"value"}),
+    given={"y": "y"}, dtypes=FLOATS,  # in which type cuDNN reads the value of integers is not known
 )  # fmt: skip
 OP = Operation(
     "op_tensor", "cudnnOpTensor", ("a", "b"), ("c",), lambda a, b, **_: _spread("b", b, "a", a),
@@ -109,7 +112,7 @@ def set_tensor(handle: Handle, y: Any, value: float) -> DeviceArray:
     Parameters
     ----------
     y : device array
-        What is written.
+        What is written: float32, float64, float16 or bfloat16.
     value : float
         The number.
 
@@ -167,7 +170,7 @@ def reduce_tensor(
         "add", "mul", "min", "max", "amax" (of absolute values), "avg", "norm1", "norm2" or "mul_no_zeros".
     axes : int or iterable of int, optional
         Along which; negative ones count from the end.  All if not given; where `out` is given its shape says it: each size is
-        that of `a`, or 1 along the axes that are reduced.
+        that of `a`, or 1 along the axes that are reduced.  One of them at least has another size than 1.
 
     Examples
     --------
@@ -210,7 +213,8 @@ def transform_tensor(
     x : device array
         ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
     layout : str, optional
-        Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.
+        Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.  An `out` may have another dtype, which is converted
+        to: from float16 to bfloat16, or back, cuDNN does not.
 
     Examples
     --------

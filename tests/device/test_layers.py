@@ -80,7 +80,7 @@ def test_a_normalisation_is_what_onnx_says(handle: dnn.Handle) -> None:
         assert_near(y.numpy(), expected, 1e-7)  # ONNX holds its attributes in float32
 
 
-@pytest.mark.parametrize("axes", [None, 1, (0, 2, 3), -1, (), (0, -3)])
+@pytest.mark.parametrize("axes", [None, 1, (0, 2, 3), -1, (0, -3), (1, 2)])
 def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
     host = np.arange(24, dtype=np.float32).reshape(2, 3, 1, 4)
     for layout in (None, "NHWC"):
@@ -92,16 +92,50 @@ def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
             r"\baxes=",
             lambda wrong=wrong: dnn.reduce_tensor(handle, handle.array(host), "add", axes=wrong),
         )
+    for none in ((), 2):  # cuDNN answers BAD_PARAM, and for most operations a copy would be wrong
+        refuses(dnn.ArgumentError, "one of its axes at least", lambda none=none: dnn.reduce_tensor(
+            handle, handle.array(host), "norm1", axes=none))  # fmt: skip
     given = {"axes": 1, "out": handle.empty((2, 1, 1, 4))}
     refuses(dnn.ArgumentError, "beside out", lambda: dnn.reduce_tensor(handle, handle.array(host), "add", **given))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_tensor_is_set_in_its_own_type(handle: dnn.Handle, layout: str) -> None:
-    for dtype in DOCUMENTED:
+def test_a_tensor_of_any_float_type_is_set(handle: dnn.Handle, layout: str) -> None:
+    """cuDNN reads the value as it reads alpha: of float16 and bfloat16 tensors as float32."""
+    for dtype in FLOATS:
         case = Case(handle, "set_tensor", dtype="float32", layout=layout)
         y = handle.empty(case.out_spec.replace(dtype=dtype))
-        assert (dnn.set_tensor(handle, y, 1.5).numpy().astype(np.float64) == 1.5).all()
+        for value in (1.5, -0.25, 1e4):
+            assert (dnn.set_tensor(handle, y, value).numpy() == y.numpy().dtype.type(value)).all()
+    integers = handle.array(np.ones((1, 2), np.int8))
+    refuses(dnn.ArgumentError, "y is int8; allowed: float32", lambda: dnn.set_tensor(handle, integers, 1))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_transformation_converts(handle: dnn.Handle, dtype: str) -> None:
+    host = np.arange(-60, 60).reshape(2, 3, 4, 5) / 4  # which every type holds
+    x = handle.array(host.astype(np.float32), dtype=dtype)
+    for other in FLOATS:
+        out = handle.empty(host.shape, other)
+        if {dtype, other} == {"float16", "bfloat16"}:
+            refuses(dnn.NotSupportedError, "cudnnTransformTensor", lambda out=out: (
+                dnn.transform_tensor(handle, x, out=out)))  # fmt: skip
+            continue
+        y = dnn.transform_tensor(handle, x, alpha=0.5, out=out)
+        np.testing.assert_array_equal(y.numpy().astype(np.float64), host / 2)
+
+
+def test_the_slope_at_a_kink(handle: dnn.Handle) -> None:
+    """As an H200 has it."""
+    x = handle.array(np.array([[-1, 0, 0.5, 2]], np.float32))
+    dy = handle.array(np.full((1, 4), 3, np.float32))
+    for mode, coef, expected in (
+        ("relu", None, [0, 0, 3, 3]), ("clipped_relu", 0.5, [0, 0, 3, 0]), ("elu", 0.5, [1.5 / np.e, 3, 3, 3])
+    ):  # fmt: skip
+        spec = dnn.ActivationSpec(mode, coef)
+        y = dnn.activation_forward(handle, x, spec)
+        dx = dnn.activation_backward(handle, y, dy, x, spec)
+        np.testing.assert_allclose(dx.numpy(), [expected], rtol=1e-5)
 
 
 def test_a_transformation_changes_the_layout(handle: dnn.Handle) -> None:

@@ -11,13 +11,9 @@ from samples import FLOATS, combinations
 
 import cudnnlite as dnn
 
-# Operations of which no GPU has been asked yet; to be finished this has to be empty, by `record_operations.py` on a GPU.
-# Until then the emulated device takes of them what cuDNN documents, and nothing more.
-UNRECORDED = {
-    "activation_forward", "activation_backward", "add_tensor", "scale_tensor", "set_tensor", "op_tensor", "reduce_tensor",
-    "transform_tensor", "convolution_backward_bias", "lrn_forward", "lrn_backward",
-    "batch_normalization_inference", "batch_normalization_training", "batch_normalization_backward",
-}  # fmt: skip
+# Operations, and options of recorded ones, of which no GPU has been asked yet; to be finished this has to be empty, by
+# `record_operations.py` on a GPU.  Until then the emulated device takes of them what cuDNN documents, and nothing more.
+UNRECORDED: dict[str, tuple[dict[str, str], ...]] = {"op_tensor": ({"op": "SQRT"}, {"op": "NOT"})}  # (): all of it
 ROWS = json.loads((Path(__file__).parent / "data" / "operations_support.json").read_text())["rows"]
 RECORDED = {row[0] for row in ROWS}
 # by how much a result may differ from float64, relative to the largest value: an H200's own errors, and some room
@@ -25,18 +21,31 @@ BOUNDS = {"float64": 1e-14, "float32": 1e-6, "float16": 1.5e-3, "bfloat16": 1.2e
 GROUPS = sorted({(row[0], row[2]) for row in ROWS})
 
 
+def is_recorded(key):
+    return key[0] not in UNRECORDED or (key[1] not in UNRECORDED[key[0]] and UNRECORDED[key[0]] != ())
+
+
+def is_at_a_kink(row):
+    """Some of its values lie at one, where the oracle has the slope of one side, as PyTorch, and an H200 that of the other."""
+    return row[0] == "activation_backward" and row[1]["mode"] in ("CLIPPED_RELU", "ELU")
+
+
+def was_misread(row):
+    """It was recorded when we gave the value in the tensor's own type, which cuDNN reads as a float32; to be done again."""
+    return row[0] == "set_tensor" and row[6] in ("float16", "bfloat16")
+
+
 def test_all_was_recorded_but_what_is_named():
-    keys = [json.dumps(key) for key in combinations()]
-    found = [json.dumps(row[:8]) for row in ROWS]
-    assert sorted(found) == sorted(key for key in keys if json.loads(key)[0] not in UNRECORDED)
-    assert {json.loads(key)[0] for key in keys} == RECORDED | UNRECORDED
-    assert not RECORDED & UNRECORDED
-    assert Counter(row[8] for row in ROWS)["SUCCESS"] > 2500
+    keys = [*combinations()]
+    assert [json.dumps(row[:8]) for row in ROWS] == [json.dumps(key) for key in keys if is_recorded(key)]
+    assert {key[0] for key in keys} == RECORDED | UNRECORDED.keys()
+    assert len({json.dumps(key) for key in keys}) == len(keys)
+    assert Counter(row[8] for row in ROWS)["SUCCESS"] > 5000
 
 
 def test_a_gpu_was_asked():
     if UNRECORDED:
-        pytest.skip(f"not recorded on a GPU yet (tests/emulated/record_operations.py): {', '.join(sorted(UNRECORDED))}")
+        pytest.skip(f"not recorded on a GPU yet (tests/emulated/record_operations.py): {UNRECORDED}")
 
 
 def test_the_recorder_writes_a_table(tmp_path, capsys):
@@ -59,21 +68,46 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
                 if got == "REFUSED_BY_US":  # by name, before cuDNN is asked: what it refuses, or computes wrongly
                     assert status != "SUCCESS" or key[3] not in FLOATS, row
                     continue
-                if key[3] not in FLOATS:
-                    assert got == "NOT_SUPPORTED", row  # integers: less than a GPU
+                if key[3] not in FLOATS and got == "NOT_SUPPORTED":  # integers: less than a GPU
                     continue
                 assert got == status, row
-                if got == "SUCCESS":
-                    assert error <= BOUNDS[key[6]], row
+                if got == "SUCCESS" and is_at_a_kink(row):
+                    assert error == pytest.approx(row[9], abs=BOUNDS[key[6]]), row
+                elif got == "SUCCESS":
+                    assert error <= BOUNDS.get(key[6], 0), row
 
 
-@pytest.mark.parametrize("name", sorted(UNRECORDED) or ["softmax_forward"])
+@pytest.mark.parametrize(
+    ("name", "operands", "options"),
+    [
+        ("add_tensor", {"a": (2, 1, 1, 5), "c": (2, 3, 4, 5)}, {}),
+        ("add_tensor", {"a": (1, 1, 4, 5), "c": (2, 3, 4, 5)}, {}),
+        ("op_tensor", {"a": (2, 3, 4, 5), "b": (2, 3, 1, 1)}, {"op": "add"}),
+        ("op_tensor", {"a": (2, 3, 4, 5), "b": (2, 3, 4, 5), "out": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC")},
+         {"op": "add"}),
+        ("lrn_forward", {"x": dnn.TensorSpec((1, 2, 1, 1, 1), layout="NDHWC")}, {"norm": dnn.LRNSpec()}),
+        ("batch_normalization_inference",
+         {"x": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"), "out": (2, 3, 4, 5)}
+         | dict.fromkeys(("scale", "bias", "mean", "variance"), (1, 3, 1, 1)), {"mode": "spatial_persistent"}),
+        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "int8"), "out": (2, 3, 4, 5)}, {}),
+        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "uint8"), "out": (2, 3, 4, 5)}, {}),
+        ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC"), "out": (2, 3, 4, 5)}, {}),
+    ],
+)  # fmt: skip
+def test_what_no_row_covers_is_refused(name, operands, options):
+    with dnn.Handle(device="emulated") as handle:
+        arrays = {operand: handle.empty(shape) for operand, shape in operands.items()}
+        with pytest.raises((dnn.BadParamError, dnn.NotSupportedError)):
+            getattr(dnn, name)(handle, **arrays, **options)
+
+
+@pytest.mark.parametrize("name", sorted(UNRECORDED))
 def test_what_the_emulated_device_computes_of_the_others_is_right(name):
     """And integers are moved or refused."""
     counts = Counter()
     with dnn.Handle(device="emulated") as handle:
         for key in combinations():
-            if key[0] == name:
+            if key[0] == name and not is_recorded(key):
                 got, error = record(handle, *key)
                 counts[got] += 1
                 if got == "SUCCESS":
@@ -85,10 +119,13 @@ def test_what_the_emulated_device_computes_of_the_others_is_right(name):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_gpu_was_right(dtype):
-    """All that it called a success, of what we let through: against an oracle in float64, when it was recorded."""
+    """All that it called a success, of what we let through: against an oracle in float64, when it was recorded.
+
+    But at kinks, which are compared one by one with what the emulated device has there.
+    """
     for row in ROWS:
         # FAST does not subtract the largest value
         overflows = row[1].get("algorithm") == "FAST" and dtype == "float16"
-        if row[3] == dtype and row[8] == "SUCCESS" and not overflows:
-            assert row[9] <= BOUNDS[dtype], row
+        if row[3] == dtype and row[8] == "SUCCESS" and not (overflows or is_at_a_kink(row)):
+            assert row[9] > 0.99 if was_misread(row) else row[9] <= BOUNDS[row[6]], row
     assert np.isinf(max(row[9] for row in ROWS if row[8] == "SUCCESS" and row[3] == "float16"))

@@ -145,7 +145,10 @@ def test_int8_is_rounded_and_saturated(machine: Machine) -> None:
 PLAIN = dnn.TensorSpec(SHAPE)
 REFUSED = {
     "shape": (PLAIN, dnn.TensorSpec((2, 3, 5, 4)), dnn.BadParamError, "shape"),
-    "dtype": (PLAIN, dnn.TensorSpec(SHAPE, "float16"), dnn.NotSupportedError, "HALF"),
+    "dtype": (
+        dnn.TensorSpec(SHAPE, "bfloat16"), dnn.TensorSpec(SHAPE, "float16"), dnn.NotSupportedError, "bfloat16.*float16",
+    ),
+    "dtype_and_layout": (PLAIN, dnn.TensorSpec(SHAPE, "float16", "NHWC"), dnn.NotSupportedError, "float32.*NHWC"),
     "integers": (dnn.TensorSpec(SHAPE, "int32"), dnn.TensorSpec(SHAPE, "int32"), dnn.NotSupportedError, "INT32"),
     "vectors": (
         dnn.TensorSpec((2, 8, 4, 5), "int8x4"), dnn.TensorSpec((2, 8, 4, 5), "int8x4"),

@@ -56,8 +56,10 @@ class Sample(NamedTuple):
         (hypothesis' draw, images) -> options, or (shapes, options).  Enums and numbers are drawn by themselves.
     loose : bool
         Operands of other sizes fit each other too, so that only a plan refuses them.
+    converts : bool
+        So do operands of other data types.
     refused : str
-        Part of the message where what was drawn is refused by us, because cuDNN computes it wrongly.
+        Part of the message where what was drawn is an argument that is refused, by us or as BAD_PARAM by cuDNN.
     sets : tuple of mappings
         Options, plain as JSON has them: what is recorded on a GPU.
     make : callable
@@ -78,6 +80,7 @@ class Sample(NamedTuple):
     bounds: Mapping[str, float] | None = None
     drawn: Callable[[Any, Shape], Any] | None = None
     loose: bool = False
+    converts: bool = False
     refused: str = ""
     sets: tuple[Mapping[str, Any], ...] = ({},)
     make: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict

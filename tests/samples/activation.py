@@ -7,6 +7,7 @@ from scipy.special import expit
 
 import cudnnlite as dnn
 import samples as s
+from cudnnlite.emulated.operation import COMPUTES
 
 FUNCTIONS = {  # as ONNX and SciPy define them
     "SIGMOID": lambda x, coef: expit(x),
@@ -20,6 +21,15 @@ FUNCTIONS = {  # as ONNX and SciPy define them
 
 def _reference(x, activation):
     return FUNCTIONS[activation.mode.name](x, activation.coef)
+
+
+def _slope(y, dy, x, activation):
+    """Return the emulation's gradient, but at kinks the slope that PyTorch takes; an H200 takes that of the other side."""
+    mode, coef = activation.mode.name, activation.coef
+    dx = COMPUTES["activation_backward"](y, dy, x, activation)
+    if mode == "ELU":
+        return np.where(x == 0, coef * dy, dx)
+    return np.where(x == coef, 0, dx) if mode == "CLIPPED_RELU" else dx
 
 
 def _make(plain):
@@ -41,4 +51,4 @@ _SETS = (
 _FORWARD = s.Sample(
     {"activation": dnn.ActivationSpec("swish", 1.5)}, reference=_reference, drawn=_drawn, sets=_SETS, make=_make
 )
-SAMPLES = {"activation_forward": _FORWARD, "activation_backward": _FORWARD._replace(reference=None)}
+SAMPLES = {"activation_forward": _FORWARD, "activation_backward": _FORWARD._replace(reference=_slope)}

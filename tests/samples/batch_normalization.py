@@ -68,7 +68,7 @@ def _sample(operands, options, **fields):
     make = _make(*options)
     return s.Sample(
         make({}), at=_at(*operands), make=make, sets=({}, {"mode": "PER_ACTIVATION"}, {"mode": "SPATIAL_PERSISTENT"}),
-        drawn=_drawn(operands, make), positive=frozenset({"variance", "running_var"}),
+        drawn=_drawn(operands, make), refused="the channels must come first", positive=frozenset({"variance", "running_var"}),
         wide=frozenset(_STATISTICS) | {"dscale", "dbias"}, packed=frozenset(_STATISTICS) | {"dscale", "dbias"}, **fields,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ def _drawn(draw, images):
 
 _SETS = ({}, {"n": 1, "alpha": 1.0}, {"n": 4, "alpha": 1.0, "k": 1.0}, {"n": 16, "alpha": 0.5, "beta": 0.5})
 _FORWARD = s.Sample(
-    {"norm": dnn.LRNSpec(4, 1.5, 0.75, 1.0)}, reference=_reference, drawn=_drawn, sets=_SETS,
+    {"norm": dnn.LRNSpec(4, 1.5, 0.75, 1.0)}, reference=_reference, drawn=_drawn, sets=_SETS, refused="isTensorNCHW_HWpacked",
     make=lambda plain: {"norm": dnn.LRNSpec(**plain)},
 )  # fmt: skip
 SAMPLES = {"lrn_forward": _FORWARD, "lrn_backward": _FORWARD._replace(reference=None)}
