@@ -70,7 +70,9 @@ class ModelTuning:
         return tuple(tuned for tuned in self.tunings if tuned.chosen is None)
 
     def assign(self, workspace_limit: int | str | None = None) -> tuple[AlgorithmResult | None, ...]:
-        """Return the choices that minimise the total time under one workspace, which the problems use in turn.
+        """Return the choices under one workspace, which the problems use in turn: of each the least time that fits.
+
+        Of what the noise makes equal it is what `AlgorithmTable.best` chooses.
 
         Parameters
         ----------

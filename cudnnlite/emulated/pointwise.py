@@ -46,8 +46,6 @@ def fill(y: Array, value: float) -> Array:
 
 
 def _op_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    if options["op"].op == OpTensorOp.NOT:  # what cuDNN computes for it its documentation leaves open
-        return "NOT"
     b = specs["b"]  # beside a vector the others may lie in any layouts
     return _repeated(b, specs["a"]) or ("" if max(b.shape) == b.size else in_one_layout(specs, options))
 
@@ -61,6 +59,7 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
         OpTensorOp.ADD: np.add, OpTensorOp.MUL: np.multiply,
         OpTensorOp.MIN: np.minimum if propagate else np.fmin, OpTensorOp.MAX: np.maximum if propagate else np.fmax,
         OpTensorOp.SQRT: lambda one, two: np.sqrt(one),
+        OpTensorOp.NOT: lambda one, two: 1 - one,  # as an H200 does
     }  # fmt: skip
     return np.asarray(functions[op.op](one, two))
 

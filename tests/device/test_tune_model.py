@@ -195,8 +195,7 @@ def test_a_model_under_one_workspace(handle: dnn.Handle) -> None:
         choices = tuning.assign(size)
         assert max(row.workspace for row in choices) <= size
         spent = sum(tuned.count * row.call_us / 1000 for tuned, row in zip(tuning.tunings, choices, strict=True))
-        assert spent == pytest.approx(total)
-    # of what the noise makes equal not the least time is chosen, but the least host time
+        assert spent >= total * (1 - 1e-9)  # of what the noise makes equal not the least time is chosen
     assert tuning.pareto()[-1][1] <= tuning.total_ms * (1 + 1e-9)
 
 

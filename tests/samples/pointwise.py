@@ -41,7 +41,7 @@ def _drawn_op(draw):
 
 def _op_reference(a, b, op, alpha1, alpha2):
     a, b = alpha1 * a, alpha2 * np.broadcast_to(b, a.shape)
-    if op.op.name in ("SQRT", "NOT"):  # of NOT the documentation leaves open what it is: the recorded error will tell
+    if op.op.name in ("SQRT", "NOT"):  # what NOT is an H200 told: the documentation leaves it open
         return np.power(a, 0.5) if op.op.name == "SQRT" else 1 - a
     return {"ADD": a + b, "MUL": a * b, "MIN": np.where(a < b, a, b), "MAX": np.where(a > b, a, b)}[op.op.name]
 
