@@ -639,13 +639,15 @@ class Interrupter:
 def test_an_interrupted_run_is_resumed(there, path, way, after):
     with ways(way) as options, pytest.raises(KeyboardInterrupt):
         tune_model(PROBLEMS, cache=path, progress=Interrupter(after), **options)
-    found = there.searched
+    found = set(there.searched)
     assert len(found) >= after
-    assert set(entries(path)) == set(found)  # whatever was measured is there
+    lost = found - set(entries(path))
+    # whatever was measured is there, but for what an executor of others had not brought back yet
+    assert lost == set() or (way == "others" and len(found - lost) >= after)
     tuning = tune_model(PROBLEMS, cache=path, workers=1)
     assert tuning.remembered >= after
     assert tuning.failed == ()
-    assert there.searched == dict.fromkeys(KS, 1)
+    assert there.searched == dict.fromkeys(KS, 1) | dict.fromkeys(lost, 2)
 
 
 @pytest.mark.processes
