@@ -101,11 +101,16 @@ def search_convolution_forward(
     with own_stream(handle) as stream, ExitStack() as stack:
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         trial = _Trial(handle, problem, own, stack)
-        reported = {} if policy.interface == "graph" else _reported(handle, problem, own, limit)
+        reported: dict[tuple[Any, MathType], float] = {}
+        found: list[AlgorithmResult] = []
+        if policy.interface != "graph":
+            reported = _reported(handle, problem, own, limit)
+            found += candidates(problem, policy, _determinism(handle, problem))
+        if policy.interface != "descriptor" and is_aligned(*own.values()):
+            found += engines(handle, problem, policy)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
-        found = [*candidates(problem, policy, _determinism(handle, problem)), *engines(handle, problem, policy, own)]
         slow: set[int] = set()  # engines that no knob can save
         for candidate in found:
             find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
@@ -128,8 +133,6 @@ def candidates(
     deterministic: Mapping[ConvolutionFwdAlgo, bool | None],
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
-    if policy.interface == "graph":
-        return
     layouts = [""]
     for layout in policy.layouts:
         name = layout_of_rank(layout, problem.x.rank)
@@ -142,13 +145,10 @@ def candidates(
         yield replace(row, why_not=policy.why_not(row, problem.x.dtype))
 
 
-def engines(
-    handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy, operands: Mapping[str, DeviceArray]
-) -> Iterator[AlgorithmResult]:
+def engines(handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
     """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
-    if is_aligned(*operands.values()) and policy.interface != "descriptor":
-        for row in engine_rows(handle, problem):
-            yield replace(row, why_not=row.why_not or policy.why_not(row, problem.x.dtype))
+    for row in engine_rows(handle, problem):
+        yield replace(row, why_not=row.why_not or policy.why_not(row, problem.x.dtype))
 
 
 class _Trial:

@@ -133,10 +133,13 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
 def _read(descriptor: BackendDescriptor, room: list[BackendDescriptor], stack: ExitStack) -> Configuration:
     (engine,) = descriptor.get_descriptors("engine", stack)
     knobs = {choice.get("knob_type"): choice.get("knob_value") for choice in descriptor.fill("knob_choices", room)}
-    return Configuration(
-        Engine(engine.get("global_index"), knobs), descriptor, frozenset(engine.get("numerical_note")),
-        frozenset(engine.get("behavior_note")),
-    )  # fmt: skip
+    return _noted(Engine(engine.get("global_index"), knobs), descriptor, engine)
+
+
+def _noted(engine: Engine, descriptor: BackendDescriptor, native: BackendDescriptor) -> Configuration:
+    """Return a configuration with the notes that cuDNN has of its engine."""
+    notes = (frozenset(native.get(name)) for name in ("numerical_note", "behavior_note"))
+    return Configuration(engine, descriptor, *notes)
 
 
 def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
@@ -155,6 +158,4 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     if choices:
         descriptor.set("knob_choices", choices)
     descriptor.finalize()
-    return Configuration(
-        engine, descriptor, frozenset(made.get("numerical_note")), frozenset(made.get("behavior_note"))
-    )
+    return _noted(engine, descriptor, made)
