@@ -61,6 +61,7 @@ from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
     BadParamError,
+    CaptureError,
     ClosedError,
     CudnnError,
     CudnnliteError,
@@ -89,6 +90,7 @@ from cudnnlite.operations.batch_normalization import (
     batch_normalization_inference,
     batch_normalization_training,
 )
+from cudnnlite.operations.capture import CapturedGraph, capture
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
@@ -149,6 +151,8 @@ __all__ = [
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
+    "CaptureError",
+    "CapturedGraph",
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
@@ -239,6 +243,7 @@ __all__ = [
     "batch_normalization_backward",
     "batch_normalization_inference",
     "batch_normalization_training",
+    "capture",
     "convolution_backward_bias",
     "convolution_forward",
     "errors",

@@ -218,6 +218,8 @@ class RNNPlan(Plan):
             if clear is not None:
                 clear.fill_zero(stream)
             function(*arguments)
+            if recording.active:
+                self.keep_for_graph(operands)
         except CudnnError as error:
             explain(error, self._request, self._problem.data)
             raise
