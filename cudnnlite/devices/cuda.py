@@ -12,12 +12,13 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
-from cudnnlite.devices.cuda_graph import LEGACY_STREAMS, CudaRecorder
+from cudnnlite.devices.cuda_graph import CudaRecorder
 from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
+    CaptureError,
     CudnnError,
     CudnnliteError,
     DeviceMemoryError,
@@ -56,7 +57,7 @@ class CudaDevice:
         self.index = index
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
-        self.stand_ins: dict[int, Any] = {}  # by thread: what is recorded in place of the legacy default stream
+        self.stand_ins: dict[tuple[int, int], Any] = {}  # by thread and stream: what is recorded in place of that
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -86,6 +87,10 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
+        if self.stand_ins:  # CUDA would refuse, and give up the recording
+            raise CaptureError(
+                f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
+            )
         self.activate()
         self._device.sync()
 
@@ -109,9 +114,9 @@ class CudaDevice:
 
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
+        if self.stand_ins:  # CUDA sees no capture on the stream itself
+            self._refuse(nbytes, stream)
         try:
-            if self.stand_ins:  # CUDA sees no capture on the legacy default stream
-                self._refuse(nbytes, stream)
             return self._device.memory_resource.allocate(nbytes, stream=stream)
         except Exception as error:
             self._refuse(nbytes, stream)
@@ -129,9 +134,7 @@ class CudaDevice:
 
     def _recorded(self, stream: Any) -> Any:
         """Return what work for a stream is enqueued on: its stand-in while a graph is recorded, or itself."""
-        if self.stand_ins and int(stream.handle) in LEGACY_STREAMS:
-            return self.stand_ins.get(get_ident(), stream)
-        return stream
+        return self.stand_ins.get((get_ident(), int(stream.handle)), stream) if self.stand_ins else stream
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
@@ -190,7 +193,7 @@ class CudaDevice:
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues into a CUDA graph; None where cuDNN, or CUDA on this stream, refuses."""
         self.activate()
-        if int(stream.handle) in LEGACY_STREAMS:
+        if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream
         builder = stream.create_graph_builder()
         try:
@@ -209,7 +212,7 @@ class CudaDevice:
         return lambda: graph.launch(stream)
 
     def recorder(self, stream: Any) -> CudaRecorder:
-        """Return what records the calls of this thread on `stream`; on another one in place of the legacy default stream."""
+        """Return what records the calls of this thread on `stream`, on another one in its place."""
         return CudaRecorder(self, stream)
 
     def is_capturing(self, stream: Any) -> bool:

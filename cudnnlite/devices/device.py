@@ -43,7 +43,7 @@ class Recorder(Protocol):
     Attributes
     ----------
     stream : stream object
-        What cuDNN enqueues on meanwhile: the stream itself, or one in its place where CUDA does not record that.
+        What cuDNN enqueues on meanwhile: the stream itself, or one in its place.
     graph : object
         After `end`, what was recorded: `launch(stream)` enqueues it, `close()` gives it back.
     """

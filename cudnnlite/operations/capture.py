@@ -71,8 +71,15 @@ class CapturedGraph(Plan):
         if self._closed or get_ident() != self._thread:
             self.use()
         if self._graph is None or recording.active:
-            refuse_in_capture(self._device, self._stream, "no graph can be launched", "launch it after the capture")
-        self._graph.launch(self._stream)
+            self._refuse_in_capture()
+        try:
+            self._graph.launch(self._stream)
+        except Exception:
+            self._refuse_in_capture()  # another library's
+            raise
+
+    def _refuse_in_capture(self) -> None:
+        refuse_in_capture(self._device, self._stream, "no graph can be launched", "launch it after the capture")
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else "" if self._graph is not None else "recording "
@@ -91,8 +98,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     Parameters
     ----------
     handle : Handle
-        What is enqueued on its stream is recorded.  CUDA does not record its legacy default stream; the handle's calls are
-        recorded all the same, those of other libraries on that stream are not.
+        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that stream runs at once.
 
     Yields
     ------
@@ -103,7 +109,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     ------
     CaptureError
         The stream is being recorded already; inside the block, what cannot be recorded; at its end, where CUDA gave the
-        recording up, because other calls waited for the stream.
+        recording up, because another library waited for the whole device.
     ClosedError, ThreadError
         As every operation.
 

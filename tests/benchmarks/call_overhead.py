@@ -24,7 +24,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 41
 OVER_BARE = {"descriptor plan(x, w, out=y)": 2.0}  # microseconds over bare ctypes
-TARGETS = {"plan(x, w, out=y)": 6.0, "plan, buffers never seen": 10.0}  # microseconds
+TARGETS = {"plan(x, w, out=y)": 6.0, "plan, buffers never seen": 10.0, "graph.launch()": 4.0}  # microseconds
 OVER_TORCH = {"plan(x, w, out=y)": 0.6, "convolution_forward": 1.0}  # times PyTorch's
 PROBLEMS = {
     "float32, 1x8x8x8 by 8x8x3x3, NCHW": ((1, 8, 8, 8), (8, 8, 3, 3), "float32", "NCHW"),
@@ -42,6 +42,11 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     plan = dnn.plan_convolution_forward(handle, x, w, conv, interface="descriptor")
     kind = plan.choice.algorithm  # for the bare call too: what cuDNN itself costs depends on it
     y = plan(x, w)
+    replaying = dnn.plan_convolution_forward(handle, x, w, conv, replay=True)
+    replaying(x, w, out=y)
+    engine(x, w, out=y)
+    with dnn.capture(handle) as graph:
+        engine(x, w, out=y)
     fresh = itertools.cycle([handle.empty(y.spec) for _ in range(CALLS)])  # more than a plan remembers
 
     library = ctypes.CDLL(handle.api.library.path)  # a function pointer without our checks
@@ -58,7 +63,7 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     arguments = (handle.ptr, ctypes.addressof(one), x_desc, x.ptr, w_desc, w.ptr, conv_desc, int(kind),
                  int(scratch.handle), plan.workspace, ctypes.addressof(zero), y_desc, y.ptr)  # fmt: skip
-    keep = (plan, engine, y, scratch, one, zero, descriptors)
+    keep = (plan, engine, replaying, graph, y, scratch, one, zero, descriptors)
 
     functions = {
         "bare ctypes": lambda keep=keep: bare(*arguments),
@@ -66,6 +71,9 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
         "plan(x, w, out=y)": lambda: engine(x, w, out=y),
         "plan(x, w)": lambda: engine(x, w),
         "plan, buffers never seen": lambda: engine(x, w, out=next(fresh)),
+        "graph.launch()": graph.launch,
+        "replaying plan(x, w, out=y)": lambda: replaying(x, w, out=y),
+        "replaying plan, new buffers": lambda: replaying(x, w, out=next(fresh)),
         "convolution_forward": lambda: dnn.convolution_forward(handle, x, w, conv),
     }
     try:
