@@ -113,6 +113,7 @@ from cudnnlite.operations.pointwise import (
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.replay import Replay, ReplayCosts
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
@@ -215,6 +216,8 @@ __all__ = [
     "ReduceTensorOp",
     "ReduceTensorSpec",
     "ReorderType",
+    "Replay",
+    "ReplayCosts",
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",

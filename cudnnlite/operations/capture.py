@@ -115,6 +115,8 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
 
     Notes
     -----
+    C function: `cudnnSetStream`, which puts the handle on a stream that is recorded, and back.
+
     An exception in the block ends the recording; the graph is closed then, and handle and stream are as they were.
 
     A plan with ``replay=True`` records its calls here as any other does.  Under `torch.cuda.graph`, with the handle on
@@ -128,8 +130,8 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     ...     w = handle.array(np.ones((4, 3, 3, 3), np.float32))
     ...     y = dnn.convolution_forward(handle, x, w)  # once before: now there are a plan and a workspace
     ...     with dnn.capture(handle) as graph:
-    ...         dnn.convolution_forward(handle, x, w, out=y)
-    ...         dnn.activation_forward(handle, y, "relu", out=y)
+    ...         y = dnn.convolution_forward(handle, x, w, out=y)
+    ...         y = dnn.activation_forward(handle, y, "relu", out=y)
     ...     for _ in range(3):
     ...         graph.launch()
     ...     print(graph.calls, y.numpy().max())

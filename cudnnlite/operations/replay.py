@@ -101,6 +101,7 @@ class ReplayedCall:
         self._resources = ExitStack()
         self._addresses: dict[str, int] = {}
         self._key: tuple[int, ...] = ()
+        self._told: Mapping[str, int] | None = None  # what the prepared call has now
         self._graph: Any = None
         self._graphs: dict[tuple[int, ...], Any] = {}
         self._over_buffers: dict[tuple[int, ...], Any] = {}
@@ -125,7 +126,7 @@ class ReplayedCall:
         self._addresses, self._key = addresses, tuple(addresses.values())
         self._graph = self._graphs.get(self._key)
         if self._graph is None:
-            self._prepared.replace(**addresses)  # which refuses what is not aligned
+            self._tell(addresses)  # what is not aligned is refused here
 
     def function(self) -> None:
         """Make the call on the handle's stream, in one way or another."""
@@ -142,18 +143,29 @@ class ReplayedCall:
 
     def close(self) -> None:
         """Give back graphs and buffers; harmless when called again."""
-        for graph in (*self._graphs.values(), *self._over_buffers.values()):
+        for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
-        self._over_buffers.clear()
         self._graph = None
+        self._give_buffers_back()
+
+    def _give_buffers_back(self) -> None:
+        for graph in self._over_buffers.values():
+            graph.close()
+        self._over_buffers.clear()
         self._resources.close()
 
     def _call_as_it_is(self, addresses: Mapping[str, int]) -> None:
+        if addresses is not self._told:
+            self._tell(addresses)
         prepared = self._prepared
-        prepared.replace(**addresses)
         if status := prepared.function(*prepared.arguments):
             prepared.check(status)
+
+    def _tell(self, addresses: Mapping[str, int]) -> None:
+        self._told = None  # an interrupt in the next line must not leave addresses that nobody knows of
+        self._prepared.replace(**addresses)
+        self._told = addresses
 
     def _call_with_new_addresses(self, stream: Any) -> None:
         if not self._graphs or self._why_not:
@@ -165,14 +177,14 @@ class ReplayedCall:
             return
         graph = self._graph_over_buffers(stream)
         costs, lost = self._costs, 0.5  # without a measurement, what comes twice is recorded
-        if graph is not None and costs.staged_us < costs.eager_us:
+        if graph is not None:
             self._call_staged(stream, graph, self._addresses)
             self._staged += 1
             lost = (costs.staged_us - costs.launched_us) / costs.recorded_us
         else:
             self._call_as_it_is(self._addresses)
             self._eager += 1
-            if self._operands:
+            if self._measured is not None:
                 lost = (costs.eager_us - costs.launched_us) / costs.recorded_us
         if self._is_worth(self._key, lost):
             self._graph = self._keep(self._graphs, self._key, self._addresses, MOST_GRAPHS)
@@ -214,6 +226,7 @@ class ReplayedCall:
                 for name, operand in self._operands.items():
                     self._buffers[name] = self._allocate(operand.nbytes, stream, self._resources)
             except DeviceMemoryError:
+                self._give_buffers_back()
                 self._operands = {}
                 return None
         elif not self._is_worth(key, (costs.eager_us - costs.staged_us) / costs.recorded_us):
@@ -222,11 +235,15 @@ class ReplayedCall:
         graph = self._keep(self._over_buffers, key, there, _STAGING)
         if graph is not None and self._measured is None and not self._device.times_mean_nothing:
             self._measure(stream, graph, there)
-        return graph
+        if self._costs.staged_us < self._costs.eager_us:
+            return graph
+        self._give_buffers_back()
+        self._operands = {}
+        return None
 
     def _allocate(self, nbytes: int, stream: Any, stack: ExitStack) -> int:
         buffer = self._device.allocate(nbytes, stream)
-        stack.callback(buffer.close)
+        stack.callback(lambda: buffer.close(self._last_stream))  # behind the call that used it last
         return int(buffer.handle)
 
     def _call_staged(self, stream: Any, graph: Any, addresses: Mapping[str, int]) -> None:

@@ -3,11 +3,11 @@
     python tests/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--networks] [--check]
 
 The problems are DeepBench's RNN training set, five LSTMs and eight networks of usual sizes, in float32 and float16, with the
-same weights; PyTorch uses cuDNN.  Each is timed three times.  'eager': calls as a program makes them, one after the other, wall time
-per call.  'graph': CUDA graphs of such calls, replayed, time between two events.  'new input': eager calls with another input,
-and new results, at each call: PyTorch's, the search's best, and a plan with replay=True by what took the device least.  All in
-shuffled rounds with the peer among them; medians.  Where the best and the peer lie within a few percent, these two are timed in
-more rounds, and all of them count.
+same weights; PyTorch uses cuDNN.  Each is timed three times.  'eager': calls as a program makes them, one after the other, wall
+time per call.  'graph': CUDA graphs of such calls, replayed, time between two events.  'new input': eager calls with another
+input, and new results, at each call: PyTorch's, the search's best, and a plan with replay=True by what took the device least.
+All in shuffled rounds with the peer among them; medians.  Where the best and the peer lie within a few percent, these two are
+timed in more rounds, and all of them count.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ def test_the_same_addresses_are_launched(handle: dnn.Handle, cell: str, states: 
     with plan_of(handle, network) as plan:
         assert plan.replay == (0, 0, 0, 0, None, "")
         out = call(plan, network)
-        network.assert_forward(out)
+        network.assert_forward(out, None)
         assert (plan.replay.eager, plan.replay.graphs) == (1, 1)
         for turn in range(3):
             for array in out:
                 if array is not None:
                     fill(array, 0xFF)
             call(plan, network, out=out)
-            network.assert_forward(out)
+            network.assert_forward(out, None)
             assert (plan.replay.launched, plan.replay.eager, plan.replay.graphs) == (turn + 1, 1, 1)
         values = network.x.numpy()
         overwrite(network.x, values[::-1])  # another input in the same place
@@ -103,7 +103,7 @@ def test_addresses_that_come_again_are_recorded(handle: dnn.Handle) -> None:
                 for array in out:
                     fill(array, 0xFF)
                 call(plan, network, out=out)
-                network.assert_forward(dnn.RNNOutput(*out))
+                network.assert_forward(dnn.RNNOutput(*out), None)
         if handle.device.kind == "emulated":  # recorded at their second time
             assert plan.replay == (7, 4, 1, 4, None, "")
 
@@ -122,7 +122,7 @@ def test_the_number_of_graphs_is_bounded(handle: dnn.Handle) -> None:
             sizes.append(handle.device.memory_used())
         assert sizes[-1] == sizes[1]
     for out in outs:
-        network.assert_forward(dnn.RNNOutput(*out))
+        network.assert_forward(dnn.RNNOutput(*out), None)
 
 
 @pytest.mark.parametrize("again", [1, 2])
@@ -134,7 +134,7 @@ def test_lengths_change(handle: dnn.Handle, again: int) -> None:
             for lengths in others:
                 for _ in range(again):
                     assert_same(call(plan, network, lengths=lengths), call(eager, network, lengths=lengths))
-        network.assert_forward(call(plan, network))
+        network.assert_forward(call(plan, network), None)
 
 
 def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
@@ -150,7 +150,7 @@ def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
                 handle.workspace.reserve(1 << (12 + turn), handle.stream)
         own = handle.empty((1 << 20,), "uint8")
         for _ in range(3):
-            network.assert_forward(call(plan, network, workspace=own))
+            network.assert_forward(call(plan, network, workspace=own), None)
 
 
 def test_other_streams(handle: dnn.Handle) -> None:
@@ -159,7 +159,7 @@ def test_other_streams(handle: dnn.Handle) -> None:
         out = call(plan, network)
         for _ in range(3):
             handle.stream = handle.device.create_stream()
-            network.assert_forward(call(plan, network, out=out))
+            network.assert_forward(call(plan, network, out=out), None)
             x = handle.array(rng.standard_normal(network.x.shape).astype(np.float32))
             assert_same(call(plan, network, x=x), call(eager, network, x=x))
 
@@ -172,12 +172,12 @@ def test_a_training_step(handle: dnn.Handle) -> None:
             for array in trained[:3]:
                 fill(array, 0xFF)
             again = call(plan, network, out=trained[:3], reserve=trained.reserve)
-            network.assert_forward(again)
-            network.assert_backward(*network.backward(again.reserve))
+            network.assert_forward(again, None)
+            network.assert_backward(*network.backward(again.reserve), None)
         assert plan.replay.launched == 3
         new = call(plan, network)
-        network.assert_forward(new)
-        network.assert_backward(*network.backward(new.reserve))
+        network.assert_forward(new, None)
+        network.assert_backward(*network.backward(new.reserve), None)
 
 
 # ---------------------------------------------------------------- convolutions
@@ -277,7 +277,7 @@ def test_in_a_capture_it_records_its_call(handle: dnn.Handle) -> None:
         assert plan.replay == before
     with graph:
         graph.launch()
-        network.assert_forward(out)
+        network.assert_forward(out, None)
 
 
 def test_closed_with_all_that_it_kept(handle: dnn.Handle) -> None:
