@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +26,8 @@ from cudnnlite.search.timing import Stopwatch
 from cudnnlite.search.timing_policy import TimingPolicy
 
 FINALISTS = 4  # the fastest that were found are timed thoroughly, and checked, among all other candidates
+_MAY_WIN = 1.5  # an engine whose best takes so many times the best of all is left alone
+_Entry = tuple[float, str, Engine]  # milliseconds, what settles ties, the setting
 _QUICK = TimingPolicy(rounds=3, further_rounds=0, sample_ms=0.2)
 
 
@@ -60,8 +63,8 @@ def climb(
 ) -> Climbed:
     """Search for faster settings for the seconds that the policy gives.
 
-    Always what differs in one knob from the fastest setting that was not looked around yet is tried next, so that a setting
-    whose neighbours are all slower is left for the second fastest.
+    In turn for each engine that may still win, what differs in one knob from its fastest setting that was not looked around
+    yet is tried, so that a setting whose neighbours are all slower is left for the second fastest.
 
     Parameters
     ----------
@@ -82,17 +85,26 @@ def climb(
     with ExitStack() as stack:
         trials = _Trials(handle, problem, operands, policy, stack)
         tell = stack.enter_context(counting_seconds(progress, policy.search_seconds))
-        known, heap = set(engines), [(ms, str(engine), engine) for engine in engines if (ms := trials.time(engine))]
-        heapq.heapify(heap)
-        while heap and not tell(time.perf_counter() - begin, trials.ran):
-            _, _, engine = heapq.heappop(heap)
-            around = [other for other in neighbours(engine, trials.knobs(engine.index)) if other not in trials.rows]
-            order.shuffle(around)
-            for other in around:
-                if tell(time.perf_counter() - begin, trials.ran):
-                    break
-                if (ms := trials.time(other)) is not None:
-                    heapq.heappush(heap, (ms, str(other), other))
+        known, heaps = set(engines), defaultdict[int, list[_Entry]](list)  # by the engine's number, the fastest first
+
+        def enter(engine: Engine) -> None:
+            if (ms := trials.time(engine)) is not None:
+                heapq.heappush(heaps[engine.index], (ms, str(engine), engine))
+
+        for engine in known:
+            enter(engine)
+        while heaps and not tell(time.perf_counter() - begin, trials.ran):
+            most = _MAY_WIN * min(heap[0][0] for heap in heaps.values())
+            for index in [index for index, heap in heaps.items() if heap[0][0] <= most]:
+                _, _, engine = heapq.heappop(heaps[index])
+                around = [other for other in neighbours(engine, trials.knobs(index)) if other not in trials.rows]
+                order.shuffle(around)
+                for other in around:
+                    if tell(time.perf_counter() - begin, trials.ran):
+                        break
+                    enter(other)
+                if not heaps[index]:
+                    del heaps[index]
         found = sorted((row for each, row in trials.rows.items() if row and each not in known), key=_time)
         tried = len(trials.rows)
     finalists = [replace(row, time_ms=None, remark="found by its knobs") for row in found[:FINALISTS]]
