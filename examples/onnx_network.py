@@ -73,10 +73,15 @@ class Network:
         What symbolic sizes of its inputs are.
     dtype, layout, math_type
         Of all arrays, of images, of all products.
+    choose : function, optional
+        ``choose(make, arrays, out)`` returns the plan of a convolution: what ``make(algorithm=...)`` returns for one.
     """
 
-    def __init__(self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type=dnn.MathType.DEFAULT):
-        self.handle, self.dtype, self.last, self.math_type = handle, np.dtype(dtype), layout == "NHWC", math_type
+    def __init__(
+        self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type=dnn.MathType.DEFAULT, choose=None
+    ):
+        self.handle, self.dtype, self.last = handle, np.dtype(dtype), layout == "NHWC"
+        self.math_type, self.choose = math_type, choose
         graph = self._read(model, batch)
         nodes = [Node(proto) for proto in graph.node]
         self.results = [info.name for info in graph.output]

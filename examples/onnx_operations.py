@@ -40,25 +40,28 @@ def convolve(net, node, x, w, bias, conv, last, shape=None):
     joined = shape == images and z is None and name in net.joined
     y = net.joined[name] if joined else net.new(images, last)
 
-    def planned(x, w, *rest, out):
+    def planned(x, w, *rest, out, **how):
         if not fused:
             bias = rest[0] if rest else None
-            return net.owned(dnn.plan_convolution_forward(net.handle, x, w, conv, bias=bias, out=out))
+            return dnn.plan_convolution_forward(net.handle, x, w, conv, bias=bias, out=out, **how)
         added = {} if z is None else {"z": rest[1], "alpha2": 1.0}
-        activation = "relu" if relu else "identity"
         plan = dnn.plan_convolution_bias_activation_forward
-        return net.owned(plan(net.handle, x, w, rest[0], conv, activation, out=out, **added))
+        return plan(net.handle, x, w, rest[0], conv, "relu" if relu else "identity", out=out, **added, **how)
+
+    def bound(*arrays, out):
+        make = partial(planned, *arrays, out=out)
+        plan = net.owned(make() if net.choose is None else net.choose(make, arrays, out))
+        return partial(plan, *arrays, out=out)
 
     def build(*arrays):
         *arrays, y = arrays
         try:
-            return partial(planned(*arrays, out=y), *arrays, out=y)
+            return bound(*arrays, out=y)
         except dnn.NotSupportedError:  # cuDNN does not write every array that has gaps
             if not joined:
                 raise
         dense = net.handle.empty(images, net.dtype.name, {4: "NHWC", 5: "NDHWC"}[len(images)] if last else None)
-        calls = [partial(planned(*arrays, out=dense), *arrays, out=dense)]
-        calls += [partial(dnn.transform_tensor, net.handle, dense, out=y)]
+        calls = bound(*arrays, out=dense), partial(dnn.transform_tensor, net.handle, dense, out=y)
         return lambda: [call() for call in calls]
 
     reads = [x, net.constant(w, last), *_bias(net, bias, w.ndim), *([] if z is None else [z])]

@@ -78,7 +78,7 @@ def test_mixed_precision_and_tf32_have_the_same_gradients_to_rounding(
         state = network.forward(network.images(images[:64]))
         network.backward(state, network.master_array(digits.one_hot(labels[:64])))
         gradients.append({name: array.numpy() / network.loss_scale for name, array in network.gradients.items()})
-    bound = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2}[arithmetic]
+    bound = {"float32": 1e-4, "tf32": 4e-2, "mixed": 6e-2}[arithmetic]
     for name, exact in gradients[0].items():
         assert np.linalg.norm(gradients[1][name] - exact) < bound * np.linalg.norm(exact), name
 
