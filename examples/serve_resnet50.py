@@ -103,7 +103,7 @@ class EngineSearch:
             try:
                 with make(algorithm=engine) as plan:
                     taken = self.measure(plan, arrays, out)
-            except dnn.CudnnError:
+            except (dnn.CudnnError, dnn.ArgumentError):  # of the graph, or of its capture
                 continue
             if taken < 0.98 * shortest:
                 best, shortest = engine, taken
