@@ -78,8 +78,8 @@ class ConvolutionReference:
         return values.astype(np.float64)
 
     def _sums(self, problem: ConvolutionForwardProblem, image: Array, filters: dict[int, Array]) -> Array:
-        padding, stride, dilation = problem.conv.steps(image.ndim - 1)
-        padded = np.pad(image.astype(np.float64), [(0, 0), *((p, p) for p in padding)])
+        _, stride, dilation = problem.conv.steps(image.ndim - 1)
+        padded = np.pad(image.astype(np.float64), [(0, 0), *problem.conv.pads(image.ndim - 1)])
         count, rank, taps = len(self._places[0]), image.ndim - 1, problem.w.shape[2:]
         index: list[Any] = [slice(None)]
         for axis in range(rank):

@@ -22,9 +22,9 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
     return {"conv": conv.replace(compute_type=conv.compute_type_for(specs["x"]), **steps)}
 
 
-def _one_number(steps: int | tuple[int, ...]) -> int | tuple[int, ...]:
+def _one_number(steps: Any) -> Any:
     """Return the number that stands for every axis, where it does."""
-    return steps[0] if isinstance(steps, tuple) and len(set(steps)) == 1 else steps
+    return steps[0] if isinstance(steps, tuple) and len(set(steps)) == 1 and isinstance(steps[0], int) else steps
 
 
 def _hint(problem: Any) -> str:
