@@ -99,6 +99,12 @@ from cudnnlite.operations.convolution import (
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.folding import fold_batch_normalization
+from cudnnlite.operations.fused_convolution import (
+    ConvolutionBiasActivationForwardPlan,
+    convolution_bias_activation_forward,
+    plan_convolution_bias_activation_forward,
+)
 from cudnnlite.operations.lrn import lrn_backward, lrn_forward
 from cudnnlite.operations.pointwise import (
     add_tensor,
@@ -150,6 +156,7 @@ __all__ = [
     "BadParamError",
     "BatchNormMode",
     "ClosedError",
+    "ConvolutionBiasActivationForwardPlan",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
     "ConvolutionForwardProblem",
@@ -240,14 +247,17 @@ __all__ = [
     "batch_normalization_inference",
     "batch_normalization_training",
     "convolution_backward_bias",
+    "convolution_bias_activation_forward",
     "convolution_forward",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",
+    "fold_batch_normalization",
     "get_convolution_forward",
     "lrn_backward",
     "lrn_forward",
     "op_tensor",
+    "plan_convolution_bias_activation_forward",
     "plan_convolution_forward",
     "plan_rnn",
     "pooling_backward",

@@ -11,6 +11,7 @@ from cudnnlite.enums import ConvolutionFwdAlgo
 from cudnnlite.operations.algorithms import found, ranked
 from cudnnlite.operations.call import call, make_plan, problem_of
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
+from cudnnlite.operations.fused_convolution import FUSED, IDENTITY
 from cudnnlite.operations.operands import check_writable, on_device, use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
@@ -41,13 +42,14 @@ def plan_convolution_forward(
     w: Any,
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
+    bias: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
     algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
     interface: str | None = None,
-) -> ConvolutionForwardPlan:
+) -> OperationPlan:
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
 
     Parameters
@@ -60,6 +62,8 @@ def plan_convolution_forward(
         The filter, ``(K, C / groups, *taps)``, packed.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
+    bias : TensorSpec or device array, optional
+        As in `convolution_forward`; the plan is then called as `plan(x, w, bias, out=y)`.
     alpha, beta : float
         y = alpha * conv(x, w) + beta * y.  Passed to cuDNN as double for double tensors, as float otherwise.
     out : TensorSpec or device array, optional
@@ -77,8 +81,8 @@ def plan_convolution_forward(
 
     Returns
     -------
-    ConvolutionForwardPlan
-        To be called as `plan(x, w, out=y)`.
+    ConvolutionForwardPlan, or with a bias ConvolutionBiasActivationForwardPlan
+        To be called as `plan(x, w, out=y)`, or `plan(x, w, bias, out=y)`.
 
     Raises
     ------
@@ -116,8 +120,11 @@ def plan_convolution_forward(
     ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
     (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
     """
+    operation, operands, options: Any = FORWARD, (x, w), (conv,)
+    if bias is not None:
+        operation, operands, options = FUSED, (x, w, bias), (conv, IDENTITY)
     return make_plan(  # type: ignore[no-any-return]
-        handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
+        handle, operation, operands, options, alpha=alpha, beta=beta, out=out, algorithm=algorithm,
         workspace_limit=workspace_limit, interface=interface,
     )  # fmt: skip
 
@@ -128,6 +135,7 @@ def convolution_forward(
     w: Any,
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
+    bias: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
@@ -149,6 +157,10 @@ def convolution_forward(
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
+    bias : device array, optional
+        ``(1, K, 1, ...)``, added to the result: in the same kernel where cuDNN has one (an engine, or with IMPLICIT_PRECOMP_GEMM
+        `cudnnConvolutionBiasActivationForward`), otherwise by `cudnnAddTensor`; ``plan.choice`` of `plan_convolution_forward`
+        tells.  Of the result's data type; float32 beside integers.
     alpha, beta : float
         Host scalars.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -194,6 +206,9 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0 27.0
     """
+    if bias is not None:
+        given = (x, w, bias), (conv, IDENTITY)
+        return call(handle, FUSED, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)
     return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
 

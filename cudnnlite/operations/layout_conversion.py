@@ -147,6 +147,10 @@ def conversion_layout(problem: Problem, wanted: str) -> str:
     """
     if not wanted:
         return ""
+    if problem.operation.reads != ("x", "w"):
+        raise ArgumentError(
+            f"algorithm.layout={wanted!r}; allowed: '', only convolutions of x and w alone are converted"
+        )
     rank = problem.x.rank
     layout = parse_layout(wanted, rank, "algorithm.layout")
     specs = _memory_of(problem).values()

@@ -97,7 +97,7 @@ class OperationPlan(Plan):
 
     def _prepare(self, algorithm: Any, limit: int | None, interface: str | None) -> None:
         problem = self.problem
-        described = Described(self._handle, problem, self._resources)
+        described = Described(self._handle, problem, self._resources, partly=True)
         self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
         if problem.operation.algorithms is None:
             self.workspace = described.workspace()
