@@ -75,7 +75,7 @@ class ConvolutionDescriptor(SpatialDescriptor, describes=ConvolutionSpec):
             raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
         if not spec.is_symmetric:
             raise ArgumentError(
-                f"padding={spec.padding} differs at the two ends of an axis; cuDNN's descriptor pads both alike, and graphs alone "
+                f"padding={spec.padding} differs at the two ends of an axis; cuDNN's descriptor pads both alike, only graphs "
                 "(interface='graph') do not"
             )
         super().__init__(

@@ -120,11 +120,9 @@ def plan_convolution_forward(
     ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
     (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
     """
-    operation, operands, options: Any = FORWARD, (x, w), (conv,)
-    if bias is not None:
-        operation, operands, options = FUSED, (x, w, bias), (conv, IDENTITY)
+    posed: tuple[Any, ...] = (FORWARD, (x, w), (conv,)) if bias is None else (FUSED, (x, w, bias), (conv, IDENTITY))
     return make_plan(  # type: ignore[no-any-return]
-        handle, operation, operands, options, alpha=alpha, beta=beta, out=out, algorithm=algorithm,
+        handle, *posed, alpha=alpha, beta=beta, out=out, algorithm=algorithm,
         workspace_limit=workspace_limit, interface=interface,
     )  # fmt: skip
 
@@ -158,9 +156,9 @@ def convolution_forward(
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     bias : device array, optional
-        ``(1, K, 1, ...)``, added to the result: in the same kernel where cuDNN has one (an engine, or with IMPLICIT_PRECOMP_GEMM
-        `cudnnConvolutionBiasActivationForward`), otherwise by `cudnnAddTensor`; ``plan.choice`` of `plan_convolution_forward`
-        tells.  Of the result's data type; float32 beside integers.
+        ``(1, K, 1, ...)``, added to the result: in the same kernel where cuDNN has one (an engine, or
+        `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM), otherwise by `cudnnAddTensor`; ``plan.choice`` of
+        `plan_convolution_forward` tells.  Of the result's data type; float32 beside integers.
     alpha, beta : float
         Host scalars.  With beta = 0 `out` is not read.
     out : device array, optional

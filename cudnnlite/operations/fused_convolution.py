@@ -216,9 +216,9 @@ def convolution_bias_activation_forward(
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
 ) -> DeviceArray:  # fmt: skip
-    """Convolve, add a bias and what else there is, and apply a function: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
+    """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
 
-    Asynchronously, and without results in between: one kernel does it.
+    One kernel does it, without results in between.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ def graphs():
 
 
 def calls():
-    """Yield ("call", case, dtype, layout, layout of w, of y, activation, propagate, z, alpha, alpha2, dtype of y, of bias, math)."""
+    """Yield ("call", case, dtype, layout, that of w, of y, activation, propagate, z, alpha, alpha2, dtype of y, of bias, math)."""
     symmetric = [case for case in CASES if "asymmetric" not in case]
     for case, dtype in itertools.product(symmetric, FLOATS):
         rank = len(CASES[case][0])
@@ -247,7 +247,7 @@ def error_of(y, expected):
 
 def record_graph(handle, key):
     """Return, in true float32 and without that promise, [status, engine, error]."""
-    _, case, dtype, layout, other, chain, compute, between, alpha = key
+    _, case, dtype, layout, other, chain, compute, _, alpha = key
     x_shape, w_shape, options = CASES[case]
     conv, rng = dnn.ConvolutionSpec(**options, compute_type=compute), np.random.default_rng(0)
     y_shape, rank = conv.output_shape(x_shape, w_shape), len(x_shape)
@@ -283,7 +283,7 @@ def record_graph(handle, key):
             return [[error.status.name, "graph", None]] * 2
         named = [c for mode in (BackendHeurMode.A, BackendHeurMode.FALLBACK) for c in named_by(graph, mode, stack)]
         for asked in (dnn.MathType.FMA, dnn.MathType.DEFAULT):
-            status, error = ("NONE_NAMED" if not named else "NONE_KEEPS", "", None), None
+            status = ("NONE_NAMED" if not named else "NONE_KEEPS", "", None)
             tried = set()
             for configuration in named:
                 narrow = asked == dnn.MathType.FMA != configuration.math_type(asked)
@@ -299,7 +299,7 @@ def record_graph(handle, key):
                         plan()
                         got = error_of(y, wanted)
                     notes = "+".join(sorted(note.name for note in configuration.numerical))
-                    status, error = ("SUCCESS", f"{configuration.engine}: {notes}", got), None
+                    status = ("SUCCESS", f"{configuration.engine}: {notes}", got)
                     break
                 except CudnnError as refused:
                     status = (refused.status.name, f"{configuration.engine}", None)
