@@ -109,106 +109,61 @@ def graphs():
         yield "graph", "3x3", dtype, layout, other, ("z", "bias", "relu"), wide, wide, 1.0
         yield "graph", "3x3", dtype, layout, "strided", ("z", "bias", "relu"), wide, wide, 1.0
         yield "graph", "3x3", dtype, "strided", "NCHW", ("bias", "relu"), wide, wide, 1.0
+        for others, chain in itertools.product(("y strided", "y other", "w other"), ((), *ALL)):
+            yield "graph", "3x3", dtype, layout, others, chain, wide, wide, 1.0
+    for case, dtype in itertools.product(CASES, ("float32", "float16", "bfloat16")):
+        layout = LAYOUTS[len(CASES[case][0])][1]
+        yield "graph", case, dtype, layout, layout, ("bias", "swish"), "float32", "float32", 1.0
+        yield "graph", case, dtype, layout, layout, ("z", "bias", "swish"), "float32", "float32", 1.0
 
 
 def calls():
-    """Yield ("call", case, dtype, layout, that of w, of y, activation, propagate, z, alpha, alpha2, dtype of y, of bias, math)."""
+    """Yield ("call", case, dtype, layouts of x, w, y, activation, propagate, z, alpha, alpha2, dtypes of y and bias, math)."""
+
+    def of(case, dtype, layouts, activation, z=("none", 1.0, 0.0), *, nan=False, y=None, bias=None, math="DEFAULT"):
+        return "call", case, dtype, *layouts, activation, nan, *z, y or dtype, bias or dtype, math
+
     symmetric = [case for case in CASES if "asymmetric" not in case]
     for case, dtype in itertools.product(symmetric, FLOATS):
-        rank = len(CASES[case][0])
-        for layout, activation, math in itertools.product(LAYOUTS[rank], ("relu", "identity"), ("DEFAULT", "FMA")):
-            if dtype == "float32" or math == "DEFAULT":
-                yield (
-                    "call",
-                    case,
-                    dtype,
-                    layout,
-                    layout,
-                    layout,
-                    activation,
-                    False,
-                    "none",
-                    1.0,
-                    0.0,
-                    dtype,
-                    dtype,
-                    math,
-                )
+        for layout, activation in itertools.product(LAYOUTS[len(CASES[case][0])], ("relu", "identity")):
+            for math in ("DEFAULT", "FMA") if dtype == "float32" else ("DEFAULT",):
+                yield of(case, dtype, [layout] * 3, activation, math=math)
     for dtype, layout in itertools.product(FLOATS, LAYOUTS[4]):
         for activation, nan in itertools.product(ACTIVATIONS, (False, True)):
-            for z, alpha, alpha2 in (
-                ("none", 1.0, 0.0),
-                ("own", 1.25, -0.5),
-                ("in_place", 1.0, 1.0),
-                ("null", 1.0, 0.0),
-            ):
-                if z in ("none", "own") or (activation == "relu" and not nan):
-                    yield ("call", "3x3", dtype, layout, layout, layout, activation, nan, z, alpha, alpha2, dtype, dtype,
-                           "DEFAULT")  # fmt: skip
+            for z in (("none", 1.0, 0.0), ("own", 1.25, -0.5)):
+                yield of("3x3", dtype, [layout] * 3, activation, z, nan=nan)
+        for activation in ("relu", "identity"):
+            for z in (("in_place", 1.25, -0.5), ("null", 1.0, 0.0)):
+                yield of("3x3", dtype, [layout] * 3, activation, z)
         for other in FLOATS:
             if other != dtype:
-                yield (
-                    "call",
-                    "3x3",
-                    dtype,
-                    layout,
-                    layout,
-                    layout,
-                    "relu",
-                    False,
-                    "none",
-                    1.0,
-                    0.0,
-                    dtype,
-                    other,
-                    "DEFAULT",
-                )
-                yield (
-                    "call",
-                    "3x3",
-                    dtype,
-                    layout,
-                    layout,
-                    layout,
-                    "relu",
-                    False,
-                    "none",
-                    1.0,
-                    0.0,
-                    other,
-                    dtype,
-                    "DEFAULT",
-                )
+                yield of("3x3", dtype, [layout] * 3, "relu", bias=other)
+                yield of("3x3", dtype, [layout] * 3, "relu", y=other)
         last = LAYOUTS[4][layout == "NCHW"]
-        for w_layout, y_layout in ((layout, last), (last, layout), (last, last), (layout, "strided")):
-            yield (
-                "call",
-                "3x3",
-                dtype,
-                layout,
-                w_layout,
-                y_layout,
-                "relu",
-                False,
-                "own",
-                1.0,
-                1.0,
-                dtype,
-                dtype,
-                "DEFAULT",
-            )
-        yield "call", "3x3", dtype, "strided", layout, layout, "relu", False, "own", 1.0, 1.0, dtype, dtype, "DEFAULT"
-    for case, activation, z in itertools.product(("3x3", "1x1", "3x3_stride2", "3x3_groups2", "3x3_dilation2", "3d"),
-                                                 ("relu", "identity"), ("none", "own")):  # fmt: skip
+        for layouts in ((layout, layout, last), (layout, last, layout), (layout, last, last), (layout, layout, "strided"),
+                        ("strided", layout, layout)):  # fmt: skip
+            yield of("3x3", dtype, layouts, "relu", ("own", 1.0, 1.0))
+    for case, activation in itertools.product(("3x3", "1x1", "3x3_stride2", "3x3_groups2", "3x3_dilation2", "3d"),
+                                              ("relu", "identity")):  # fmt: skip
         layout = LAYOUTS[len(CASES[case][0])][1]
-        for y_dtype, bias in (("int8", "float32"), ("float32", "float32"), ("int8", "int8"), ("int8", "int32")):
-            scalars = (0.75, 0.0) if z == "none" else (0.75, 0.5)
-            yield "call", case, "int8", layout, layout, layout, activation, False, z, *scalars, y_dtype, bias, "DEFAULT"
+        for y, bias in (("int8", "float32"), ("float32", "float32"), ("int8", "int8"), ("int8", "int32")):
+            for z in (("none", 0.75, 0.0), ("own", 0.75, 0.5)):
+                yield of(case, "int8", [layout] * 3, activation, z, y=y, bias=bias)
+
+
+def nans():
+    """Yield ("nan", what runs, activation, whether a NaN is to be propagated: None where that is not said, dtype)."""
+    for dtype, activation in itertools.product(FLOATS, ("relu", "clipped_relu", "tanh", "identity")):
+        for nan in (None, False, True):
+            if activation != "identity":
+                yield "nan", "graph", activation, nan, dtype
+            if activation in ("relu", "identity") and nan is not None:
+                yield "nan", "call", activation, nan, dtype
 
 
 def combinations():
     """Yield the keys of all rows, each once."""
-    yield from dict.fromkeys(itertools.chain(graphs(), calls()))
+    yield from dict.fromkeys(itertools.chain(graphs(), calls(), nans()))
 
 
 def values_of(rng, shape, dtype):
@@ -252,12 +207,16 @@ def record_graph(handle, key):
     conv, rng = dnn.ConvolutionSpec(**options, compute_type=compute), np.random.default_rng(0)
     y_shape, rank = conv.output_shape(x_shape, w_shape), len(x_shape)
     plain = LAYOUTS[rank][0] if layout == "strided" else layout
+    swapped = LAYOUTS[rank][plain == LAYOUTS[rank][0]]
+    y_layout = {"y strided": "strided", "y other": swapped}.get(other, plain)
+    w_layout = swapped if other == "w other" else plain
+    other = y_layout if other[:2] in ("y ", "w ") else other
     hosts = {
         "x": values_of(rng, x_shape, dtype),
         "w": values_of(rng, w_shape, dtype) / numpy_dtype(parse_dtype(dtype)).type(8),
     }
     x = upload(handle, spec_of(x_shape, dtype, layout), hosts["x"])
-    arrays = {"x": x, "w": handle.array(hosts["w"], dtype=dtype, layout=plain)}
+    arrays = {"x": x, "w": handle.array(hosts["w"], dtype=dtype, layout=w_layout)}
     wanted = alpha * convolved(hosts["x"], hosts["w"], options)
     shapes = {"bias": (1, y_shape[1], *[1] * (rank - 2)), "image": y_shape, "number": (1,) * rank,
               "row": (*[1] * (rank - 1), y_shape[-1])}  # fmt: skip
@@ -274,7 +233,7 @@ def record_graph(handle, key):
             )
         else:
             wanted = MODES[name][2](wanted)
-    y_spec = dnn.TensorSpec(y_shape, dtype, plain)
+    y_spec = spec_of(y_shape, dtype, y_layout)
     found = []
     with ExitStack() as stack:
         try:
@@ -312,7 +271,7 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
     _, case, _, _, _, chain, compute, between, alpha = key
     kind, graph, rank = parse_dtype(compute), Graph(handle, stack), len(CASES[case][0])
     tensors = {name: graph.tensor(name, spec) for name, spec in specs.items()}
-    virtual = dnn.TensorSpec(y_spec.shape, between, y_spec.layout)
+    virtual = y_spec.packed(y_spec.shape, between)
     made = [graph.tensor(f"between {n}", virtual, virtual=True) for n in range(len(chain))]
     made.append(graph.tensor("y", y_spec))
     graph.convolution("OPERATION_CONVOLUTION_FORWARD", {"x": tensors["x"], "w": tensors["w"], "y": made[0]}, conv, rank - 2,
@@ -385,12 +344,52 @@ def record_call(handle, key):
     return found
 
 
+def record_nan(handle, key):
+    """Return what an activation makes of a NaN: "nan", or the number."""
+    _, what, activation, nan, dtype = key
+    shape, conv = (
+        (1, 8, 2, 2),
+        dnn.ConvolutionSpec(compute_type="float64" if dtype == "float64" else None, math_type="fma"),
+    )
+    host = np.ones(shape)
+    host[0, 0, 0, 0] = np.nan
+    hosts = {"x": host, "w": np.eye(8)[:, :, None, None], "bias": np.zeros((1, 8, 1, 1)), "y": host}
+    arrays = {name: upload(handle, spec_of(h.shape, dtype, "NCHW"), h.astype(numpy_dtype(parse_dtype(dtype))))
+              for name, h in hosts.items()}  # fmt: skip
+    x, w, bias, y = arrays.values()
+    with ExitStack() as stack:
+        if what == "call":
+            act = dnn.ActivationSpec(activation, nan="propagate" if nan else "not_propagate")
+            options = {"algorithm": "IMPLICIT_PRECOMP_GEMM", "out": y}
+            dnn.convolution_bias_activation_forward(handle, x, w, bias, conv, act, **options)
+        else:
+            graph, kind = Graph(handle, stack), conv.compute_type_for(x.spec)
+            tensors = {name: graph.tensor(name, array.spec) for name, array in arrays.items()}
+            wide = dnn.TensorSpec(shape, kind)
+            first, second = (graph.tensor(f"between {n}", wide, virtual=True) for n in range(2))
+            operands = {"x": tensors["x"], "w": tensors["w"], "y": first}
+            graph.convolution("OPERATION_CONVOLUTION_FORWARD", operands, conv, 2, kind)
+            graph.pointwise(PointwiseMode.ADD, compute=kind, xdesc=first, bdesc=tensors["bias"], ydesc=second)
+            mode, coefficients, _ = MODES[activation]
+            said = {} if nan is None else {"nan_propagation": "propagate" if nan else "not_propagate"}
+            graph.pointwise(mode, compute=kind, coefficients={**coefficients, **said}, xdesc=second, ydesc=tensors["y"])
+            graph.finish()
+            named = (c for mode in (BackendHeurMode.A, BackendHeurMode.FALLBACK) for c in named_by(graph, mode, stack))
+            plan = ExecutionPlan(graph, next(c for c in named if c.capturable), stack)
+            scratch = handle.workspace.reserve(plan.workspace, handle.stream) if plan.workspace else 0
+            plan.replace(workSpace=scratch, **{name: array.ptr for name, array in arrays.items()})
+            plan()
+        return [["SUCCESS", "", str(float(y.numpy()[0, 0, 0, 0]))]]
+
+
 def record(handle, key):
     """Return what became of one combination."""
     try:
-        return (record_graph if key[0] == "graph" else record_call)(handle, key)
+        return {"graph": record_graph, "call": record_call, "nan": record_nan}[key[0]](handle, key)
     except CudnnError as error:  # of a descriptor, or while the results were fetched
         return [[error.status.name, error.function, None]]
+    except StopIteration:
+        return [["NONE_NAMED", "", None]]
     except dnn.ArgumentError as error:
         return [["REFUSED_BY_US", str(error)[:80], None]]
 
