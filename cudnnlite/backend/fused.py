@@ -55,7 +55,10 @@ def fused_graph(
     steps.append((PointwiseMode.ADD, {"bdesc": tensors["bias"]}))
     if activation.mode != ActivationMode.IDENTITY:
         mode, coefficient = MODES[activation.mode]
-        steps.append((mode, {"coefficients": {coefficient: activation.coef} if coefficient else {}}))
+        coefficients: dict[str, Any] = {coefficient: activation.coef} if coefficient else {}
+        if mode == PointwiseMode.RELU_FWD:
+            coefficients["nan_propagation"] = activation.nan
+        steps.append((mode, {"coefficients": coefficients}))
     ends = [graph.tensor(f"between {number}", between, virtual=True) for number in range(len(steps))]
     operands = {"x": tensors["x"], "w": tensors["w"], "y": ends[0]}
     graph.convolution("OPERATION_CONVOLUTION_FORWARD", operands, conv, spatial, compute, alpha)

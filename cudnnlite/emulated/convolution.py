@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,16 +45,18 @@ _RANKING = (
 )
 
 
-class _Call(Call):
+class ConvolutionCall(Call):
     """A call about a forward convolution, and the NumPy kernel that answers for an algorithm."""
 
-    def __init__(self, api: EmulatedApi, function: str, arguments: tuple[Any, ...]) -> None:
-        super().__init__(api, "convolution_forward", function, arguments)
+    def __init__(
+        self, api: EmulatedApi, function: str, arguments: tuple[Any, ...], operation: str = "convolution_forward"
+    ) -> None:
+        super().__init__(api, operation, function, arguments)
         self.x, self.w, self.y = (self.specs[name] for name in ("x", "w", "y"))
         self.conv: ConvolutionSpec = self.options["conv"]
 
     @property
-    def compute(self) -> np.dtype[Any]:
+    def accumulator(self) -> np.dtype[Any]:
         """The type that is accumulated in."""
         return compute_dtype(self.x, self.conv)
 
@@ -65,15 +67,15 @@ class _Call(Call):
             raise RefusalError(Status.NOT_SUPPORTED, why)
         kernel = ALGORITHMS[_KERNELS[ConvolutionFwdAlgo(algorithm)]]
         # where cuDNN's algorithm goes further than ours of that name (Winograd of 5x5), the GEMM gives the numbers
-        cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.compute)
+        cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.accumulator)
         return ALGORITHMS["im2col_gemm"] if cannot else kernel
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""
-        return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.compute)
+        return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.accumulator)
 
-    def run(self, algorithm: int, alpha: float, beta: float) -> None:
-        """Compute y = alpha * conv(x, w) + beta * y."""
+    def results(self, algorithm: int, views: Mapping[str, Bytes]) -> Iterator[tuple[slice, Array]]:
+        """Yield conv(x, w) before it is scaled and rounded, some images at a time."""
         kernel = self.kernel(algorithm)
         needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
         if given < needed:
@@ -81,11 +83,16 @@ class _Call(Call):
         workspace = self.given["workSpace"] or 0
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
-        images, filters, target = self.views().values()
         scratch = self.api.memory.view(workspace, needed)
         tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)
-        source, matrix = read_values(images, self.x), read_values(filters, self.w)
-        for batch, result in convolved(kernel, self.conv, source, matrix, self.y.shape, self.compute, scratch, tf32):
+        source, matrix = read_values(views["x"], self.x), read_values(views["w"], self.w)
+        yield from convolved(kernel, self.conv, source, matrix, self.y.shape, self.accumulator, scratch, tf32)
+
+    def run(self, algorithm: int, alpha: float, beta: float) -> None:
+        """Compute y = alpha * conv(x, w) + beta * y."""
+        views = self.views()
+        target = views["y"]
+        for batch, result in self.results(algorithm, views):
             old = read_values(target, self.y)[batch] if beta != 0 else None
             rounded = scale_add(result, alpha, beta, old, numpy_dtype(self.y.dtype))
             write_values(target, self.y, batch, rounded)
@@ -117,24 +124,24 @@ def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
     return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
 
 
-def _emulates(function: str) -> Callable[[Callable[[_Call], None]], Callable[[_Call], None]]:
+def _emulates(function: str) -> Callable[[Callable[[ConvolutionCall], None]], Callable[[ConvolutionCall], None]]:
     """Register the decorated function, which receives the call unmarshalled."""
 
-    def register(implementation: Callable[[_Call], None]) -> Callable[[_Call], None]:
-        emulates(function)(lambda api, *arguments: implementation(_Call(api, function, arguments)))
+    def register(implementation: Callable[[ConvolutionCall], None]) -> Callable[[ConvolutionCall], None]:
+        emulates(function)(lambda api, *arguments: implementation(ConvolutionCall(api, function, arguments)))
         return implementation
 
     return register
 
 
 @_emulates("cudnnGetConvolutionForwardWorkspaceSize")
-def workspace_size(call: _Call) -> None:
+def workspace_size(call: ConvolutionCall) -> None:
     """Tell how much workspace the kernel behind the algorithm wants."""
     call.given["sizeInBytes"][0] = call.workspace(call.kernel(call.given["algo"]))
 
 
 @_emulates("cudnnConvolutionForward")
-def forward(call: _Call) -> None:
+def forward(call: ConvolutionCall) -> None:
     """Compute y = alpha * conv(x, w) + beta * y."""
     alpha, beta = call.scalars()
     call.run(call.given["algo"], alpha, beta)
@@ -147,7 +154,7 @@ def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
 
 
 @_emulates("cudnnGetConvolutionForwardAlgorithm_v7")
-def heuristic(call: _Call) -> None:
+def heuristic(call: ConvolutionCall) -> None:
     """Rank the algorithms without running them; those that are refused come last."""
     rows = []
     for algorithm in _RANKING:
@@ -160,7 +167,7 @@ def heuristic(call: _Call) -> None:
 
 
 @_emulates("cudnnFindConvolutionForwardAlgorithmEx")
-def find(call: _Call) -> None:
+def find(call: ConvolutionCall) -> None:
     """Run and time every algorithm; y is overwritten, as cuDNN does."""
     rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]] = []
     for algorithm in _RANKING:
@@ -178,7 +185,7 @@ def find(call: _Call) -> None:
     _fill(call, rows)
 
 
-def _fill(call: _Call, rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]]) -> None:
+def _fill(call: ConvolutionCall, rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]]) -> None:
     rows = rows[: call.given["requestedAlgoCount"]]
     for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
         result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory

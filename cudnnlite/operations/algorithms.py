@@ -97,7 +97,11 @@ def choose(
         raise WorkspaceLimitError(f"no engine serves: {found.why}")
     if interface == "graph":
         raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {found.why}")
-    choice = _choose(described, None, limit)
+    try:
+        choice = _choose(described, None, limit)
+    except NotSupportedError as error:
+        error.notes += (f"no engine serves: {found.why}",)
+        raise
     tell_limit(found.larger, choice.algorithm, problem)
     return replace(choice, remark=f"no engine serves: {found.why}")
 
@@ -128,7 +132,8 @@ def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResul
     algorithms = _algorithms(problem.operation)
     reasons = {algorithm: algorithms.fits(problem, algorithm) for algorithm in algorithms.kind}
     if all(reasons.values()):
-        raise NotSupportedError(algorithms.heuristic, Status.NOT_SUPPORTED, "; ".join(dict.fromkeys(reasons.values())))
+        why = "; ".join(dict.fromkeys(reasons.values()))
+        raise NotSupportedError(problem.operation.function, Status.NOT_SUPPORTED, why)
     table = rank(described, [algorithm for algorithm, why in reasons.items() if not why])
     if not any(row.ok for row in table):
         raise NotSupportedError(algorithms.heuristic, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
