@@ -28,7 +28,7 @@ def forward(api: EmulatedApi, *arguments: Any) -> None:
     activation = call.options["activation"]
     if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
         raise RefusalError(Status.NOT_SUPPORTED, f"activation {activation.mode.name}")
-    alpha, alpha2 = call.number("alpha"), call.number("beta" if z == y else "alpha2")
+    alpha, alpha2 = call.number("alpha"), call.number("alpha2")
     views = call.views()
     kind = call.compute
     bias = read_values(views["bias"], call.specs["bias"]).astype(kind)

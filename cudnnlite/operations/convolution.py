@@ -11,7 +11,7 @@ from cudnnlite.enums import ConvolutionFwdAlgo
 from cudnnlite.operations.algorithms import found, ranked
 from cudnnlite.operations.call import call, make_plan, problem_of
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
-from cudnnlite.operations.fused_convolution import FUSED, IDENTITY
+from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import check_writable, on_device, use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
@@ -81,8 +81,8 @@ def plan_convolution_forward(
 
     Returns
     -------
-    ConvolutionForwardPlan, or with a bias ConvolutionBiasActivationForwardPlan
-        To be called as `plan(x, w, out=y)`, or `plan(x, w, bias, out=y)`.
+    ConvolutionForwardPlan
+        To be called as `plan(x, w, out=y)`; with a bias another such plan, as `plan(x, w, bias, out=y)`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def plan_convolution_forward(
     ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
     (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
     """
-    posed: tuple[Any, ...] = (FORWARD, (x, w), (conv,)) if bias is None else (FUSED, (x, w, bias), (conv, IDENTITY))
+    posed: tuple[Any, ...] = (FORWARD, (x, w), (conv,)) if bias is None else (BIAS, (x, w, bias), (conv, IDENTITY))
     return make_plan(  # type: ignore[no-any-return]
         handle, *posed, alpha=alpha, beta=beta, out=out, algorithm=algorithm,
         workspace_limit=workspace_limit, interface=interface,
@@ -206,7 +206,7 @@ def convolution_forward(
     """
     if bias is not None:
         given = (x, w, bias), (conv, IDENTITY)
-        return call(handle, FUSED, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+        return call(handle, BIAS, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)
     return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
 

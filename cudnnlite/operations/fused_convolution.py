@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from cudnnlite.specs.layout import same_strides
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")
+_ZERO = ctypes.c_double(0.0)  # for float and double alike: alpha2 where nothing is added
 
 
 def _infer(x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec, **others: Any) -> TensorSpec:
@@ -42,11 +44,13 @@ def _infer(x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec
 
 
 def _check(specs: Any, options: Any) -> None:
-    y = specs["y"]
-    wanted = {"bias": DataType.FLOAT if numpy_dtype(specs["x"].dtype).kind in "iu" else y.dtype, "z": y.dtype}
+    x, y = specs["x"], specs["y"]
+    integers = numpy_dtype(x.dtype).kind in "iu"
+    wanted = {"y": y.dtype if integers else x.dtype, "bias": DataType.FLOAT if integers else x.dtype, "z": y.dtype}
     for name, dtype in wanted.items():
         if name in specs and specs[name].dtype != dtype:
-            raise ArgumentError(f"{name} is {dtype_name(specs[name].dtype)}; needed: {dtype_name(dtype)}")
+            argument = "out" if name == "y" else name
+            raise ArgumentError(f"{argument} is {dtype_name(specs[name].dtype)}; needed: {dtype_name(dtype)}")
     if "z" in specs and not same_strides(y.shape, y.strides, specs["z"].strides):
         raise ArgumentError(f"z is {specs['z']}; it must lie in memory as the result does, {y}")
 
@@ -95,8 +99,7 @@ class _ConvolutionThenBias:
 
 
 def _apart(described: Described, algorithm: Any, size: int) -> Any:
-    problem = described.problem
-    if problem.activation.mode != ActivationMode.IDENTITY or "z" in problem.specs:
+    if described.problem.operation is not BIAS:
         return None
     return _ConvolutionThenBias(described, algorithm, size)
 
@@ -118,7 +121,12 @@ _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
 FUSED = Operation(
     "convolution_bias_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,
     {"conv": ConvolutionSpec, "activation": ActivationSpec},
-    # without z, what is added is the old y
+    names={**_NAMES, "z": "y", "zDesc": "yDesc"}, constants={"alpha2": ctypes.addressof(_ZERO)}, **_COMMON,
+)  # fmt: skip
+# `convolution_forward` with a bias: of IDENTITY, and what is added are the old values
+BIAS = Operation(
+    "convolution_bias_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,
+    {"conv": ConvolutionSpec, "activation": ActivationSpec},
     names={**_NAMES, "alpha2": "beta", "z": "y", "zDesc": "yDesc"}, **_COMMON,
 )  # fmt: skip
 FUSED_WITH_Z = Operation(
@@ -143,8 +151,7 @@ class ConvolutionBiasActivationForwardPlan(OperationPlan, operation=FUSED):
 
     Notes
     -----
-    C functions of a call: `cudnnBackendExecute`, `cudnnConvolutionBiasActivationForward`, or `cudnnConvolutionForward` and
-    `cudnnAddTensor`.
+    C functions of a call: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`.
     """
 
 
@@ -240,8 +247,7 @@ def convolution_bias_activation_forward(
         ``(N, K, *spatial)``, written in place and not read; a new array of the dtype and layout of `x` if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
         As in `plan_convolution_forward`.  With an algorithm of the descriptor call it is
-        `cudnnConvolutionBiasActivationForward` that runs; with "identity" that has IMPLICIT_PRECOMP_GEMM only: with any other
-        the bias is added behind the convolution, by `cudnnAddTensor`, where there is no z.
+        `cudnnConvolutionBiasActivationForward` that runs; with "identity" that has IMPLICIT_PRECOMP_GEMM only.
     workspace_limit, interface, workspace
         As in `convolution_forward`.
 
@@ -262,8 +268,8 @@ def convolution_bias_activation_forward(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`; for the first call of a kind, also those of
-    `plan_convolution_bias_activation_forward`.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`, deprecated since cuDNN 9.0, still shipped
+    and working; for the first call of a kind, also those of `plan_convolution_bias_activation_forward`.
 
     Examples
     --------
