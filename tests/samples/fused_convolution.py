@@ -14,7 +14,14 @@ FUNCTIONS = {"RELU": lambda v: np.maximum(v, 0), "IDENTITY": lambda v: v}
 
 def _blended(alpha, x, w, bias, conv, activation):
     name = dnn.ActivationSpec(activation).mode.name if isinstance(activation, str) else activation.mode.name
-    sums = onnx_convolution(x, w, *conv.steps(x.ndim - 2), conv.groups, conv.mode == dnn.ConvolutionMode.CONVOLUTION)
+    sums = onnx_convolution(
+        x,
+        w,
+        conv.pads(x.ndim - 2),
+        *conv.steps(x.ndim - 2)[1:],
+        conv.groups,
+        conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+    )
     return FUNCTIONS[name](alpha * sums + bias)
 
 
