@@ -94,7 +94,7 @@ def refusal(
     y = spec_of(chain[-1].one("ydesc"))
     betweens = {spec_of(operation.one("xdesc")).dtype for operation in chain}
     precisions = {DataType(operation.one("pw_descriptor").one("math_prec")) for operation in chain}
-    if scalars != (1, 0):
+    if scalars != (1.0, 0.0):
         return "a scalar at the convolution, with operations behind it"
     if {conv.compute_type} | betweens | precisions != {wide}:
         return f"operations behind a convolution are computed in {wide.name}, and so are the tensors between"

@@ -242,7 +242,7 @@ def found(
             stack.callback(scratch.close, stream)
             for other in wait_for_streams(stream, *operands.values(), y):
                 stack.callback(other.wait, stream)
-            addresses = {name: array.ptr for name, array in operands.items()} | {written: y.ptr}
+            addresses: dict[str, Any] = {name: array.ptr for name, array in operands.items()} | {written: y.ptr}
             return _filled(
                 described, f"cudnnFind on {handle.device}", "find", size,
                 workSpace=int(scratch.handle), workSpaceSizeInBytes=size, **addresses,
