@@ -27,7 +27,8 @@ FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
 CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 # Made by functions, never by users: their constructors are nobody's to call.
 MADE_FOR_YOU = {
-    "AlgorithmTable", "AlgorithmResult", "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
+    "AlgorithmTable", "AlgorithmResult", "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray",
+    "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
     "TunedProblem",
 }  # fmt: skip
