@@ -16,7 +16,7 @@ from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.support import multiplies_in_tf32, refusal
 from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, Status
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
@@ -74,8 +74,17 @@ class ConvolutionCall(Call):
         """Return the bytes that a kernel wants."""
         return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.accumulator)
 
-    def results(self, algorithm: int, views: Mapping[str, Bytes]) -> Iterator[tuple[slice, Array]]:
-        """Yield conv(x, w) before it is scaled and rounded, some images at a time."""
+    def run(self, algorithm: int, alpha: float, beta: float) -> Work:
+        """Check a call, and return what computes y = alpha * conv(x, w) + beta * y."""
+
+        def finish(batch: slice, result: Array, views: Mapping[str, Bytes]) -> None:
+            old = read_values(views["y"], self.y)[batch] if beta != 0 else None
+            write_values(views["y"], self.y, batch, scale_add(result, alpha, beta, old, numpy_dtype(self.y.dtype)))
+
+        return self.convolve(algorithm, finish)
+
+    def convolve(self, algorithm: int, finish: Callable[[slice, Array, Mapping[str, Bytes]], None]) -> Work:
+        """Check a call, and return what computes conv(x, w) and, some images at a time, finishes it."""
         kernel = self.kernel(algorithm)
         needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
         if given < needed:
@@ -83,19 +92,16 @@ class ConvolutionCall(Call):
         workspace = self.given["workSpace"] or 0
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
-        scratch = self.api.memory.view(workspace, needed)
-        tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)
-        source, matrix = read_values(views["x"], self.x), read_values(views["w"], self.w)
-        yield from convolved(kernel, self.conv, source, matrix, self.y.shape, self.accumulator, scratch, tf32)
+        self.views()
 
-    def run(self, algorithm: int, alpha: float, beta: float) -> None:
-        """Compute y = alpha * conv(x, w) + beta * y."""
-        views = self.views()
-        target = views["y"]
-        for batch, result in self.results(algorithm, views):
-            old = read_values(target, self.y)[batch] if beta != 0 else None
-            rounded = scale_add(result, alpha, beta, old, numpy_dtype(self.y.dtype))
-            write_values(target, self.y, batch, rounded)
+        def work() -> None:
+            views, scratch = self.views(), self.api.memory.view(workspace, needed)
+            tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)
+            x, w = read_values(views["x"], self.x), read_values(views["w"], self.w)
+            for batch, result in convolved(kernel, self.conv, x, w, self.y.shape, self.accumulator, scratch, tf32):
+                finish(batch, result, views)
+
+        return work
 
 
 def convolved(
@@ -124,10 +130,13 @@ def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
     return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
 
 
-def _emulates(function: str) -> Callable[[Callable[[ConvolutionCall], None]], Callable[[ConvolutionCall], None]]:
+_Implementation = Callable[[ConvolutionCall], Work | None]
+
+
+def _emulates(function: str) -> Callable[[_Implementation], _Implementation]:
     """Register the decorated function, which receives the call unmarshalled."""
 
-    def register(implementation: Callable[[ConvolutionCall], None]) -> Callable[[ConvolutionCall], None]:
+    def register(implementation: _Implementation) -> _Implementation:
         emulates(function)(lambda api, *arguments: implementation(ConvolutionCall(api, function, arguments)))
         return implementation
 
@@ -141,10 +150,10 @@ def workspace_size(call: ConvolutionCall) -> None:
 
 
 @_emulates("cudnnConvolutionForward")
-def forward(call: ConvolutionCall) -> None:
+def forward(call: ConvolutionCall) -> Work:
     """Compute y = alpha * conv(x, w) + beta * y."""
     alpha, beta = call.scalars()
-    call.run(call.given["algo"], alpha, beta)
+    return call.run(call.given["algo"], alpha, beta)
 
 
 @emulates("cudnnGetConvolutionForwardAlgorithmMaxCount")
@@ -175,7 +184,7 @@ def find(call: ConvolutionCall) -> None:
         try:
             needed = call.workspace(call.kernel(algorithm))
             start = time.perf_counter()
-            call.run(algorithm, 1.0, 0.0)
+            call.run(algorithm, 1.0, 0.0)()
             rows.append((algorithm, Status.SUCCESS, (time.perf_counter() - start) * 1e3, needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT

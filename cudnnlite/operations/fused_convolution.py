@@ -170,7 +170,7 @@ def plan_convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
     activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> OperationPlan:  # fmt: skip
     """Decide and marshal a convolution with bias and activation once, for many calls.
 
@@ -182,6 +182,8 @@ def plan_convolution_bias_activation_forward(
         As in `convolution_bias_activation_forward`.
     conv, activation, alpha, alpha2, out, algorithm, workspace_limit, interface
         As there.
+    replay : bool
+        As in `plan_convolution_forward`.
 
     Returns
     -------
@@ -213,7 +215,7 @@ def plan_convolution_bias_activation_forward(
     operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
     return make_plan(  # type: ignore[no-any-return]
         handle, operation, operands, options, alpha=alpha, out=out, algorithm=algorithm, workspace_limit=workspace_limit,
-        interface=interface,
+        interface=interface, replay=replay,
     )  # fmt: skip
 
 

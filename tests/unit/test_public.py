@@ -30,7 +30,7 @@ MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray",
     "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem",
+    "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "fold_batch_normalization", "problems_from_onnx", "record_problems", "tune_model"}
@@ -44,6 +44,7 @@ OPERANDS = {
     "autotuned": "handle",
     "fold_batch_normalization": "w bias scale shift mean var epsilon",
     "plan_convolution_bias_activation_forward": "handle x w bias conv activation",
+    "capture": "handle",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",
