@@ -11,9 +11,9 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.convolution import ConvolutionCall
-from cudnnlite.emulated.precision import to_output
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array
+from cudnnlite.emulated.precision import to_output
 from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.enums import ActivationMode, NanPropagation, Status
 

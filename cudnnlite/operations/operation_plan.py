@@ -130,13 +130,18 @@ class OperationPlan(Plan):
         self.choice = choice
 
     def _staged_operands(self) -> dict[str, Operand]:
-        """Return what can be copied to buffers and back, by the header's names; none if a result has gaps, to be kept."""
+        """Return what can be copied to buffers and back, by the header's names.
+
+        Nothing if a result has gaps, to be kept, or is two arguments, which one buffer would have to be.
+        """
         problem, operation = self.problem, self.problem.operation
         scaled = operation.writes[: operation.scaled] if problem.values.get("beta") else ()
         staged: dict[str, Operand] = {}
         for name, spec in problem.specs.items():
             written = name in operation.writes
             if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
+                return {}
+            if len(operation.header(name)) > 1:
                 return {}
             if name not in operation.filters:
                 read = not written or name in scaled or name in operation.given

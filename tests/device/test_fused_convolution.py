@@ -426,3 +426,29 @@ def test_a_plan_refuses_what_it_was_not_made_for_and_nothing_runs(handle: dnn.Ha
             del wrong, moved, memory
         plan(**good)
         fused.assert_right(out, "relu", alpha2=1.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"interface": "descriptor"}, {"z": True}])
+def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any]) -> None:
+    """With the same buffers and with others, each gets its own values."""
+    fused = Fused(handle)
+    given = {"z": fused.z, "alpha2": 0.5} if "z" in options else {}
+    interface = options.get("interface")
+    scalars = {"alpha2": 0.5} if given else {}
+    with dnn.plan_convolution_bias_activation_forward(
+        handle, *fused.operands, fused.conv, **given, interface=interface, replay=True
+    ) as plan:
+        operands = (*fused.operands, *([fused.z] if given else []))
+        outs = [fused.out() for _ in range(3)]
+        for out in (*outs, *outs, outs[0], outs[0]):
+            fill(out, 0xFF)
+            plan(*operands, out=out)
+            fused.assert_right(out, "relu", **scalars)
+        assert plan.replay is not None
+    x, w, bias = fused.operands
+    with dnn.plan_convolution_forward(
+        handle, x, w, fused.conv, bias=bias, algorithm="IMPLICIT_GEMM", replay=True
+    ) as plan:
+        for out in (outs[0], outs[0], outs[1], outs[0]):
+            fill(out, 0xFF)
+            fused.assert_right(plan(x, w, bias, out=out), "identity")
