@@ -201,9 +201,9 @@ def record(handle, operation, combination, rng):
     return results
 
 
-def main(path, name="convolution_forward") -> None:
+def main(path, name="convolution_forward", device="cuda") -> None:
     rng, rows, operation = np.random.default_rng(0), [], OPERATIONS[name]
-    with dnn.Handle("cuda") as handle:
+    with dnn.Handle(device) as handle:
         for combination in dict.fromkeys(combinations()):
             try:
                 rows.append([list(combination), record(handle, operation, combination, rng)])
