@@ -23,26 +23,15 @@ from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.support import tf32_is_forbidden
-from cudnnlite.emulated.support_gradient import why_refused
-from cudnnlite.enums import (
-    ConvolutionBwdDataAlgo,
-    ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo,
-    ConvolutionMode,
-    DataType,
-    Status,
-)
+from cudnnlite.emulated.support import refusal, tf32_is_forbidden
+from cudnnlite.emulated.support_gradient import why_no_engine
+from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
-_GEMMS: Mapping[str, tuple[Any, ...]] = {
-    "y": (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM),
-    "dx": (ConvolutionBwdDataAlgo.ALGO_1, ConvolutionBwdDataAlgo.ALGO_0),
-    "dw": (ConvolutionBwdFilterAlgo.ALGO_1, ConvolutionBwdFilterAlgo.ALGO_0),
-}
+_GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
 _TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
 POINTWISE: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.ADD: np.add,
@@ -226,8 +215,10 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
 def _supported(problem: Convolution) -> None:
     """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
     y = problem.y if not problem.pointwise else problem.x.packed(problem.y.shape, problem.x.dtype)  # it is not written
-    gemms = _GEMMS[problem.written]
-    reasons = [why_refused(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in gemms]
+    if problem.written == "y":
+        reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
+    else:
+        reasons = [why_no_engine(problem.x, problem.w, problem.conv, y)]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
         raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
 
