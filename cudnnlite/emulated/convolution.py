@@ -19,7 +19,14 @@ from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.emulated.support_gradient import is_deterministic, rounds_to_tf32, why_refused
-from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo, DataType, Determinism, Status
+from cudnnlite.enums import (
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    DataType,
+    Determinism,
+    Status,
+)
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
@@ -67,7 +74,11 @@ def kernel_of(written: str, name: str) -> Algorithm:
     """Return a NumPy kernel for what is written, "y", "dx" or "dw"; a gradient has one that does everything."""
     if written == "y":
         return ALGORITHMS[name]
-    return Algorithm(GRADIENTS[written], lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype), lambda *_: None)
+    return Algorithm(
+        GRADIENTS[written],
+        lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype),
+        lambda *_: None,
+    )
 
 
 class _Call(Call):

@@ -93,7 +93,8 @@ class Convolution(NamedTuple):
     @property
     def out(self) -> TensorSpec:
         """What is written."""
-        return as_tensor({"y": self.y, "dx": self.x, "dw": self.w}[self.written])
+        specs: dict[str, TensorSpec | FilterSpec] = {"y": self.y, "dx": self.x, "dw": self.w}
+        return as_tensor(specs[self.written])
 
     def kernel(self, facts: EngineFacts) -> Algorithm:
         """Return the NumPy kernel behind an engine; RefusalError where it cannot do this."""
@@ -323,7 +324,9 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> None:
     tensors = _Tensors(api, problem, addresses)
     read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
     compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
-    for batch, result in convolved(problem.kernel(facts), problem.conv, read, problem.out.shape, compute, scratch, tf32):
+    for batch, result in convolved(
+        problem.kernel(facts), problem.conv, read, problem.out.shape, compute, scratch, tf32
+    ):
         tensors.finish(batch, result)
 
 
@@ -332,7 +335,7 @@ class _Tensors:
 
     def __init__(self, api: EmulatedApi, problem: Convolution, addresses: dict[int, int | None]) -> None:
         self._problem = problem
-        specs = dict(zip(problem.uids.values(), map(as_tensor, (problem.x, problem.w, problem.y)), strict=True))
+        specs = dict(zip(problem.uids.values(), (problem.x, problem.w.tensor, problem.y), strict=True))
         outputs = [problem.uids[problem.written]]
         for operation in problem.pointwise:
             found = [operation.one(name) for name in ("xdesc", "bdesc", "ydesc")]

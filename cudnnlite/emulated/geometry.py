@@ -83,7 +83,9 @@ def box_shape(box: Box) -> Shape:
 
 def reached(size: int, extent: int, start: int, step: int) -> tuple[int, int]:
     """Return the range of those i below `size` for which ``start + i * step`` lies in ``range(extent)``; it may be empty."""
-    return max(0, -(start // step)), min(size, -((start - extent) // step))  # ceil(-start / step), ceil((extent - start) / step)
+    return max(0, -(start // step)), min(
+        size, -((start - extent) // step)
+    )  # ceil(-start / step), ceil((extent - start) / step)
 
 
 def gather(dst: Array, src: Array, starts: Sequence[int], steps: Sequence[int]) -> None:

@@ -20,24 +20,30 @@ from cudnnlite.specs import ConvolutionSpec
 _PRODUCT_BYTES = 32 << 20  # of the gathered or produced values of one product, but for a row of one image at least
 
 
-def gradient_of_images(w: Array, dy: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def gradient_of_images(
+    w: Array, dy: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]
+) -> None:
     """Scatter: each tap adds ``w[:, :, tap].T @ dy`` to the pixels that it was multiplied with; `out` is overwritten."""
     out[...] = 0
-    filters = split_groups(correlation_filter(w, problem), 0, problem.groups)  # (groups, K / groups, C / groups, *taps)
+    by_group = split_groups(correlation_filter(w, problem), 0, problem.groups)
+    filters = np.moveaxis(by_group, (0, 1, 2), (-3, -1, -2))  # (*taps, groups, C / groups, K / groups)
     points = _most_points(out.shape, dy.shape, out.itemsize)
     (products,) = carve(scratch, out.dtype, (points * out.shape[1],))
     with np.errstate(all="ignore"):
         for tap, box, pixels in _meetings(out.shape, w.shape, dy.shape, problem, points):
             source, target = split_groups(dy[box], 1, problem.groups), out[pixels]
-            matrix = filters[(slice(None), slice(None), slice(None), *tap)].swapaxes(1, 2).copy()  # BLAS takes no gaps
+            matrix = filters[tap].copy()  # BLAS takes no gaps
             product = products[: target.size].reshape(len(source), *matrix.shape[:2], -1)
             np.matmul(matrix, source.reshape(*source.shape[:3], -1), out=product)
             target += product.reshape(target.shape)
 
 
-def gradient_of_filter(x: Array, dy: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+def gradient_of_filter(
+    x: Array, dy: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]
+) -> None:
     """Gather: each tap is ``dy @ x.T`` over the pixels that it was multiplied with, all images together; added to `out`."""
-    gradient = split_groups(correlation_filter(out, problem), 0, problem.groups)
+    by_group = split_groups(correlation_filter(out, problem), 0, problem.groups)
+    gradient = np.moveaxis(by_group, (0, 1, 2), (-3, -2, -1))  # (*taps, groups, K / groups, C / groups)
     points = _most_points(x.shape, dy.shape, x.itemsize)
     (columns,) = carve(scratch, x.dtype, (points * x.shape[1],))
     with np.errstate(all="ignore"):
@@ -46,7 +52,7 @@ def gradient_of_filter(x: Array, dy: Array, problem: ConvolutionSpec, *, out: Ar
             column = columns[: right.size].reshape(right.shape)  # (groups, C / groups, n, *places)
             column[...] = right
             matrix = column.reshape(*right.shape[:2], -1).swapaxes(1, 2)
-            gradient[(slice(None), slice(None), slice(None), *tap)] += left.reshape(*left.shape[:2], -1) @ matrix
+            gradient[tap] += left.reshape(*left.shape[:2], -1) @ matrix
 
 
 def _most_points(x: Shape, dy: Shape, itemsize: int) -> int:
@@ -70,7 +76,9 @@ def _meetings(x: Shape, w: Shape, dy: Shape, problem: ConvolutionSpec, points: i
             for part in chunks(last - first, rows) if all(low < high for *_, low, high in axes) else ():
                 axes[0] = (*axes[0][:2], first + part.start, first + part.stop)
                 box = [slice(low, high) for *_, low, high in axes]
-                pixels = [slice(start + low * step, start + (high - 1) * step + 1, step) for start, step, low, high in axes]
+                pixels = [
+                    slice(start + low * step, start + (high - 1) * step + 1, step) for start, step, low, high in axes
+                ]
                 yield tap, (batch, slice(None), *box), (batch, slice(None), *pixels)
 
 

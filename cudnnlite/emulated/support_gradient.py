@@ -36,7 +36,7 @@ def is_deterministic(algorithm: Any) -> bool:
 
 
 def rounds_to_tf32(algorithm: Any, dtype: DataType, conv: ConvolutionSpec) -> bool:
-    """Tell whether products of float32 are rounded to TF32: of the gradients' algorithms those of ALGO_1 are, unless FMA forbids."""
+    """Tell whether products of float32 are rounded to TF32: of the gradients' algorithms ALGO_1 does, unless FMA forbids."""
     if isinstance(algorithm, ConvolutionFwdAlgo):
         return multiplies_in_tf32(algorithm, dtype, conv)
     allowed = dtype == DataType.FLOAT and conv.math_type != MathType.FMA and not tf32_is_forbidden()

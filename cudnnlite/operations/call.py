@@ -140,7 +140,7 @@ def find(
     y = None if out is None else on_device(handle, out, "out")
     problem = problem_of(operation, [*given.values()], options, wanted if y is None else y)
     if y is not None:
-        check_writable(y, "out", **given)
+        check_writable(y, "out", frozenset(), **given)
     limit = handle.workspace.limit_for(workspace_limit)
     return found(handle, problem, given, None if beta != 0 else y, limit)
 

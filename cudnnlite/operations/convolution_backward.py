@@ -308,7 +308,7 @@ def convolution_transpose(
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
 ) -> DeviceArray:  # fmt: skip
-    """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: what brings a convolution's y to the shape of its x.
+    """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
 
     It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.
 
@@ -321,7 +321,8 @@ def convolution_transpose(
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
-        Padding (what is cut off at both ends), stride (the distance of the results of neighbouring values), dilation, groups, ...
+        Padding (what is cut off at both ends), stride (how far the results of neighbouring values lie apart), dilation,
+        groups, mode, compute type, math type.
     output_padding : int or iterable of int
         What is added to the result at the end of each axis, below the stride: of the images that a convolution with this
         stride brings to the size of `x` the smallest has 0.
@@ -335,7 +336,7 @@ def convolution_transpose(
     Returns
     -------
     DeviceArray
-        y, ``(N, C, *spatial)`` with (size - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1 along an axis.
+        y, ``(N, C, *spatial)``, along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1.
 
     Raises
     ------
@@ -346,7 +347,7 @@ def convolution_transpose(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`, deprecated since cuDNN 9.0, still shipped and working.
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`, which is deprecated since cuDNN 9.0, and works.
 
     Examples
     --------
@@ -368,16 +369,22 @@ def _transposed_shape(x: TensorSpec, w: TensorSpec, conv: Any, output_padding: A
     if not isinstance(conv, ConvolutionSpec):
         raise ArgumentError(f"conv={conv!r} is not a ConvolutionSpec")
     if not 3 <= x.rank == w.rank <= 5 or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
-        raise ArgumentError(f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) of one dtype and the same rank 3, 4 or 5")
+        raise ArgumentError(
+            f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) of one dtype and the same rank 3, 4 or 5"
+        )
     extra = parse_steps(output_padding, "output_padding", 0)
     extra = extra if isinstance(extra, tuple) else (extra,) * (x.rank - 2)
     steps = conv.steps(x.rank - 2)
     if len(extra) != x.rank - 2 or any(more >= stride for more, stride in zip(extra, steps[1], strict=True)):
-        raise ArgumentError(f"output_padding={output_padding!r}; allowed: below the stride, {conv.stride}, for each spatial axis")
+        raise ArgumentError(
+            f"output_padding={output_padding!r}; allowed: below the stride, {conv.stride}, for each spatial axis"
+        )
     axes = zip(x.shape[2:], w.shape[2:], *steps, extra, strict=True)
     image = [(size - 1) * step - 2 * pad + far * (taps - 1) + more + 1 for size, taps, pad, step, far, more in axes]
     if min(image) < 1:
-        raise ArgumentError(f"padding={conv.padding} cuts off all of the result of x {x.shape} and w {w.shape}: {image}")
+        raise ArgumentError(
+            f"padding={conv.padding} cuts off all of the result of x {x.shape} and w {w.shape}: {image}"
+        )
     return (x.shape[0], w.shape[1] * conv.groups, *image)
 
 

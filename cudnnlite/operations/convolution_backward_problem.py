@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cudnnlite._raw.types import cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgoPerf_t
-from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV, complete, flops, words
@@ -46,7 +45,9 @@ def _steps(conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec
     """Return padding, stride and dilation; ArgumentError where what is `missing` cannot be told from them."""
     if first.rank != dy.rank or dy.rank not in CHANNELS_FIRST:
         name = "w" if isinstance(first, FilterSpec) else "x"
-        raise ArgumentError(f"{name} of rank {first.rank} and dy of rank {dy.rank}; both must be of the same rank 3, 4 or 5")
+        raise ArgumentError(
+            f"{name} of rank {first.rank} and dy of rank {dy.rank}; both must be of the same rank 3, 4 or 5"
+        )
     steps = conv.steps(dy.rank - 2)
     if missing and max(steps[1]) > 1:
         raise ArgumentError(
@@ -63,7 +64,9 @@ def _check_result(conv: ConvolutionSpec, x: tuple[int, ...], w: tuple[int, ...],
     except ArgumentError as error:
         raise ArgumentError(f"{error} (out is the gradient of one of them, and shaped as it)") from error
     if dy.shape != expected:
-        raise ArgumentError(f"dy has shape {dy.shape}; x {x} and w {w}, one of which out is shaped as, have a result of {expected}")
+        raise ArgumentError(
+            f"dy has shape {dy.shape}; x {x} and w {w}, one of which out is shaped as, have a result of {expected}"
+        )
 
 
 _OPTIONS = {"conv": ConvolutionSpec}

@@ -58,8 +58,8 @@ _RETURNS = {
     "call": "DeviceArray\n    {written}.",
     "plan": "{name}Plan\n    To be called as ``plan({reads}, out={written})``.",
     "get": "AlgorithmTable\n    All algorithms, the preferred first, those that cuDNN refuses with their status last.",
-    "find": "AlgorithmTable\n    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  "
-    "cuDNN's times contain\n    tens to hundreds of microseconds of host overhead: the tuner measures better.",
+    "find": "AlgorithmTable\n    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.\n"
+    "    Its times contain tens to hundreds of microseconds of host overhead: the tuner measures better.",
 }
 _ERRORS = {
     "call": "ArrayTypeError, ClosedError, ThreadError",
@@ -119,7 +119,9 @@ def documented_choice(operation: Operation, what: str) -> Callable[[FunctionT], 
     }
     before = f"Parameters\n----------\nhandle : Handle\n    {_HANDLES[what]}\n"
     parts = {"returns": _RETURNS, "errors": _ERRORS, "functions": _FUNCTIONS}
-    sections = _AFTER.format(since=words["since"], **{name: texts[what].format(**words) for name, texts in parts.items()})
+    sections = _AFTER.format(
+        since=words["since"], **{name: texts[what].format(**words) for name, texts in parts.items()}
+    )
     after = _PARAMETERS[what].format(**words) + sections
 
     def complete(function: FunctionT) -> FunctionT:

@@ -54,7 +54,16 @@ def test_gradients_are_adjoint_and_pytorchs(case: str, flip: bool) -> None:
         padding, stride, dilation, groups = steps
         axes = tuple(range(2, w.ndim))
         turned = np.flip(w, axes).copy() if flip else w
-        options = ([0], list(stride), list(padding), list(dilation), False, [0] * len(axes), groups, [True, True, False])
+        options = (
+            [0],
+            list(stride),
+            list(padding),
+            list(dilation),
+            False,
+            [0] * len(axes),
+            groups,
+            [True, True, False],
+        )
         tensors = (torch.from_numpy(array) for array in (dy, x, turned))
         others = torch.ops.aten.convolution_backward(*tensors, *options)
         np.testing.assert_allclose(dx, others[0].numpy(), rtol=1e-12, atol=1e-12)

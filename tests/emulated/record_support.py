@@ -162,7 +162,7 @@ def reference(values, written, options):
 
 
 def specs_of(combination):
-    """Return the specs of x, w and y, or of their gradients, by name, and the convolution's; ArgumentError if there are none."""
+    """Return the specs of x, w and y, or of their gradients, by name, and the convolution's; ArgumentError without any."""
     case, dtype, x_layout, w_layout, y_dtype, y_layout, math, _, compute = combination
     x_shape, w_shape, options = CASES[case]
     conv = dnn.ConvolutionSpec(**options, math_type=math, compute_type=compute)

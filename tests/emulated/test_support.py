@@ -19,7 +19,8 @@ FILES = {
     "convolution_backward_filter": "convolution_backward_filter",
 }  # fmt: skip
 RECORDED = {
-    name: json.loads((Path(__file__).parent / "data" / f"{file}_support.json").read_text()) for name, file in FILES.items()
+    name: json.loads((Path(__file__).parent / "data" / f"{file}_support.json").read_text())
+    for name, file in FILES.items()
 }
 every_operation = pytest.mark.parametrize("name", FILES)
 
