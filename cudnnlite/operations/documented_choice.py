@@ -58,8 +58,10 @@ _RETURNS = {
     "call": "DeviceArray\n    {written}.",
     "plan": "{name}Plan\n    To be called as ``plan({reads}, out={written})``.",
     "get": "AlgorithmTable\n    All algorithms, the preferred first, those that cuDNN refuses with their status last.",
-    "find": "AlgorithmTable\n    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.\n"
-    "    Its times contain tens to hundreds of microseconds of host overhead: the tuner measures better.",
+    "find": """\
+AlgorithmTable
+    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  Its times contain tens to
+    hundreds of microseconds of host overhead: the tuner measures better.""",
 }
 _ERRORS = {
     "call": "ArrayTypeError, ClosedError, ThreadError",
