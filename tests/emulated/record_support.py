@@ -108,6 +108,15 @@ def combinations():
         yield "3x3_wide_channels", "int8", "NHWC", "NHWC", "float32", "NHWC", "DEFAULT", beta, None
 
 
+def further():
+    """Yield more combinations, of the gradients alone: which operands may lie in which of three ways."""
+    for case, dtype in itertools.product(("3x3", "3x3_stride2", "1d", "3d"), FLOATS):
+        rank = len(CASES[case][0])
+        first, last = FIRST[rank], LAST[rank]
+        for x, w, y in itertools.product((first, last, "strided"), (first, last), (first, last, "strided")):
+            yield case, dtype, x, w, dtype, y, "DEFAULT", 0.0, None
+
+
 def spec_of(shape, dtype, layout):
     """Return a TensorSpec; 'strided' has gaps on every axis."""
     if layout != "strided":
@@ -203,8 +212,9 @@ def record(handle, operation, combination, rng):
 
 def main(path, name="convolution_forward", device="cuda") -> None:
     rng, rows, operation = np.random.default_rng(0), [], OPERATIONS[name]
+    (written,) = operation.writes
     with dnn.Handle(device) as handle:
-        for combination in dict.fromkeys(combinations()):
+        for combination in dict.fromkeys([*combinations(), *(further() if written != "y" else ())]):
             try:
                 rows.append([list(combination), record(handle, operation, combination, rng)])
             except dnn.ArgumentError:
