@@ -422,7 +422,7 @@ def test_autotuned_calls_measure_once(handle: dnn.Handle, kind: str) -> None:
         assert tuner.measured == 1
     assert [(listed.problem.kind, listed.count) for listed in problems] == [(f"convolution_backward_{kind}", 6)]
     tuned = dnn.tune_model(problems, device=handle.device, cache=":memory:")
-    assert [one.problem for one in tuned.problems] == [problems[0].problem]
+    assert [one.problem for one in tuned.tunings] == [problems[0].problem]
 
 
 @every_kind
