@@ -25,9 +25,8 @@ def forward(api: EmulatedApi, *arguments: Any) -> Work:
     """Compute y = activation(alpha1 * conv(x, w) + alpha2 * z + bias); z may be y."""
     z, y = arguments[12], arguments[17]
     alone = "convolution_bias_activation_forward"  # in whose eyes the z that is y is its old values
-    call = ConvolutionCall(
-        api, _FUNCTION, arguments, alone if z == y else "convolution_bias_addition_activation_forward"
-    )
+    with_z = "convolution_bias_addition_activation_forward"
+    call = ConvolutionCall(api, alone if z == y else with_z, _FUNCTION, arguments)
     activation = call.options["activation"]
     if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
         raise RefusalError(Status.NOT_SUPPORTED, f"activation {activation.mode.name}")
@@ -43,4 +42,4 @@ def forward(api: EmulatedApi, *arguments: Any) -> Work:
             values = (np.maximum if activation.nan == NanPropagation.PROPAGATE else np.fmax)(values, 0)
         write_values(views["y"], call.y, batch, to_output(values, numpy_dtype(call.y.dtype)))
 
-    return call.convolve(call.given["algo"], finish)
+    return call.convolve(call.algorithm, finish)
