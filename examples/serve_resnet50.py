@@ -84,8 +84,10 @@ class EngineSearch:
     refuses for the fused graph is passed over.
     """
 
+    found = {}  # what was measured, for all servers of this program: they are on GPUs of one kind
+
     def __init__(self, handle, engines=64):
-        self.handle, self.engines, self.found = handle, engines, {}
+        self.handle, self.engines = handle, engines
 
     def __call__(self, make, arrays, out):
         first = make()

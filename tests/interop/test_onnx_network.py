@@ -311,6 +311,7 @@ def test_a_captured_run_is_the_same(handle: dnn.Handle, examples: Any) -> None:
     dnn.set_tensor(handle, network.outputs["y"], 7.0)
     graph.launch()
     np.testing.assert_array_equal(network.outputs["y"].numpy(), expected)
+    graph.close()
 
 
 def test_symbolic_batches(handle: dnn.Handle, examples: Any) -> None:
