@@ -81,13 +81,11 @@ class EngineSearch:
     """Chooses the engine of each fused convolution by measurement, on the device; see `Network`.
 
     Candidates are what the tuner knows of the convolution alone, and every engine with knobs of its own choice; what cuDNN
-    refuses for the fused graph is passed over.
+    refuses for the fused graph is passed over.  `found` keeps what was measured, for servers on GPUs of the same kind.
     """
 
-    found = {}  # what was measured, for all servers of this program: they are on GPUs of one kind
-
-    def __init__(self, handle, engines=64):
-        self.handle, self.engines = handle, engines
+    def __init__(self, handle, found, engines=64):
+        self.handle, self.found, self.engines = handle, found, engines
 
     def __call__(self, make, arrays, out):
         first = make()
@@ -299,42 +297,45 @@ def show_peer(model, images, logits, arithmetic, ours, repeats):
         print(f"    PyTorch {name:12} {taken:8.3f} ms; ours takes {ours[name == 'eager'] / taken:.3f} of that")
 
 
-def serve(device, model, images, given, batch, start, results):
+def serve(device, model, images, given, batch, found, start, results):
     """Serve on one GPU from `start` on: two batches in flight, so that copies and network run at the same time."""
     with dnn.Handle(device) as first, dnn.Handle(device) as second:
         servers = []
         for handle in (first, second):
             handle.stream = handle.device.create_stream()
-            search = EngineSearch(handle) if given.search else None
+            search = EngineSearch(handle, found) if given.search else None
             servers.append(Server(handle, model, batch, given.arithmetic, search))
             servers[-1].fill(images)
             servers[-1].start()
         logits = servers[0].finish().astype(np.float64).reshape(batch, -1)
         servers[1].finish()
         start.wait()
-        memory, times, end = first.device.memory_info()[0], [], time.perf_counter() + given.seconds
-        begin = last = time.perf_counter()
+        memory, times, begin = first.device.memory_info()[0], [], time.perf_counter()
+        started, now = [begin, begin], begin
         servers[0].start()
-        while last < end or len(times) < 4:
+        while now < begin + given.seconds or len(times) < 4:
+            started[1] = time.perf_counter()
             servers[1].start()
             servers[0].finish()
+            now = time.perf_counter()
+            times.append((now - started[0]) * 1e3)
             servers.reverse()
-            times.append((time.perf_counter() - last) * 1e3)
-            last = time.perf_counter()
+            started.reverse()
+        rate = len(times) * batch / (now - begin)
         servers[0].finish()
-        rate = (len(times) + 1) * batch / (time.perf_counter() - begin)
         results.append((device, rate, times, memory - first.device.memory_info()[0], logits))
         for server in servers:
             server.close()
 
 
-def show_throughput(model, images, given, batch):
+def show_throughput(model, images, given, batch, found):
     """Print images per second, with a thread for each GPU."""
     with dnn.Handle() as handle:
         devices = [f"{handle.device.kind}:{index}" for index in range(given.gpus)]
     start, results = threading.Barrier(len(devices)), []
     threads = [
-        threading.Thread(target=serve, args=(one, model, images, given, batch, start, results)) for one in devices
+        threading.Thread(target=serve, args=(one, model, images, given, batch, {**found}, start, results))
+        for one in devices
     ]
     for thread in threads:
         thread.start()
@@ -345,8 +346,10 @@ def show_throughput(model, images, given, batch):
     for device, rate, times, lost, logits in sorted(results):
         low, high = np.percentile(times, (50, 99))
         same = np.abs(logits - results[0][4]).max() / np.abs(logits).max()
-        print(f"    {device}: {rate:,.0f} images/s; a batch each {low:.3f} ms (p99 {high:.3f}); memory grew by {lost} B; "
-              f"logits as on the others to {same:.0e}")  # fmt: skip
+        waited = f"two batches in flight: p50 {low:.3f} ms, p99 {high:.3f} ms"
+        print(
+            f"    {device}: {rate:,.0f} images/s, {waited}; memory grew by {lost} B; logits as on the others to {same:.0e}"
+        )
     print(f"    {len(devices)} GPUs: {sum(one[1] for one in results):,.0f} images/s")
 
 
@@ -367,8 +370,8 @@ def main():
             handle.stream = handle.device.create_stream()  # not CUDA's default stream, which waits for all others
             small = given.small or handle.device.kind == "emulated"
             model = resnet((1, 1, 1, 1), 8, 32, 10) if small else resnet()
-            begin = time.perf_counter()
-            search = EngineSearch(handle) if given.search else None
+            begin, found = time.perf_counter(), {}
+            search = EngineSearch(handle, found) if given.search else None
             server = Server(handle, model, batch, given.arithmetic, search)
             arena = server.network.arena
             print(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
@@ -392,7 +395,7 @@ def main():
             if given.peer:
                 show_peer(model, images, logits, given.arithmetic, ours, repeats)
             server.close()
-        show_throughput(model, images, given, batch)
+        show_throughput(model, images, given, batch, found)
 
 
 if __name__ == "__main__":
