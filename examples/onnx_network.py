@@ -73,15 +73,18 @@ class Network:
         What symbolic sizes of its inputs are.
     dtype, layout, math_type
         Of all arrays, of images, of all products.
+    channels : int
+        With channels last, images of fewer are filled up with zeros to so many in front of a convolution.
     choose : function, optional
         ``choose(make, arrays, out)`` returns the plan of a convolution: what ``make(algorithm=...)`` returns for one.
     """
 
     def __init__(
-        self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type=dnn.MathType.DEFAULT, choose=None
-    ):
+        self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type=dnn.MathType.DEFAULT, channels=1,
+        choose=None,
+    ):  # fmt: skip
         self.handle, self.dtype, self.last = handle, np.dtype(dtype), layout == "NHWC"
-        self.math_type, self.choose = math_type, choose
+        self.math_type, self.channels, self.choose = math_type, channels, choose
         graph = self._read(model, batch)
         nodes = [Node(proto) for proto in graph.node]
         self.results = [info.name for info in graph.output]

@@ -79,7 +79,20 @@ def convolution(net, node):
     (x, last), w = net.image(node), net.known(node, 1)
     windows = node.windows(x.shape[2:], w.shape[2:])
     conv = dnn.ConvolutionSpec(*windows, node.group or 1, math_type=net.math_type)
+    if last and conv.groups == 1 and x.shape[1] < net.channels:
+        x, w = widened(net, x, w)
     convolve(net, node, x, w, net.known(node, 2), conv, last)
+
+
+def widened(net, x, w):
+    """Return images and a filter with channels of zeros added: tensor cores take eight halves at a time."""
+    count, channels, *image = x.shape
+    wide = net.new((count, net.channels, *image), last=True)
+    wide.storage.own = net.owned(net.handle.empty((1, wide.storage.size), net.dtype.name))
+    dnn.set_tensor(net.handle, wide.storage.own, 0.0)
+    net.copied(x, wide.view(x.shape, wide.strides))
+    more = [(0, net.channels - channels if axis == 1 else 0) for axis in range(w.ndim)]
+    return wide, np.pad(w, more)
 
 
 def transposed(net, node):

@@ -21,8 +21,8 @@ from onnx_network import Network
 import cudnnlite as dnn
 
 ARITHMETICS = {
-    "float16": {"dtype": "float16", "layout": "NHWC"},
-    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32},
+    "float16": {"dtype": "float16", "layout": "NHWC", "channels": 8},
+    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32, "channels": 4},
     "float32": {"dtype": "float32", "layout": "NCHW", "math_type": dnn.TRUE_FLOAT32},
 }
 # What the makers promise: TFLOP/s of float16, TF32 and float32 (without sparsity), and TB/s of the memory.
@@ -80,12 +80,13 @@ def resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, seed=0):
 class EngineSearch:
     """Chooses the engine of each fused convolution by measurement, on the device; see `Network`.
 
-    Candidates are what the tuner knows of the convolution alone, and every engine with knobs of its own choice; what cuDNN
-    refuses for the fused graph is passed over.  `found` keeps what was measured, for servers on GPUs of the same kind.
+    cuDNN's heuristic names one for the fused graph.  The others that are tried are those that the tuner found for the
+    convolution alone, the fastest first, as long as `seconds` of a convolution last; what cuDNN refuses for the fused graph is
+    passed over.  `found` keeps what was measured, for servers on GPUs of the same kind.
     """
 
-    def __init__(self, handle, found, engines=64):
-        self.handle, self.found, self.engines = handle, found, engines
+    def __init__(self, handle, found, seconds=1.0):
+        self.handle, self.found, self.seconds = handle, found, seconds
 
     def __call__(self, make, arrays, out):
         first = make()
@@ -99,7 +100,12 @@ class EngineSearch:
 
     def search(self, first, make, arrays, out):
         best, shortest = None, self.measure(first, arrays, out)
-        for engine in self.candidates(first, arrays):
+        with dnn.Tuner(self.handle, policy=dnn.TuningPolicy(objective="device")) as tuner:
+            table = tuner.tune(dnn.ConvolutionForwardProblem(first.x, first.w, first.conv))
+        end = time.perf_counter() + self.seconds
+        for engine in [row.algorithm for row in table if row.ok and isinstance(row.algorithm, dnn.Engine)]:
+            if time.perf_counter() > end:
+                break
             try:
                 with make(algorithm=engine) as plan:
                     taken = self.measure(plan, arrays, out)
@@ -108,12 +114,6 @@ class EngineSearch:
             if taken < 0.98 * shortest:
                 best, shortest = engine, taken
         return best
-
-    def candidates(self, first, arrays):
-        with dnn.Tuner(self.handle, ":memory:", dnn.TuningPolicy(objective="device")) as tuner:
-            table = tuner.tune(dnn.ConvolutionForwardProblem(first.x, first.w, first.conv))
-        known = [row.algorithm for row in table if isinstance(row.algorithm, dnn.Engine)]
-        return [*known, *(dnn.Engine(index) for index in range(self.engines))]
 
     def measure(self, plan, arrays, out):
         """Return the milliseconds of a call on the device: the least of five times ten calls in a CUDA graph."""
@@ -160,8 +160,7 @@ class Server:
 
     def __init__(self, handle, model, batch, arithmetic="float16", search=None):
         self.handle = handle
-        with dnn.autotuned(handle, policy=dnn.TuningPolicy(objective="device")):  # what is captured costs no host time
-            self.network = Network(handle, model, batch=batch, choose=search, **ARITHMETICS[arithmetic])
+        self.network = Network(handle, model, batch=batch, choose=search, **ARITHMETICS[arithmetic])
         self.network.run()  # now all plans and the workspace are there
         with dnn.capture(handle) as self.graph:
             self.network.run()
@@ -303,7 +302,7 @@ def serve(device, model, images, given, batch, found, start, results):
         servers = []
         for handle in (first, second):
             handle.stream = handle.device.create_stream()
-            search = EngineSearch(handle, found) if given.search else None
+            search = EngineSearch(handle, found, given.search) if given.search else None
             servers.append(Server(handle, model, batch, given.arithmetic, search))
             servers[-1].fill(images)
             servers[-1].start()
@@ -357,21 +356,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="float16")
-    parser.add_argument("--search", action="store_true", help="measure every engine for each fused convolution")
+    parser.add_argument("--search", type=float, metavar="SECONDS", help="measure other engines for each convolution")
     parser.add_argument("--layers", action="store_true", help="a table of layers against the device's roofline")
     parser.add_argument("--peer", action="store_true", help="PyTorch beside")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long throughput is measured")
+    parser.add_argument("--channels", type=int, help="how many the first convolution gets at least, zeros among them")
     parser.add_argument("--small", action="store_true", help="a small network; so it is without a GPU in any case")
     given = parser.parse_args()
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
+    if given.channels is not None:
+        ARITHMETICS[given.arithmetic]["channels"] = given.channels
     for batch in given.batch:
         with dnn.Handle() as handle:
             handle.stream = handle.device.create_stream()  # not CUDA's default stream, which waits for all others
             small = given.small or handle.device.kind == "emulated"
             model = resnet((1, 1, 1, 1), 8, 32, 10) if small else resnet()
             begin, found = time.perf_counter(), {}
-            search = EngineSearch(handle, found) if given.search else None
+            search = EngineSearch(handle, found, given.search) if given.search else None
             server = Server(handle, model, batch, given.arithmetic, search)
             arena = server.network.arena
             print(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "

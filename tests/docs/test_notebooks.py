@@ -26,6 +26,7 @@ NAMES = (
     "08_a_graph_by_hand",
     "09_training_a_network",
     "10_serving_a_network",
+    "11_the_matrix_product_laboratory",
 )
 PROGRAMS = {"memory_plan.py", "onnx_network.py", "onnx_operations.py", "serve_resnet50.py", "train_digits.py"}
 MOST_LINES = 100  # a notebook has fewer lines of code than that

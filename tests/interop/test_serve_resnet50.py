@@ -67,19 +67,19 @@ def test_every_convolution_is_one_call(handle: dnn.Handle, serving: Any) -> None
     handle.stream = handle.device.create_stream()
     server = serving.Server(handle, serving.resnet(**SMALL), 1)
     kinds = [step.kind for step in server.network.steps]
-    assert [kind for kind in kinds if kind != "Conv"] == ["MaxPool", "GlobalAveragePool", "Gemm"]
+    assert [kind for kind in kinds if kind != "Conv"] == ["Copy", "MaxPool", "GlobalAveragePool", "Gemm"]
     rows = serving.layer_table(server, serving.PEAKS["H200"], "float16", repeats=2)
     assert [row[1] for row in rows] == kinds
     assert all(row[2] > 0 and row[4] > 0 for row in rows)
-    first = rows[0]
-    np.testing.assert_allclose(first[3], 2 * 8 * 20 * 20 * 3 * 49 / 989e12 * 1e6)
+    # the first convolution, of images with eight channels, five of them zeros
+    np.testing.assert_allclose(rows[1][3], 2 * 8 * 20 * 20 * 8 * 49 / 989e12 * 1e6)
     server.close()
 
 
 def test_a_search_keeps_the_results(handle: dnn.Handle, serving: Any) -> None:
     handle.stream = handle.device.create_stream()
     proto, found = serving.resnet((1,), 8, 16, 5), {}
-    search = serving.EngineSearch(handle, found, engines=6)
+    search = serving.EngineSearch(handle, found, seconds=0.2)
     answers = []
     for choose in (None, search):
         server = serving.Server(handle, proto, 2, "float16", choose)
