@@ -62,7 +62,7 @@ def test_a_convolution_computes_what_the_node_does(handle, x_shape, w_shape, att
         (
             (1, 4, 5, 5),
             (4, 2, 3, 3),
-            {"strides": [2, 2], "group": 2, "pads": [1, 1, 0, 0]},
+            {"strides": [2, 2], "pads": [1, 1, 0, 0]},
         ),  # as much as the stride allows
         ((3, 2, 7), (2, 4, 5), {"strides": [3], "pads": [2, 2], "dilations": [2], "output_padding": [2]}),
         ((1, 2, 3, 4, 5), (2, 3, 2, 3, 2), {"strides": [1, 2, 1], "pads": [0, 1, 0, 0, 1, 0]}),

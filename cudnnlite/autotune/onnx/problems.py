@@ -12,7 +12,6 @@ from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
-
 Steps = tuple[int, ...]
 
 
