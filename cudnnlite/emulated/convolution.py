@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from cudnnlite.emulated.kernels_gradient import GRADIENTS, gradient_workspace
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.support_gradient import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.enums import (
     ConvolutionBwdDataAlgo,
@@ -116,8 +117,8 @@ class _Call(Call):
         """Return the bytes that a kernel wants."""
         return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.compute)
 
-    def run(self, algorithm: Any, alpha: float, beta: float) -> None:
-        """Compute alpha * result + beta * what was there."""
+    def run(self, algorithm: Any, alpha: float, beta: float) -> Work:
+        """Check a call, and return what computes alpha * result + beta * what was there."""
         kernel = self.kernel(algorithm)
         needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
         if given < needed:
@@ -125,6 +126,12 @@ class _Call(Call):
         workspace = self.given["workSpace"] or 0
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
+        self.views()
+        return partial(self._compute, kernel, algorithm, alpha, beta, workspace, needed)
+
+    def _compute(
+        self, kernel: Algorithm, algorithm: Any, alpha: float, beta: float, workspace: int, needed: int
+    ) -> None:
         views, spec = self.views(), self.specs[self.written]
         target = views[self.written]
         scratch = self.api.memory.view(workspace, needed)
@@ -176,10 +183,10 @@ def _workspace_size(call: _Call) -> None:
     call.given["sizeInBytes"][0] = call.workspace(call.kernel(call.algorithm))
 
 
-def _run(call: _Call) -> None:
+def _run(call: _Call) -> Work:
     """Compute what the call is for."""
     alpha, beta = call.scalars()
-    call.run(call.algorithm, alpha, beta)
+    return call.run(call.algorithm, alpha, beta)
 
 
 def _heuristic(call: _Call) -> None:
@@ -202,7 +209,7 @@ def _find(call: _Call) -> None:
         try:
             needed = call.workspace(call.kernel(algorithm))
             start = time.perf_counter()
-            call.run(algorithm, 1.0, 0.0)
+            call.run(algorithm, 1.0, 0.0)()
             rows.append((algorithm, Status.SUCCESS, (time.perf_counter() - start) * 1e3, needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT

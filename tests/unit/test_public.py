@@ -30,7 +30,7 @@ MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionBackwardDataPlan", "ConvolutionBackwardFilterPlan",
     "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem",
+    "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "problems_from_onnx", "record_problems", "tune_model"}
@@ -42,6 +42,7 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "capture": "handle",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",
