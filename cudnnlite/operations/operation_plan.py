@@ -138,7 +138,7 @@ class OperationPlan(Plan):
             written = name in operation.writes
             if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
                 return {}
-            if name not in operation.filters:
+            if written or name not in operation.filters:
                 read = not written or name in scaled or name in operation.given
                 staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
         return staged
