@@ -266,7 +266,7 @@ def test_a_tuned_layout_is_for_convolutions_alone(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     row = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC")
     x, w, bias = fused.operands
-    with pytest.raises(dnn.ArgumentError, match=r"algorithm.layout='NHWC'.*x and w alone"):
+    with pytest.raises(dnn.ArgumentError, match=r"algorithm.layout='NHWC'.*no bias is converted"):
         dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, algorithm=row)
 
 
@@ -342,6 +342,18 @@ def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Hand
     ints = dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC")
     with pytest.raises(dnn.NotSupportedError, match="integers stay"):
         dnn.plan_convolution_forward(handle, *ints, fused.conv.replace(math_type="default"))
+
+
+def test_gradients_refuse_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
+    x, w, dy = (handle.empty(shape) for shape in (X, W, (2, 6, 9, 11)))
+    conv = dnn.ConvolutionSpec(((1, 1), (0, 1)))
+    for call in (
+        lambda: dnn.convolution_backward_data(handle, w, dy, conv, x=x.spec),
+        lambda: dnn.convolution_backward_filter(handle, x, dy, conv, w=W),
+        lambda: dnn.convolution_transpose(handle, dy, w, conv),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=r"padding=\(1, \(0, 1\)\).*the same at both ends of an axis"):
+            call()
 
 
 def test_asymmetric_problems_are_saved_recorded_and_tuned(
