@@ -360,7 +360,7 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     hurry(monkeypatch)
-    problem = Problem(handle, X, W, padding=((0, 2), 1), math_type="fma")
+    problem = Problem(handle, X, (6, 8, 3, 3), padding=((0, 2), 1), math_type="fma")
     with dnn.record_problems() as found:
         problem.run()
     posed = found[0].problem
@@ -374,7 +374,8 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
         assert {type(row.algorithm) for row in table} == {dnn.Engine}
         best = tuner.choose(posed)
     assert best.error is not None
-    problem.assert_right(problem.run(algorithm=best), best.algorithm)
+    for row in (row for row in table if row.ok):
+        problem.assert_right(problem.run(algorithm=row), row.algorithm)
 
 
 # ---------------------------------------------------------------- many calls, and operands that are not the plan's
