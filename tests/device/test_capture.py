@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[Callable[[Scene], Any], str]] = {
     "the search for networks": (
         lambda s: dnn.find_rnn_forward(s.handle, s.network.spec, s.network.weights, s.network.x), "search before the capture"
     ),
-    "tuning": (Scene.tune, "a search waits, and cannot be made .*: tune before the capture"),
+    "tuning": (Scene.tune, "a search waits, and cannot be made .*: search before the capture"),
     "another capture": (Scene.nested, "no other can be .*: end that capture first"),
     "a launch": (lambda s: s.graph.launch(), "no graph can be launched .*: launch it after the capture"),
     "another stream": (Scene.move, "stream cannot be changed while a CUDA graph is recorded"),

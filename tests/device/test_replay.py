@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,47 @@ def test_an_empty_batch(handle: dnn.Handle) -> None:
     x, w = handle.empty((0, *X[1:])), handle.array(np.ones(W, np.float32))
     with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
         assert plan(x, w).shape == (0, 5, 7, 9)
+
+
+# ---------------------------------------------------------------- as a search's result
+
+
+def test_a_result_that_replays(handle: dnn.Handle) -> None:
+    """`rnn_forward` keeps a plan that replays for it, `plan_rnn` makes one."""
+    network = network_of(handle)
+    row = replace(dnn.AlgorithmResult(dnn.RNNAlgo.STANDARD, network.spec.math_type), replay=True)
+    assert "replayed" in str(row)
+    assert "replayed" in str(dnn.AlgorithmTable([row], title="", timing="").explain())
+    with dnn.plan_rnn(handle, network.spec, network.x, algorithm=row) as plan:
+        assert plan.choice.replay
+        for _ in range(3):
+            network.assert_forward(call(plan, network))
+        assert sum(plan.replay[:3]) == 3
+    out = network.forward(algorithm=row)
+    for _ in range(4):
+        for array in out:
+            fill(array, 0xFF)
+        network.assert_forward(network.forward(algorithm=row, out=out))
+        network.assert_forward(network.forward(algorithm=row))
+
+
+def test_the_search_counts_copies(handle: dnn.Handle) -> None:
+    """What calls cost where they are launched is in the table where it may win; on the emulated device times say nothing."""
+    network = Network(
+        handle, Case("lstm", num_layers=3, dtype="float32", steps=40, batch=4, input_size=32, hidden_size=64)
+    )
+    algorithms = ["STANDARD", "PERSIST_STATIC"]
+    found = dnn.find_rnn_forward(handle, network.spec, network.weights, network.x, algorithms=algorithms)
+    replayed = [row for row in found if row.replay]
+    for row in replayed:
+        (eager,) = [r for r in found if (r.algorithm, r.math_type, r.replay) == (row.algorithm, row.math_type, False)]
+        assert row.call_us != eager.call_us
+        assert row.ok
+    if handle.device.kind == "emulated":
+        assert replayed == []
+    times = [row.call_us for row in found if row.ok and row.call_us is not None]
+    assert found.best().call_us <= min(times) * 1.2
+    dnn.rnn_forward(handle, network.spec, network.weights, network.x, algorithm=found.best())
 
 
 # ---------------------------------------------------------------- the rest
