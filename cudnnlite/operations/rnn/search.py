@@ -75,8 +75,10 @@ def find_rnn_forward(
     -------
     AlgorithmTable
         The least wall time of a call first; what the same calls take in a CUDA graph is their `time_ms`.  With workspace,
-        reserve space (in training) and relative L2 error; those that cannot be used last, with the reason.  cuDNN does not
-        say which are deterministic.  Pass a row, such as ``found.best()``, to `rnn_forward` as `algorithm`.
+        reserve space (in training) and relative L2 error; those that cannot be used last, with the reason.  What may win
+        where a plan launches its calls as graphs (``replay=True``) has a second row that says so, with the time of a call
+        whose addresses are new.  cuDNN does not say which are deterministic.  Pass a row, such as ``found.best()``, to
+        `rnn_forward` as `algorithm`.
 
     Raises
     ------
