@@ -145,7 +145,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     use(handle)
     graph = CapturedGraph(handle)
     try:
-        with recorded(handle) as recorder, recording.watched():
+        with recorded(handle) as recorder, recording.record_problems():  # where plans look closer at each call
             handle.graph = graph
             try:
                 yield graph
