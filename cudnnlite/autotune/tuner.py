@@ -19,7 +19,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
+from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.operations.choosing import alignment_of
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
@@ -242,6 +242,10 @@ class Tuner:
                 if key is None:
                     raise
                 why = f"for want of memory ({error})"
+            except CaptureError as error:  # another thread's capture
+                if key is None:
+                    raise
+                why = f"and cannot be now ({error})"
             if table is None:
                 self._tell_untuned(posed, why)
                 return None

@@ -18,7 +18,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, ArrayTypeError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
@@ -115,7 +115,11 @@ class EmulatedDevice:
         """Do nothing: no device is current."""
 
     def synchronize(self) -> None:
-        """Return: there is nothing to wait for."""
+        """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
+        if self.api.tapes:
+            raise CaptureError(
+                f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
+            )
 
     def stream(self, stream: Any) -> EmulatedStream:
         """Return the stream for None, an address, or a stream of this device."""
