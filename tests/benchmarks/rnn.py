@@ -175,7 +175,7 @@ def run(handle, problem, dtype, algorithms):
         return (time.perf_counter() - start) / calls * 1e6
 
     eager_us = shuffled(eager, works)
-    new_us, replay = new_inputs(handle, spec, weights, peer, found, calls)
+    new_us, how = new_inputs(handle, spec, weights, peer, found, calls)
     repeats = max(1, min(16, round(0.5 / best_ms)))
     graphs = {}
     for name, work in works.items():
@@ -193,7 +193,7 @@ def run(handle, problem, dtype, algorithms):
     ]
     return {
         "problem": problem, "dtype": dtype, "error": error, "search_s": search_s, "heuristic": name_of(guess),
-        "eager": eager_us, "graph": graph_us, "table": table, "new": new_us, "replay": replay,
+        "eager": eager_us, "graph": graph_us, "table": table, "new": new_us, "replay": how,
         "best": name_of(first), "usual": tuple(problem) in NETWORKS,
     }  # fmt: skip
 

@@ -280,7 +280,9 @@ def test_the_search_counts_copies(handle: dnn.Handle) -> None:
         handle, Case("lstm", num_layers=3, dtype="float32", steps=40, batch=4, input_size=32, hidden_size=64)
     )
     algorithms = ["STANDARD", "PERSIST_STATIC"]
-    found = dnn.find_rnn_forward(handle, network.spec, network.weights, network.x, algorithms=algorithms)
+    given = handle, network.spec, network.weights, network.x
+    assert not any(row.replay for row in dnn.find_rnn_forward(*given, algorithms=algorithms))
+    found = dnn.find_rnn_forward(*given, algorithms=algorithms, replay=True)
     replayed = [row for row in found if row.replay]
     for row in replayed:
         (eager,) = [r for r in found if (r.algorithm, r.math_type, r.replay) == (row.algorithm, row.math_type, False)]

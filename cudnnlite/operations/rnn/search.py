@@ -16,6 +16,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.operands import on_device, use
+from cudnnlite.operations.replay import parse_replay
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS
 from cudnnlite.operations.rnn.outputs import RNNReserve
@@ -45,6 +46,7 @@ def find_rnn_forward(
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
     algorithms: Iterable[RNNAlgo | str] | None = None,
     workspace_limit: int | str | None = None,
+    replay: bool = False,
 ) -> AlgorithmTable:
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
 
@@ -70,15 +72,16 @@ def find_rnn_forward(
         slower than three times the best, no other is compiled.
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
+    replay : bool
+        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): what may win by that has a
+        second row, with `replay`, and the time of a call whose addresses are new, copies counted.  Not in training.
 
     Returns
     -------
     AlgorithmTable
         The least wall time of a call first; what the same calls take in a CUDA graph is their `time_ms`.  With workspace,
-        reserve space (in training) and relative L2 error; those that cannot be used last, with the reason.  What may win
-        where a plan launches its calls as graphs (``replay=True``) has a second row that says so, with the time of a call
-        whose addresses are new.  cuDNN does not say which are deterministic.  Pass a row, such as ``found.best()``, to
-        `rnn_forward` as `algorithm`.
+        reserve space (in training) and relative L2 error; those that cannot be used last, with the reason.  cuDNN does not
+        say which are deterministic.  Pass a row, such as ``found.best()``, to `rnn_forward` as `algorithm`.
 
     Raises
     ------
@@ -114,6 +117,7 @@ def find_rnn_forward(
         handle, spec, weights, x, hx, cx, data, lengths is not None, training,
         list(product(_parse_algorithms(algorithms), allowed_math_types(spec.math_type, spec.dtype))),
         handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None, latency=True,
+        replay=parse_replay(replay) and not training,
     )  # fmt: skip
 
 
@@ -134,6 +138,7 @@ def search_rnn_forward(
     compile_all: bool = False,
     latency: bool = False,
     flush_l2: bool = False,
+    replay: bool = False,
 ) -> AlgorithmTable:
     """Do what `find_rnn_forward` does, for these pairs of algorithm and math type.
 
@@ -147,6 +152,8 @@ def search_rnn_forward(
         Compile PERSIST_DYNAMIC for matrices of any size.
     latency, flush_l2 : bool
         See `Contest`.
+    replay : bool
+        As in `find_rnn_forward`.
     """
     choices = [AlgorithmResult(algorithm, math_type, deterministic=None) for algorithm, math_type in pairs]
     requests = [make_request(handle, spec, data, training, choice, 0.0, None, limit) for choice in choices]
@@ -164,7 +171,7 @@ def search_rnn_forward(
         stack.callback(contest.close)
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
         rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
-        if latency and not training:
+        if replay:
             rows = ranked([*rows, *_replayed(rows, dict(zip(choices, requests, strict=True)), arguments)], latency=True)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
