@@ -21,6 +21,7 @@ from cudnnlite.operations.problem import Problem
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
+from cudnnlite.specs.filter import as_tensor
 from cudnnlite.warn import warn_user
 
 
@@ -208,7 +209,7 @@ def found(
     with ExitStack() as stack:
         try:
             described = Described(handle, problem, stack)
-            y = arrays.empty(handle.device, stream, spec) if out is None else out
+            y = arrays.empty(handle.device, stream, as_tensor(spec)) if out is None else out
             size = _search_workspace(described, limit)
             scratch = handle.device.allocate(size, stream)
             stack.callback(scratch.close, stream)
