@@ -246,6 +246,27 @@ def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
             problem.assert_right(y, plan.choice.algorithm)
 
 
+@pytest.mark.parametrize("what", ["data", "filter"])
+def test_a_gradient(handle: dnn.Handle, what: str) -> None:
+    rng, conv = np.random.default_rng(3), dnn.ConvolutionSpec(padding=1, math_type="fma")
+    w, dy_shape = handle.array(rng.standard_normal(W).astype(np.float32)), (X[0], W[0], *X[2:])
+    make = getattr(dnn, f"plan_convolution_backward_{what}")
+    draw = {"data": lambda: w, "filter": lambda: handle.array(rng.standard_normal(X).astype(np.float32))}[what]
+    given = draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))
+    with make(handle, *given, conv, replay=True) as plan, make(handle, *given, conv) as eager:
+        kept = []
+        for _ in range(6):
+            kept.append((draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))))
+            kept.append((plan(*kept[-1]), eager(*kept[-1])))
+        for got, expected in kept[1::2]:
+            np.testing.assert_array_equal(got.numpy(), expected.numpy())
+        out = plan(*given)
+        for _ in range(3):
+            plan(*given, out=out)
+        assert plan.replay.launched >= 1
+        np.testing.assert_array_equal(out.numpy(), eager(*given).numpy())
+
+
 def test_an_empty_batch(handle: dnn.Handle) -> None:
     x, w = handle.empty((0, *X[1:])), handle.array(np.ones(W, np.float32))
     with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
