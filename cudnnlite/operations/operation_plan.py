@@ -139,11 +139,12 @@ class OperationPlan(Plan):
         staged: dict[str, Operand] = {}
         for name, spec in problem.specs.items():
             written = name in operation.writes
-            if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
+            packed = name in operation.filters or spec.nbytes == spec.size * itemsize(spec.dtype) // spec.vector
+            if written and not packed:
                 return {}
             if len(operation.header(name)) > 1:
                 return {}
-            if written or name not in operation.filters:
+            if written or name not in operation.filters:  # weights seldom change
                 read = not written or name in scaled or name in operation.given
                 staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
         return staged
