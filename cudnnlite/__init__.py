@@ -25,6 +25,7 @@ from cudnnlite.descriptors import (
     TensorDescriptor,
 )
 from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
@@ -38,8 +39,11 @@ from cudnnlite.enums import (
     BatchNormMode,
     ConvolutionFwdAlgo,
     ConvolutionMode,
+    CTCGradMode,
+    CTCLossAlgo,
     DataType,
     Determinism,
+    LossNormalizationMode,
     MathType,
     NanPropagation,
     OpTensorOp,
@@ -98,6 +102,7 @@ from cudnnlite.operations.convolution import (
 )
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.ctc import ctc_loss
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.lrn import lrn_backward, lrn_forward
 from cudnnlite.operations.pointwise import (
@@ -121,6 +126,7 @@ from cudnnlite.operations.softmax import softmax_backward, softmax_forward
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.ctc import CTCLossSpec
 from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
@@ -149,6 +155,10 @@ __all__ = [
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
+    "CTCGradMode",
+    "CTCLossAlgo",
+    "CTCLossDescriptor",
+    "CTCLossSpec",
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
@@ -175,6 +185,7 @@ __all__ = [
     "LibraryError",
     "LibraryNotFoundError",
     "ListedProblem",
+    "LossNormalizationMode",
     "MathType",
     "MissingPackageError",
     "MixedLibrariesError",
@@ -241,6 +252,7 @@ __all__ = [
     "batch_normalization_training",
     "convolution_backward_bias",
     "convolution_forward",
+    "ctc_loss",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",
