@@ -121,8 +121,9 @@ from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
-from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
+from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
