@@ -25,6 +25,7 @@ from cudnnlite.descriptors import (
     TensorDescriptor,
 )
 from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
 from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
@@ -55,6 +56,7 @@ from cudnnlite.enums import (
     RNNDataLayout,
     RNNInputMode,
     RNNMode,
+    SeqDataAxis,
     SoftmaxAlgorithm,
     SoftmaxMode,
     Status,
@@ -88,6 +90,15 @@ from cudnnlite.errors import (
     WorkspaceLimitWarning,
 )
 from cudnnlite.operations.activation import activation_backward, activation_forward
+from cudnnlite.operations.attention import (
+    AttentionGradients,
+    AttentionReserve,
+    AttentionTrainingOutput,
+    multi_head_attention_backward_data,
+    multi_head_attention_backward_weights,
+    multi_head_attention_forward,
+)
+from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.batch_normalization import (
     batch_normalization_backward,
     batch_normalization_inference,
@@ -127,6 +138,7 @@ from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
 from cudnnlite.specs.ctc import CTCLossSpec
 from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
@@ -153,6 +165,12 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
+    "AttentionDescriptor",
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionSpec",
+    "AttentionTrainingOutput",
+    "AttentionWeights",
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
@@ -223,6 +241,9 @@ __all__ = [
     "ReduceTensorOp",
     "ReduceTensorSpec",
     "ReorderType",
+    "SeqDataAxis",
+    "SeqDataDescriptor",
+    "SeqDataSpec",
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
@@ -260,6 +281,9 @@ __all__ = [
     "get_convolution_forward",
     "lrn_backward",
     "lrn_forward",
+    "multi_head_attention_backward_data",
+    "multi_head_attention_backward_weights",
+    "multi_head_attention_forward",
     "op_tensor",
     "plan_convolution_forward",
     "plan_rnn",
