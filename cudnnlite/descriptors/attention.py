@@ -18,7 +18,7 @@ from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import DataType, MathType, SeqDataAxis
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec
 
 _SIZES = (
@@ -75,10 +75,14 @@ class AttentionDescriptor(NativeObject, describes=AttentionSpec):
         first, second = (None if dropout is None else dropout.ptr for dropout in self._dropouts)
         mode = CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0
         q, k, v, to_q, to_k, to_v, to_o, *room = (getattr(spec, name) for name in _SIZES)
-        self.api.cudnnSetAttnDescriptor(
-            self.ptr, mode, spec.heads, spec.scale, spec.dtype, spec.compute_type, spec.math_type, first, second, q, k, v,
-            to_q, to_k, to_v, to_o, room[0], room[1], room[2], room[3],
-        )  # fmt: skip
+        try:
+            self.api.cudnnSetAttnDescriptor(
+                self.ptr, mode, spec.heads, spec.scale, spec.dtype, spec.compute_type, spec.math_type, first, second, q, k, v,
+                to_q, to_k, to_v, to_o, room[0], room[1], room[2], room[3],
+            )  # fmt: skip
+        except CudnnError as error:  # without a word
+            error.involving(spec=spec)
+            raise
 
     def read_back(self) -> AttentionSpec:
         """Return what cuDNN holds (`cudnnGetAttnDescriptor`), but for dropout, which it keeps pointers to."""
@@ -150,9 +154,9 @@ class SeqDataDescriptor(NativeObject, describes=SeqDataSpec):
         count = CUDNN_SEQDATA_DIM_COUNT
         dtype, rank, known = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
         dims, axes = c_ints([0] * count), c_ints([0] * count)
-        fill = ctypes.byref(ctypes.c_double())  # room for any type
-        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, 0, None, fill)
+        # without the padding's fill: asked for that of bfloat16, cuDNN 9.28 has an internal error
+        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, 0, None, None)
         lengths = c_ints([0] * known.value)
-        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, known.value, lengths, fill)
+        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, known.value, lengths, None)
         order = [SeqDataAxis(axis) for axis in axes]
         return SeqDataSpec([dims[axis] for axis in AXES], lengths, DataType(dtype.value), order)

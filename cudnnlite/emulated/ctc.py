@@ -154,7 +154,7 @@ def _of_one(x: Array, label: Array, normalization: LossNormalizationMode) -> tup
     passing = np.zeros(x.shape)
     if math.isnan(total) or total > -math.inf:
         np.add.at(passing.T, path, np.where(emitted > -np.inf, np.exp(ahead + back - emitted - total), 0).T)
-    return -total, probs - passing if softmax else 1 - passing / probs
+    return -total, probs - passing if softmax else -passing / np.where(passing > 0, probs, 1)
 
 
 def _forward(emitted: Array, skips: Array) -> Array:

@@ -336,10 +336,8 @@ class AttentionPlan(Plan):
                 arrays.from_host(self._device, handle.stream, np.array(lengths, np.int32))
                 for lengths in (request.q_lengths, request.kv_lengths)
             ]
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if isinstance(error, CudnnError):
-                error.involving(spec=spec, q=request.q, k=request.k, v=request.v)
             raise
         self._window = [c_ints(ends) for ends in request.window]
 

@@ -145,9 +145,11 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {"in_proj_weight": (3 * rows, spec.q_size)}
     else:
         shapes = {f"{x}_proj_weight": (rows, size) for x, size in zip("qkv", sizes, strict=True)}
+    if spec.bias:
+        shapes["in_proj_bias"] = (3 * rows,)
     shapes["out_proj.weight"] = (spec.o_proj_size, rows)
     if spec.bias:
-        shapes |= {"in_proj_bias": (3 * rows,), "out_proj.bias": (spec.o_proj_size,)}
+        shapes["out_proj.bias"] = (spec.o_proj_size,)
     return shapes
 
 

@@ -61,8 +61,7 @@ def ctc_loss(
         ``(N,)``: minus the logarithm of the label's probability.  0, as the gradients are, where the input is too short for its
         label (it needs a step for each label, and one for each pair of equal ones).
     gradients : DeviceArray or None
-        Laid out as `x`, of the sum of the costs: with softmax with respect to the logits; without, to the probabilities (on an
-        H200 each gradient is then larger by 1 than the slope, which is the same along all that sums to 1).
+        Laid out as `x`: the slopes of the costs, by the logits with softmax, by the probabilities without.
 
     Raises
     ------
