@@ -67,6 +67,7 @@ from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
     BadParamError,
+    CaptureError,
     ClosedError,
     CudnnError,
     CudnnliteError,
@@ -91,19 +92,18 @@ from cudnnlite.errors import (
 )
 from cudnnlite.operations.activation import activation_backward, activation_forward
 from cudnnlite.operations.attention import (
-    AttentionGradients,
-    AttentionReserve,
-    AttentionTrainingOutput,
     multi_head_attention_backward_data,
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
+from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.batch_normalization import (
     batch_normalization_backward,
     batch_normalization_inference,
     batch_normalization_training,
 )
+from cudnnlite.operations.capture import CapturedGraph, capture
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
@@ -127,6 +127,7 @@ from cudnnlite.operations.pointwise import (
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.replay import Replay, ReplayCosts
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
@@ -178,6 +179,8 @@ __all__ = [
     "CTCLossAlgo",
     "CTCLossDescriptor",
     "CTCLossSpec",
+    "CaptureError",
+    "CapturedGraph",
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
@@ -241,6 +244,8 @@ __all__ = [
     "ReduceTensorOp",
     "ReduceTensorSpec",
     "ReorderType",
+    "Replay",
+    "ReplayCosts",
     "SeqDataAxis",
     "SeqDataDescriptor",
     "SeqDataSpec",
@@ -272,6 +277,7 @@ __all__ = [
     "batch_normalization_backward",
     "batch_normalization_inference",
     "batch_normalization_training",
+    "capture",
     "convolution_backward_bias",
     "convolution_forward",
     "ctc_loss",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite.backend.engines import Engine
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
@@ -79,7 +80,7 @@ class Contest:
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
             if key not in repeated:
-                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=_joined(rows[key].remark, given_up))
+                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=joined(rows[key].remark, given_up))
         return ranked(list(rows.values()), latency=self._latency)
 
     def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
@@ -110,7 +111,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
         tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
         first = _least(tied)
         found = [first, *(row for row in found if row is not first)]
-        told = [replace(row, remark=_joined(row.remark, "within the noise of the first")) for row in tied]
+        told = [replace(row, remark=joined(row.remark, "within the noise of the first")) for row in tied]
         noted = dict(zip(map(id, tied), told, strict=True))
         found[1:] = [noted.get(id(row), row) for row in found[1:]]
     return found
@@ -122,7 +123,8 @@ def _least(tied: Sequence[AlgorithmResult]) -> AlgorithmResult:
     return min(tied, key=lambda row: (row.host_us is not None and row.host_us > 1.1 * host, row.workspace))
 
 
-def _joined(*remarks: str) -> str:
+def joined(*remarks: str) -> str:
+    """Return remarks as one, each once."""
     return "; ".join(dict.fromkeys(remark for remark in remarks if remark))
 
 
@@ -152,6 +154,7 @@ def own_stream(handle: Handle) -> Iterator[Any]:
     them out.
     """
     before, limit = handle.stream, handle.workspace.limit
+    refuse_in_capture(handle.device, before, "a search waits, and cannot be made", "search before the capture")
     handle.device.synchronize()
     own = handle.device.create_stream()
     handle.stream, handle.workspace.limit = own, None
