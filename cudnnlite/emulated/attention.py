@@ -292,6 +292,8 @@ def forward(
     if header is None:
         call.scratch(workspace, workspace_bytes)
     else:
+        if call.live.sum(2).ravel().tolist() != list(call.data["q"].lengths):
+            raise bad("devSeqLengthsQO is not what qDesc says, by which the gradients of the output's bias go")
         header["magic"], masks[2][...], masks[3][...] = 0, call.live, call.seen
         for dropout, mask in zip(call.dropouts, masks, strict=False):
             mask[...] = 1

@@ -15,7 +15,6 @@ import numpy as np
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
-from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.registry import RefusalError, emulates
@@ -24,6 +23,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.ctc import CTCLossSpec
 
 Array = np.ndarray[Any, Any]
+_LONGEST, _LARGEST, _MOST = 255, 5000, 65535  # as far as an H200 was asked: not 256, 40000, 70000
 
 
 def _bad(message: str) -> RefusalError:
@@ -41,13 +41,21 @@ def _described(
         raise _bad(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
     if algorithm not in list(CTCLossAlgo):
         raise _bad(f"algo={algorithm}; allowed: {', '.join(CTCLossAlgo.__members__)}")
-    if x.dtype != DataType.FLOAT or spec.compute_type != DataType.FLOAT:
+    if x.dtype not in (DataType.FLOAT, DataType.DOUBLE) or spec.compute_type != x.dtype:
         raise RefusalError(Status.NOT_SUPPORTED, f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
     return x, spec
 
 
-def _workspace_bytes(x: TensorSpec, longest: int) -> int:
+def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
+    if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
+        raise RefusalError(Status.NOT_SUPPORTED, f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
+    if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST:
+        raise RefusalError(
+            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST}"
+        )
+    if x.shape[2] < 2 or x.shape[1] > _MOST:
+        raise _bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
     return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)
 
 
@@ -58,7 +66,7 @@ def workspace_size(
 ) -> None:  # fmt: skip
     """Tell how much workspace is wanted for labels on the host."""
     x, _ = _described(api, probs, gradients, algorithm, ctc)
-    size[0] = _workspace_bytes(x, max(label_lengths[: x.shape[1]]))
+    size[0] = _workspace_bytes(x, max(label_lengths[: x.shape[1]]), algorithm)
 
 
 @emulates("cudnnGetCTCLossWorkspaceSize_v8")
@@ -67,7 +75,7 @@ def workspace_size_v8(
 ) -> None:
     """Tell how much workspace is wanted for labels on the device."""
     x, spec = _described(api, probs, gradients, algorithm, ctc)
-    size[0] = _workspace_bytes(x, spec.max_label_length)
+    size[0] = _workspace_bytes(x, spec.max_label_length, algorithm)
 
 
 @emulates("cudnnCTCLoss")
@@ -78,7 +86,7 @@ def loss(
     """Compute costs and gradients of labels on the host."""
     x, spec = _described(api, probs_desc, gradients_desc, algorithm, ctc)
     lengths = label_lengths[: x.shape[1]]
-    needed = _workspace_bytes(x, max(lengths))
+    needed = _workspace_bytes(x, max(lengths), algorithm)
     numbers = labels[: sum(lengths)], lengths, input_lengths[: x.shape[1]]
     _run(api, x, spec, numbers, probs, costs, gradients, (workspace, workspace_bytes, needed))
 
@@ -102,7 +110,7 @@ def loss_v8(
             Status.EXECUTION_FAILED,
             f"a label of {max(lengths)}, maxLabelLength is {spec.max_label_length}: a GPU ends in an illegal memory access",
         )
-    needed = _workspace_bytes(x, spec.max_label_length)
+    needed = _workspace_bytes(x, spec.max_label_length, algorithm)
     numbers = read(labels, sum(lengths)), lengths, read(input_lengths, x.shape[1])
     _run(api, x, spec, numbers, probs, costs, gradients, (workspace, workspace_bytes, needed))
 
@@ -122,7 +130,7 @@ def _run(
         raise _bad(f"workspace of {given} bytes; {needed} are needed")
     scratch = api.memory.view(address or 0, needed)
     values = memory_view(api.memory.view(probs or 0, x.nbytes), x).copy()
-    cost = api.memory.view(costs or 0, n * 4).view(np.float32)
+    cost = api.memory.view(costs or 0, n * values.itemsize).view(values.dtype)
     target = memory_view(api.memory.view(gradients, x.nbytes), x) if gradients else None
     scratch[:] = POISON_FREED
     start = 0
@@ -132,7 +140,7 @@ def _run(
         with np.errstate(all="ignore"):
             cost[i], slopes = _of_one(values[:inputs, i], label, spec.normalization)
         if target is not None:
-            target[:inputs, i] = slopes.astype(numpy_dtype(x.dtype))
+            target[:inputs, i] = slopes
 
 
 def _of_one(x: Array, label: Array, normalization: LossNormalizationMode) -> tuple[float, Array]:
@@ -154,7 +162,7 @@ def _of_one(x: Array, label: Array, normalization: LossNormalizationMode) -> tup
     passing = np.zeros(x.shape)
     if math.isnan(total) or total > -math.inf:
         np.add.at(passing.T, path, np.where(emitted > -np.inf, np.exp(ahead + back - emitted - total), 0).T)
-    return -total, probs - passing if softmax else -passing / np.where(passing > 0, probs, 1)
+    return -total, probs - (passing if softmax else passing / np.where(passing > 0, probs, 1))
 
 
 def _forward(emitted: Array, skips: Array) -> Array:

@@ -36,9 +36,11 @@ def multi_head_attention_forward(
         one beam, and as many steps as each other.  Packed, with the vectors last, and batch, beam and time in any one order
         in memory: a view of ``(time, batch, vector)`` will do.
     q_lengths : sequence of int, optional
-        On the host: the steps that each beam of each entry of the batch has, from 0 on; all of them if not given.
+        On the host: the steps that each beam of each entry of the batch has, from 0 on, in training from 1 on; all if not
+        given.
     kv_lengths : sequence of int, optional
-        The same of keys and values; what lies beyond is not attended to.
+        The same of keys and values, from 0 on.  What lies beyond is not attended to, and has to be finite all the same: cuDNN
+        multiplies it by 0.
     window : tuple of two sequences of int, optional
         For each step of the queries the first step of the keys that it attends to, and the one behind the last:
         ``([0] * T, range(1, T + 1))`` is causal.  A step that has none left gets what the bias of the output says, or 0.

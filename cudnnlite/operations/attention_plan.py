@@ -254,7 +254,8 @@ def make_request(
         if found.shape != shapes[name] or found.dtype != spec.dtype:
             raise ArgumentError(f"{name} is {found}; needed: {TensorSpec(shapes[name], spec.dtype)}")
     lengths = (
-        parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, 0),
+        # the gradients of the output's bias are told lengths by descriptors alone, which cannot say 0
+        parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, int(training)),
         parse_seq_lengths(kv_lengths, "kv_lengths", batch, reach, 0),
     )
     for name, there in zip(MAXIMA, (steps, reach, batch, beam), strict=True):

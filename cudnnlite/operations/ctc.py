@@ -38,7 +38,7 @@ def ctc_loss(
     handle : Handle
         Its stream orders the call, its workspace serves it; it keeps the descriptors for the next call of the same kind.
     x : device array
-        ``(T, N, A)``, float32: for each step of each sequence the logits of A labels, or their probabilities with
+        ``(T, N, A)``, float32 or float64: for each step of each sequence the logits of A labels, or their probabilities with
         ``CTCLossSpec("none")``.  Packed as ``(T, N, A)`` or, seen through a transposed view, as ``(N, T, A)``.
     labels : array_like or device array of int32
         ``(sum of label_lengths,)``, the sequences' labels one after the other, 1 to A - 1.
@@ -49,7 +49,7 @@ def ctc_loss(
     ctc : CTCLossSpec
         Normalisation, gradients beyond the end, the longest label.
     algorithm : CTCLossAlgo or str
-        "deterministic" or "non_deterministic".
+        "deterministic", for labels of up to 255; or "non_deterministic".
     gradients : bool
         Whether they are wanted; False computes the costs alone.
     out : tuple of device arrays, optional
@@ -61,7 +61,8 @@ def ctc_loss(
         ``(N,)``: minus the logarithm of the label's probability.  0, as the gradients are, where the input is too short for its
         label (it needs a step for each label, and one for each pair of equal ones).
     gradients : DeviceArray or None
-        Laid out as `x`: the slopes of the costs, by the logits with softmax, by the probabilities without.
+        Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given (``CTCLossSpec("none")``)
+        cuDNN 9.19 returns the slopes plus `x` itself, which remains to be subtracted.
 
     Raises
     ------
@@ -100,8 +101,9 @@ class CTCLossPlan(Plan):
     def __init__(self, handle: Handle, x: TensorSpec, ctc: CTCLossSpec, algorithm: CTCLossAlgo) -> None:
         _check_x(x)
         super().__init__(handle, f"CTCLossPlan of {x}, {ctc}")
+        kind = x.dtype if ctc.compute_type is None else ctc.compute_type
+        ctc, self.costs = ctc.replace(compute_type=kind), TensorSpec((x.shape[1],), kind)
         self.x, self.ctc, self.algorithm = x, ctc, algorithm
-        self.costs = TensorSpec((x.shape[1],), ctc.compute_type)
         try:
             self._x_desc = self._resources.enter_context(RNNStateDescriptor(x)).ptr  # of rank 3
             self._ctc_desc = self._resources.enter_context(CTCLossDescriptor(ctc, api=handle.api)).ptr

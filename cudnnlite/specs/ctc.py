@@ -21,8 +21,8 @@ class CTCLossSpec(FrozenSpec):
         What becomes of the gradients beyond the end of an input: "zero_oob" writes zeros, "skip_oob" leaves them as they are.
     max_label_length : int
         The longest label that a call may have; 0 for the longest that it has, which only labels on the host tell.
-    compute_type : DataType or str
-        What is computed in, and the type of the costs.
+    compute_type : DataType or str, optional
+        What is computed in, and the type of the costs; that of the logits if not given, and cuDNN 9.19 takes no other.
 
     Raises
     ------
@@ -42,16 +42,16 @@ class CTCLossSpec(FrozenSpec):
     normalization: LossNormalizationMode
     grad_mode: CTCGradMode
     max_label_length: int
-    compute_type: DataType
+    compute_type: DataType | None
 
     def __init__(
         self, normalization: LossNormalizationMode | str = LossNormalizationMode.SOFTMAX,
         grad_mode: CTCGradMode | str = CTCGradMode.ZERO_OOB, max_label_length: int = 0,
-        compute_type: Any = DataType.FLOAT,
+        compute_type: Any = None,
     ) -> None:  # fmt: skip
         self._freeze(
             normalization=parse_enum(LossNormalizationMode, normalization, "normalization"),
             grad_mode=parse_enum(CTCGradMode, grad_mode, "grad_mode"),
             max_label_length=parse_step(max_label_length, "max_label_length", 0),
-            compute_type=parse_dtype(compute_type),
+            compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
         )

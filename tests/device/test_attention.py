@@ -14,7 +14,7 @@ from cudnnlite.specs.tensor import TensorSpec
 torch: Any = pytest.importorskip("torch")
 Array = np.ndarray[Any, Any]
 BATCH, BEAM, STEPS, REACH = 3, 2, 4, 6
-Q_LENGTHS, KV_LENGTHS = [4, 2, 0, 1, 3, 4], [6, 3, 1]
+Q_LENGTHS, KV_LENGTHS = [4, 2, 1, 1, 3, 4], [6, 3, 0]
 CAUSAL = ([0, 0, 1, 2], [1, 3, 4, 6])
 WHOLE = {"q_proj_size": 4, "v_proj_size": 3, "o_proj_size": 9}
 PROJECTIONS = {
@@ -139,6 +139,16 @@ def test_lengths_and_windows(handle, beam, limits):
 
 def test_a_window_may_be_empty_or_reach_too_far(handle):
     Case(handle, spec_of(bias=True)).check(ATTENTION_BOUNDS["float64"], window=([0, 3, 2, 0], [2, 3, 1, 99]))
+
+
+def test_queries_of_no_steps(handle):
+    case = Case(handle, spec_of(bias=True))
+    lengths = [4, 0, 1, 0, 3, 4]
+    y = case.forward(q_lengths=lengths).numpy()
+    assert_close(y, case.expected(lengths).detach().numpy(), ATTENTION_BOUNDS["float64"][0])
+    np.testing.assert_array_equal(y[0, 1], np.broadcast_to(case.weights["bo"].numpy(), y[0, 1].shape))
+    with pytest.raises(dnn.ArgumentError, match="q_lengths=0; allowed: 1"):
+        case.forward(q_lengths=lengths, training=True)
 
 
 def test_more_room_than_is_used(handle):
