@@ -29,7 +29,7 @@ CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
+    "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput", "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "problems_from_onnx", "record_problems", "tune_model"}
@@ -42,6 +42,10 @@ THROUGH_OPTIONS = {
 OPERANDS = {
     "autotuned": "handle",
     "capture": "handle",
+    "ctc_loss": "handle x labels label_lengths input_lengths ctc",
+    "multi_head_attention_backward_data": "handle reserve dy",
+    "multi_head_attention_backward_weights": "handle reserve",
+    "multi_head_attention_forward": "handle spec weights q k v",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",
