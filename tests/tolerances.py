@@ -214,4 +214,3 @@ ATTENTION_BOUNDS = {
     "float64": (1e-13, 1e-12), "float32": (2e-6, 2e-5), "tf32": (2e-3, 1e-2), "float16": (2e-3, 1e-2),
     "bfloat16": (1.5e-2, 8e-2),
 }  # fmt: skip
-ATTENTION_SLOPE = 1e-6  # central differences of float64 over a step of 1e-5, relative to the slope

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import zlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,17 +46,10 @@ def _places(spec: AttentionSpec) -> tuple[dict[str, int], int]:
     return places, offset
 
 
-def _kept_shapes(spec: AttentionSpec, sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the shapes of what is in a reserve space: two masks, which steps there are, and which keys each one sees."""
-    batch, beam, steps, reach = sizes
-    seen = (batch, beam, steps, reach)
-    return [(batch, beam, spec.heads, steps, reach), (batch, beam, steps, spec.output_size), seen[:3], seen]
-
-
 def _sizes(spec: AttentionSpec) -> tuple[int, int]:
-    """Return the bytes of workspace in inference, and of reserve space in training."""
-    kept = sum(map(math.prod, _kept_shapes(spec, _room(spec))))
-    return 512 + 4 * kept, _HEADER.itemsize + 8 * kept
+    """Return the bytes of workspace in inference, and of reserve space in training: a header, and which steps see what."""
+    batch, beam, steps, reach = _room(spec)
+    return 512 + 4 * batch * beam * steps * reach, _HEADER.itemsize + batch * beam * steps * (1 + reach)
 
 
 def _room(spec: AttentionSpec) -> tuple[int, ...]:
@@ -192,21 +184,19 @@ class _Call:
             raise bad(f"workSpace of {nbytes} bytes; {needed} are needed")
         self._memory(address, needed, "workSpace")[:] = POISON_FREED
 
-    def reserve(self, address: int | None, nbytes: int) -> tuple[Array, list[Array]]:
-        """View the header of a reserve space, and what is in it: two masks, `live` and `seen`."""
+    def reserve(self, address: int | None, nbytes: int) -> tuple[Array, Array, Array]:
+        """View a reserve space: its header, `live` and `seen`."""
         _, needed = _sizes(self.spec)
         if nbytes < needed:
             raise bad(f"reserveSpace of {nbytes} bytes; {needed} are needed")
-        memory, kept, at = self._memory(address, needed, "reserveSpace"), [], _HEADER.itemsize
-        kinds = (self.compute, self.compute, np.dtype(bool), np.dtype(bool))
-        for shape, kind in zip(_kept_shapes(self.spec, self.sizes), kinds, strict=True):
-            kept.append(np.ndarray(shape, kind, memory, at))
-            at += 8 * math.prod(shape)
-        return np.ndarray((1,), _HEADER, memory), kept
+        memory, at = self._memory(address, needed, "reserveSpace"), _HEADER.itemsize
+        batch, beam, steps, reach = self.sizes
+        live: Array = np.ndarray((batch, beam, steps), bool, memory, at)
+        return np.ndarray((1,), _HEADER, memory), live, np.ndarray((*live.shape, reach), bool, memory, at + live.size)
 
     def problem(self, operands: _Operands, weights: dict[str, Array]) -> tuple[int, int]:
         """Return checksums of what a reserve space belongs to."""
-        told = (self.spec, [data.shape for data in self.data.values()], [d and d.probability for d in self.dropouts])
+        told = (self.spec, [data.shape for data in self.data.values()])
         return zlib.crc32(repr(told).encode()), checksum(*operands, *weights.values())
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
@@ -239,25 +229,24 @@ class _Call:
             y = np.moveaxis(heads, 2, 3).reshape(self.data["y"].shape)
         return y, _Taped(projected, softmax, heads)
 
-    def backward(
-        self, dy: Array, weights: dict[str, Array], given: _Operands, taped: _Taped, masks: list[Array]
-    ) -> tuple[_Operands, dict[str, Array]]:
+    def backward(self, dy: Array, weights: dict[str, Array], given: _Operands) -> tuple[_Operands, dict[str, Array]]:
         """Return the gradients of the operands, and of the weights."""
-        spec, (projected, softmax, heads) = self.spec, taped
-        dy = np.where(self.live[..., None], dy, 0) * masks[1]
-        dweights: dict[str, Array] = {}
+        spec, (_, (projected, softmax, heads)) = self.spec, self.forward(given, weights, None)
+        dweights = {
+            "bo": dy.sum((0, 1, 2))
+        }  # of float64 an H200 counts what lies beyond a query's end, of float32 it does not
+        dy = np.where(self.live[..., None], dy, 0)
         if "wo" in weights:
             dheads = self.product("bmto,hov->bmhtv", dy, weights["wo"])
             dweights["wo"] = self.product("bmto,bmhtv->hov", dy, heads)
-            dweights["bo"] = dy.sum((0, 1, 2))
         else:
             dheads = np.moveaxis(dy.reshape(*dy.shape[:3], spec.heads, -1), 3, 2)
-        dsoftmax = self.product("bmhtv,bhsv->bmhts", dheads, projected["v"][:, 0]) * masks[0]
+        dsoftmax = self.product("bmhtv,bhsv->bmhts", dheads, projected["v"][:, 0])
         dscores = softmax * (dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True)) * self.compute.type(spec.scale)
         slopes = {
             "q": self.product("bmhts,bhsp->bmhtp", dscores, projected["k"][:, 0]),
             "k": self.product("bmhts,bmhtp->bhsp", dscores, projected["q"])[:, None],
-            "v": self.product("bmhts,bmhtv->bhsv", softmax * masks[0], dheads)[:, None],
+            "v": self.product("bmhts,bmhtv->bhsv", softmax, dheads)[:, None],
         }
         gradients = []
         for name, values in zip("qkv", given, strict=True):
@@ -270,52 +259,62 @@ class _Call:
                 gradients.append(self.product("bmhtp,hpi->bmti", slope, matrix))
         return _Operands(*gradients), dweights
 
+    def recall(self, stage: int, given: _Operands, stored: dict[str, Array], reserve: tuple[int, int]) -> Array:
+        """Return the header of a reserve space at that stage, of the same problem and operands, and read what is in it."""
+        header, live, seen = self.reserve(*reserve)
+        if header["magic"][0] != _MAGIC or header["stage"][0] != stage:
+            writer = "cudnnMultiHeadAttnForward for training" if stage == _FORWARD else "cudnnMultiHeadAttnBackwardData"
+            raise bad(f"reserveSpace is not as {writer} left it")
+        if tuple(header[0])[2:] != self.problem(given, stored):
+            raise bad("reserveSpace is of another attention, or operands are not what they were when it was written")
+        if any(dropout is not None and dropout.probability for dropout in self.dropouts):
+            raise RefusalError(Status.NOT_SUPPORTED, "gradients with dropout, which a GPU computes wrongly")
+        if stage == _FORWARD and not (np.array_equal(self.live, live) and np.array_equal(self.seen, seen)):
+            raise bad("lengths or window are not what they were in the forward pass")
+        self.live, self.seen = live, seen
+        return header
+
 
 @emulates("cudnnMultiHeadAttnForward")
 def forward(
     api: EmulatedApi, handle: Any, attention: Any, step: int, low: Any, high: Any, q_lengths: Any, kv_lengths: Any,
     q_desc: Any, q: int, residual: int, k_desc: Any, k: int, v_desc: Any, v: int, y_desc: Any, y: int, weight_bytes: int,
     weights: int, workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> None:  # fmt: skip
+) -> Any:  # fmt: skip
     """Compute the output; for training also what the backward passes need."""
     call = _Call(api, attention, q_desc, k_desc, v_desc, y_desc)
-    call.limit(low, high, q_lengths, kv_lengths)
-    given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-    target, added = call.view("y", y), None
-    if residual:
-        if call.spec.output_size != call.spec.q_size:
-            raise bad(f"residuals with outputs of {call.spec.output_size} for queries of {call.spec.q_size}")
-        added = call.view("y", residual).astype(call.compute)
-    if step >= target.shape[2] or (step >= 0 and reserve):
-        raise bad(f"currIdx={step} of {target.shape[2]}, {'training' if reserve else 'inference'}")
-    header, masks = call.reserve(reserve, reserve_bytes) if reserve else (None, [])
-    if header is None:
-        call.scratch(workspace, workspace_bytes)
-    else:
-        if call.live.sum(2).ravel().tolist() != list(call.data["q"].lengths):
-            raise bad("devSeqLengthsQO is not what qDesc says, by which the gradients of the output's bias go")
-        header["magic"], masks[2][...], masks[3][...] = 0, call.live, call.seen
-        for dropout, mask in zip(call.dropouts, masks, strict=False):
-            mask[...] = 1
-            if dropout is not None:
-                dropout.draw(api, [mask])
-    with np.errstate(all="ignore"):
-        result, _ = call.forward(given, call.wide(stored), masks[0] if masks else None)
-        result = result * masks[1] if masks else result
-        result = to_output(result if added is None else result + added, target.dtype)
-    steps = slice(None) if step < 0 else slice(step, step + 1)
-    target[:, :, steps] = result[:, :, steps]
-    if header is not None:
-        header[0] = (_MAGIC, _FORWARD, *call.problem(given, stored))
+    if residual and call.spec.output_size != call.spec.q_size:
+        raise bad(f"residuals with outputs of {call.spec.output_size} for queries of {call.spec.q_size}")
+    if step >= call.sizes[2] or (step >= 0 and reserve):
+        raise bad(f"currIdx={step} of {call.sizes[2]}, {'training' if reserve else 'inference'}")
 
+    def work() -> None:
+        call.limit(low, high, q_lengths, kv_lengths)
+        given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
+        target, added = call.view("y", y), None
+        if residual:
+            added = call.view("y", residual).astype(call.compute)
+        masks: list[Array | None] = [None, None]
+        if reserve:
+            header, live, seen = call.reserve(reserve, reserve_bytes)
+            header["magic"], live[...], seen[...] = 0, call.live, call.seen
+            shapes = ((*call.live.shape[:2], call.spec.heads, *call.seen.shape[2:]), target.shape)
+            for number, (dropout, shape) in enumerate(zip(call.dropouts, shapes, strict=True)):
+                if dropout is not None:
+                    masks[number] = mask = np.empty(shape, call.compute)
+                    dropout.draw(api, [mask])
+        else:
+            call.scratch(workspace, workspace_bytes)
+        with np.errstate(all="ignore"):
+            result, _ = call.forward(given, call.wide(stored), masks[0])
+            result = result if masks[1] is None else result * masks[1]
+            result = to_output(result if added is None else result + added, target.dtype)
+        steps = slice(None) if step < 0 else slice(step, step + 1)
+        target[:, :, steps] = result[:, :, steps]
+        if reserve:
+            header[0] = (_MAGIC, _FORWARD, *call.problem(given, stored))
 
-def _recall(call: _Call, header: Array, stage: int, given: _Operands, stored: dict[str, Array]) -> None:
-    """Refuse unless the reserve space is at that stage of the same problem, with the same operands."""
-    if header["magic"][0] != _MAGIC or header["stage"][0] != stage:
-        writer = "cudnnMultiHeadAttnForward for training" if stage == _FORWARD else "cudnnMultiHeadAttnBackwardData"
-        raise bad(f"reserveSpace is not as {writer} left it")
-    if tuple(header[0])[2:] != call.problem(given, stored):
-        raise bad("reserveSpace is of another attention, or operands are not what they were when it was written")
+    return work
 
 
 @emulates("cudnnMultiHeadAttnBackwardData")
@@ -323,23 +322,22 @@ def backward_data(
     api: EmulatedApi, handle: Any, attention: Any, low: Any, high: Any, q_lengths: Any, kv_lengths: Any, y_desc: Any, dy: int,
     q_desc: Any, dq: int, q: int, k_desc: Any, dk: int, k: int, v_desc: Any, dv: int, v: int, weight_bytes: int, weights: int,
     workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> None:  # fmt: skip
+) -> Any:  # fmt: skip
     """Compute dq, dk and dv, and what the gradients of the weights need."""
     call = _Call(api, attention, q_desc, k_desc, v_desc, y_desc)
-    call.limit(low, high, q_lengths, kv_lengths)
-    given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-    header, masks = call.reserve(reserve, reserve_bytes)
-    _recall(call, header, _FORWARD, given, stored)
-    slopes, targets = (
-        call.view("y", dy).astype(call.compute),
-        [call.view(n, at) for n, at in zip("qkv", (dq, dk, dv), strict=True)],
-    )
-    if not (np.array_equal(call.live, masks[2]) and np.array_equal(call.seen, masks[3])):
-        raise bad("lengths or window are not what they were in the forward pass")
-    gradients, _ = _gradients(call, given, stored, slopes, masks)
-    for target, gradient in zip(targets, gradients, strict=True):
-        target[...] = to_output(gradient, target.dtype)
-    header["stage"] = _DATA
+
+    def work() -> None:
+        call.limit(low, high, q_lengths, kv_lengths)
+        given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
+        header = call.recall(_FORWARD, given, stored, (reserve, reserve_bytes))
+        targets = [call.view(name, at) for name, at in zip("qkv", (dq, dk, dv), strict=True)]
+        with np.errstate(all="ignore"):
+            gradients, _ = call.backward(call.view("y", dy).astype(call.compute), call.wide(stored), given)
+        for target, gradient in zip(targets, gradients, strict=True):
+            target[...] = to_output(gradient, target.dtype)
+        header["stage"] = _DATA
+
+    return work
 
 
 @emulates("cudnnMultiHeadAttnBackwardWeights")
@@ -347,26 +345,19 @@ def backward_weights(
     api: EmulatedApi, handle: Any, attention: Any, mode: int, q_desc: Any, q: int, k_desc: Any, k: int, v_desc: Any, v: int,
     y_desc: Any, dy: int, weight_bytes: int, weights: int, dweights: int, workspace_bytes: int, workspace: int,
     reserve_bytes: int, reserve: int,
-) -> None:  # fmt: skip
+) -> Any:  # fmt: skip
     """Write the gradients of the weights, or add them to what is there."""
     call = _Call(api, attention, q_desc, k_desc, v_desc, y_desc)
     if mode not in list(WgradMode):
         raise bad(f"addGrad={mode}; allowed: {', '.join(WgradMode.__members__)}")
-    given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-    header, masks = call.reserve(reserve, reserve_bytes)
-    _recall(call, header, _DATA, given, stored)
-    call.live, call.seen = masks[2:]
-    targets = call.weights(dweights, weight_bytes)
-    _, gradients = _gradients(call, given, stored, call.view("y", dy).astype(call.compute), masks)
-    for name, target in targets.items():
-        old = target.astype(call.compute) if mode == WgradMode.ADD else 0
-        target[...] = to_output(old + gradients[name], target.dtype)
 
+    def work() -> None:
+        given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
+        call.recall(_DATA, given, stored, (reserve, reserve_bytes))
+        with np.errstate(all="ignore"):
+            _, gradients = call.backward(call.view("y", dy).astype(call.compute), call.wide(stored), given)
+        for name, target in call.weights(dweights, weight_bytes).items():
+            old = target.astype(call.compute) if mode == WgradMode.ADD else 0
+            target[...] = to_output(old + gradients[name], target.dtype)
 
-def _gradients(
-    call: _Call, given: _Operands, stored: dict[str, Array], dy: Array, masks: list[Array]
-) -> tuple[_Operands, dict[str, Array]]:
-    weights = call.wide(stored)
-    with np.errstate(all="ignore"):
-        _, taped = call.forward(given, weights, masks[0])
-        return call.backward(dy, weights, given, taped, masks)
+    return work

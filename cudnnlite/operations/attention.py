@@ -8,7 +8,7 @@ from typing import Any
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve
-from cudnnlite.operations.attention_plan import AttentionPlan, make_request
+from cudnnlite.operations.attention_plan import AttentionPlan, check_reserve, make_request
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
@@ -20,6 +20,7 @@ def multi_head_attention_forward(
     q_lengths: Sequence[int] | None = None, kv_lengths: Sequence[int] | None = None,
     window: tuple[Sequence[int], Sequence[int]] | None = None, residual: Any = None, step: int | None = None,
     training: bool = False, dropout_state: DropoutState | None = None, out: Any = None,
+    reserve: AttentionReserve | None = None,
 ) -> Any:  # fmt: skip
     """Let queries attend to keys and values, asynchronously.
 
@@ -36,8 +37,7 @@ def multi_head_attention_forward(
         one beam, and as many steps as each other.  Packed, with the vectors last, and batch, beam and time in any one order
         in memory: a view of ``(time, batch, vector)`` will do.
     q_lengths : sequence of int, optional
-        On the host: the steps that each beam of each entry of the batch has, from 0 on, in training from 1 on; all if not
-        given.
+        On the host: the steps that each beam of each entry of the batch has, from 0 on; all if not given.
     kv_lengths : sequence of int, optional
         The same of keys and values, from 0 on.  What lies beyond is not attended to, and has to be finite all the same: cuDNN
         multiplies it by 0.
@@ -49,11 +49,13 @@ def multi_head_attention_forward(
     step : int, optional
         Only this step of the queries, in inference; the other steps of `out` are left as they are.
     training : bool
-        Whether the backward passes will follow; dropout takes place in training alone.
+        Whether the backward passes will follow; dropout takes place in training alone, and allows no backward pass.
     dropout_state : DropoutState, optional
         Needed in training where the spec has dropout.
     out : device array, optional
         The output, written in place; a new array if not given.
+    reserve : AttentionReserve, optional
+        In training: what an earlier call returned, to be written over; a new one if not given.
 
     Returns
     -------
@@ -70,8 +72,8 @@ def multi_head_attention_forward(
 
     Notes
     -----
-    C functions: `cudnnMultiHeadAttnForward`, and for the sizes of its buffers `cudnnGetMultiHeadAttnBuffers`; deprecated since
-    cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnMultiHeadAttnForward`, and for the sizes of its buffers `cudnnGetMultiHeadAttnBuffers`;
+    deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -97,7 +99,7 @@ def multi_head_attention_forward(
         spec, given, q_lengths, kv_lengths, window, dropout_state if training else None, training=training
     )
     plan = handle.plans.get(request, AttentionPlan, handle, request)
-    return plan(weights, *given.values(), residual=residual, step=step, out=out)
+    return plan(weights, *given.values(), residual=residual, step=step, out=out, reserve=reserve)
 
 
 def multi_head_attention_backward_data(
@@ -112,7 +114,8 @@ def multi_head_attention_backward_data(
     reserve : AttentionReserve
         What the forward call in training returned.
     dy : device array
-        The gradient of its output, laid out as that.  (It is the gradient of a residual, too.)
+        The gradient of its output, laid out as that, and 0 beyond a query's end: the gradient of the output's bias
+        counts what stands there in some cases, and not in others.  (It is the gradient of a residual, too.)
     out : tuple of device arrays, optional
         dq, dk and dv, written in place; new arrays if not given.
 
@@ -124,7 +127,8 @@ def multi_head_attention_backward_data(
     Raises
     ------
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written.
+        Before anything is written.  Also with dropout: on an H200 cuDNN 9.19 calls gradients a success that are not those of
+        the output (with `dropout` of queries and keys, with `post_dropout` of what lies before an output projection).
 
     Notes
     -----
@@ -188,11 +192,7 @@ def multi_head_attention_backward_weights(
 def _plan_of(handle: Any, reserve: Any) -> AttentionPlan:
     """Return the plan of the forward call that filled a reserve space."""
     use(handle)
-    if not isinstance(reserve, AttentionReserve):
-        raise ArgumentError(
-            f"reserve of type {type(reserve).__name__} is not an AttentionReserve, which training returns"
-        )
-    request = reserve.call.request
+    request = check_reserve(reserve).call.request
     on_device(handle, reserve.array, "reserve")
     plan: AttentionPlan = handle.plans.get(request, AttentionPlan, handle, request)
     return plan

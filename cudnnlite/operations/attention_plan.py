@@ -21,6 +21,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.operations import recording
 from cudnnlite.operations.attention_outputs import (
     AttentionCall,
     AttentionGradients,
@@ -31,6 +32,7 @@ from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
 from cudnnlite.operations.plan import Plan
+from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides
@@ -88,7 +90,7 @@ class AttentionPlan(Plan):
 
     def __call__(
         self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any, step: int | None,
-        out: Any,
+        out: Any, reserve: AttentionReserve | None,
     ) -> DeviceArray | AttentionTrainingOutput:  # fmt: skip
         """Enqueue the forward pass on the handle's stream."""
         self.use()
@@ -109,38 +111,34 @@ class AttentionPlan(Plan):
         y = self._outputs((out,) if out is not None else None, ("out",), (y_spec,))[0]
         inputs = {"weights": weights.array, "q": q, "k": k, "v": v} | ({} if added is None else {"residual": added})
         check_writable(y, "out", frozenset(), **inputs)
-        space = None
-        if request.training:
-            space = arrays.empty(self._device, handle.stream, bytes_spec(self._reserve))
+        space = self._reserve_space(reserve)
+        if space is not None:
+            check_writable(space.array, "reserve", frozenset(), **inputs, out=y)
+            space.begin()
         low, high = self._window
         q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
         self._run(
             handle.api.cudnnMultiHeadAttnForward, [*inputs.values(), y],
             (handle.ptr, self._attention.ptr, at, low, high, q_lengths, kv_lengths, self._q, q.ptr,
              0 if added is None else added.ptr, self._k, k.ptr, self._v, v.ptr, self._y, y.ptr, *self._weight_space(weights)),
-            space,
+            None if space is None else space.array,
         )  # fmt: skip
         if space is None:
             return y
-        kept = AttentionReserve(space)
-        kept.finish(AttentionCall(request, weights, q, k, v, y_spec))
-        return AttentionTrainingOutput(y, kept)
+        space.finish(AttentionCall(request, weights, q, k, v, y_spec))
+        return AttentionTrainingOutput(y, space)
 
     def backward_data(self, reserve: AttentionReserve, dy: Any, *, out: Any) -> AttentionGradients:
         """Enqueue the backward pass over the data; see `multi_head_attention_backward_data`."""
         self.use()
-        call, handle = reserve.recall(has_gradients=False), self._handle
+        call, handle, spec = reserve.recall(has_gradients=False), self._handle, self.request.spec
+        if spec.dropout or spec.post_dropout:
+            raise ArgumentError(
+                f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients that are not those of its output"
+            )
         dy = self._operand(dy, "dy", call.y)
-        names, operands = ("dq", "dk", "dv"), (call.q, call.k, call.v)
-        gradients = self._outputs(out, names, tuple(array.spec for array in operands))
-        inputs = {
-            "dy": dy,
-            "q": call.q,
-            "k": call.k,
-            "v": call.v,
-            "weights": call.weights.array,
-            "reserve": reserve.array,
-        }
+        names, inputs = ("dq", "dk", "dv"), _inputs(call, reserve, dy)
+        gradients = self._outputs(out, names, tuple(array.spec for array in (call.q, call.k, call.v)))
         for name, array in zip(names, gradients, strict=True):
             check_writable(array, name, frozenset(), **inputs)
             inputs[name] = array
@@ -165,14 +163,7 @@ class AttentionPlan(Plan):
         call, handle = reserve.recall(has_gradients=True), self._handle
         dy = call.dy
         assert dy is not None
-        inputs = {
-            "dy": dy,
-            "q": call.q,
-            "k": call.k,
-            "v": call.v,
-            "weights": call.weights.array,
-            "reserve": reserve.array,
-        }
+        inputs = _inputs(call, reserve, dy)
         if out is None:
             if accumulate:
                 raise ArgumentError("accumulate=True needs out, which it adds to")
@@ -192,23 +183,36 @@ class AttentionPlan(Plan):
     def _run(self, function: Any, operands: list[DeviceArray], arguments: Any, reserve: DeviceArray | None) -> None:
         """Make the C call, which ends with workspace and reserve space, in order with the operands' streams."""
         handle, state = self._handle, self.request.dropout_state
-        there = [
-            *operands,
-            *self._lengths,
-            *([] if reserve is None else [reserve]),
-            *([] if state is None else [state.array]),
-        ]
+        there = [*operands, *self._lengths]
+        there += [array for array in (reserve, None if state is None else state.array) if array is not None]
         scratch = handle.workspace.reserve(self._workspace, handle.stream)
         kept = 0 if reserve is None else reserve.ptr
         crossed = wait_for_streams(handle.stream, *there)
         try:
             function(*arguments, self._workspace, scratch, self._reserve, kept)
+            if recording.active:
+                self.keep_for_graph(there)
         except CudnnError as error:
             error.involving(spec=self.request.spec, q=self.request.q, k=self.request.k, v=self.request.v)
             raise
         finally:
             for other in crossed:
                 other.wait(handle.stream)
+
+    def _reserve_space(self, reserve: AttentionReserve | None) -> AttentionReserve | None:
+        """Return what the backward passes need: the caller's, or a new one; None in inference."""
+        if not self.request.training:
+            if reserve is not None:
+                raise ArgumentError("reserve is given without training=True, which alone writes to it")
+            return None
+        if reserve is None:
+            return AttentionReserve(arrays.empty(self._device, self._handle.stream, bytes_spec(self._reserve)))
+        on_device(self._handle, check_reserve(reserve).array, "reserve")
+        if reserve.nbytes < self._reserve:
+            raise ArgumentError(
+                f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(self._reserve)}"
+            )
+        return reserve
 
     def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
         return self._weight_bytes, weights.array.ptr if self._weight_bytes else 0
@@ -238,6 +242,21 @@ class AttentionPlan(Plan):
         return [self._operand(array, name, spec) for array, name, spec in zip(out, names, specs, strict=True)]
 
 
+def _inputs(call: AttentionCall, reserve: AttentionReserve, dy: DeviceArray) -> dict[str, DeviceArray]:
+    """Return what a backward pass reads, by name."""
+    weights = call.weights.array
+    return {"dy": dy, "q": call.q, "k": call.k, "v": call.v, "weights": weights, "reserve": reserve.array}
+
+
+def check_reserve(reserve: Any) -> AttentionReserve:
+    """Return a reserve space; ArgumentError if it is none."""
+    if not isinstance(reserve, AttentionReserve):
+        raise ArgumentError(
+            f"reserve of type {type(reserve).__name__} is not an AttentionReserve, which training returns"
+        )
+    return reserve
+
+
 def make_request(
     spec: AttentionSpec, given: dict[str, DeviceArray], q_lengths: Any, kv_lengths: Any, window: Any,
     dropout_state: DropoutState | None, *, training: bool,
@@ -254,8 +273,7 @@ def make_request(
         if found.shape != shapes[name] or found.dtype != spec.dtype:
             raise ArgumentError(f"{name} is {found}; needed: {TensorSpec(shapes[name], spec.dtype)}")
     lengths = (
-        # the gradients of the output's bias are told lengths by descriptors alone, which cannot say 0
-        parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, int(training)),
+        parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, 0),
         parse_seq_lengths(kv_lengths, "kv_lengths", batch, reach, 0),
     )
     for name, there in zip(MAXIMA, (steps, reach, batch, beam), strict=True):

@@ -15,9 +15,11 @@ from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.operations import recording
 from cudnnlite.operations.operands import check_writable, on_device, use, wait_for_streams
 from cudnnlite.operations.plan import Plan
 from cudnnlite.specs import TensorSpec
@@ -62,7 +64,7 @@ def ctc_loss(
         label (it needs a step for each label, and one for each pair of equal ones).
     gradients : DeviceArray or None
         Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given (``CTCLossSpec("none")``)
-        cuDNN 9.19 returns the slopes plus `x` itself, which remains to be subtracted.
+        they are the slopes where a path of the label passes; where none does, and the slope is 0, cuDNN 9.19 leaves `x`.
 
     Raises
     ------
@@ -128,7 +130,12 @@ class CTCLossPlan(Plan):
         size = ctypes.c_size_t()
         api, ctc, kind, x_desc = handle.api, self._ctc_desc, self.algorithm, self._x_desc
         flat, lengths, steps = (device_ints(a.ptr) if there else c_ints(a) for a in integers)
-        crossed = wait_for_streams(stream, x, costs, *there, *([] if dx is None else [dx]))
+        if not there:  # from where a graph would copy them again, when they are gone
+            refuse_in_capture(
+                self._device, stream, "labels cannot be copied from the host", "have labels and lengths on the device"
+            )
+        operands = [x, costs, *there, *([] if dx is None else [dx])]
+        crossed = wait_for_streams(stream, *operands)
         try:
             if there:
                 api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
@@ -149,6 +156,8 @@ class CTCLossPlan(Plan):
                     handle.ptr, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, kind, ctc, scratch,
                     size.value,
                 )  # fmt: skip
+            if recording.active:
+                self.keep_for_graph(operands)
         except CudnnError as error:
             error.involving(x=self.x, ctc=self.ctc)
             raise

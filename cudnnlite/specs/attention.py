@@ -41,7 +41,8 @@ class AttentionSpec(FrozenSpec):
     bias : bool
         Whether projections have biases.
     dropout, post_dropout : float
-        The probabilities with which, in training, a weight of the softmax and a value of the output are set to zero.
+        The probabilities with which, in training, a weight of the softmax and a value of the output are set to zero; there
+        are no gradients then.
     max_q_length, max_kv_length, max_batch, max_beam : int, optional
         What there is to be room for; just enough for each call if not given.
     dtype : DataType or str

@@ -29,7 +29,8 @@ CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput", "CapturedGraph", "Replay", "ReplayCosts",
+    "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput",
+    "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "problems_from_onnx", "record_problems", "tune_model"}
