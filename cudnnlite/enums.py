@@ -12,6 +12,8 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import (
     ActivationMode,
     BatchNormMode,
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     CTCGradMode,
@@ -45,6 +47,8 @@ __all__ = [
     "BatchNormMode",
     "CTCGradMode",
     "CTCLossAlgo",
+    "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "DataType",

@@ -232,9 +232,8 @@ class _Call:
     def backward(self, dy: Array, weights: dict[str, Array], given: _Operands) -> tuple[_Operands, dict[str, Array]]:
         """Return the gradients of the operands, and of the weights."""
         spec, (_, (projected, softmax, heads)) = self.spec, self.forward(given, weights, None)
-        dweights = {
-            "bo": dy.sum((0, 1, 2))
-        }  # of float64 an H200 counts what lies beyond a query's end, of float32 it does not
+        # an H200 does so in some cases, and in others leaves out what lies beyond a query's end
+        dweights = {"bo": dy.sum((0, 1, 2))}
         dy = np.where(self.live[..., None], dy, 0)
         if "wo" in weights:
             dheads = self.product("bmto,hov->bmhtv", dy, weights["wo"])
