@@ -9,7 +9,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve
 from cudnnlite.operations.attention_plan import AttentionPlan, check_reserve, make_request
-from cudnnlite.operations.attention_weights import AttentionWeights
+from cudnnlite.operations.attention_weights import AttentionWeights, check_spec
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs.attention import AttentionSpec
@@ -88,8 +88,7 @@ def multi_head_attention_forward(
      [2. 4.]]
     """
     use(handle)
-    if not isinstance(spec, AttentionSpec):
-        raise ArgumentError(f"spec={spec!r} is not an AttentionSpec")
+    check_spec(spec)
     given = {name: on_device(handle, array, name) for name, array in (("q", q), ("k", k), ("v", v))}
     if training and (spec.dropout or spec.post_dropout) and dropout_state is None:
         raise ArgumentError("dropout_state is not given, which training with dropout needs: DropoutState(handle)")

@@ -185,6 +185,7 @@ class AttentionPlan(Plan):
         handle, state = self._handle, self.request.dropout_state
         there = [*operands, *self._lengths]
         there += [array for array in (reserve, None if state is None else state.array) if array is not None]
+        _ = None if state is None else state.array.ptr  # ClosedError: cuDNN has the address of what was closed
         scratch = handle.workspace.reserve(self._workspace, handle.stream)
         kept = 0 if reserve is None else reserve.ptr
         crossed = wait_for_streams(handle.stream, *there)

@@ -70,8 +70,7 @@ class AttentionWeights(NamedWeights):
 
     def __init__(self, handle: Handle, spec: AttentionSpec) -> None:
         use(handle)
-        if not isinstance(spec, AttentionSpec):
-            raise ArgumentError(f"spec={spec!r} is not an AttentionSpec")
+        check_spec(spec)
         room = spec.replace(**{name: getattr(spec, name) or 1 for name in MAXIMA})
         with AttentionDescriptor(room, api=handle.api) as descriptor:
             nbytes, workspace = ctypes.c_size_t(), ctypes.c_size_t()
@@ -100,6 +99,8 @@ class AttentionWeights(NamedWeights):
             A tensor is missing, not known (as `bias_k` is to cuDNN), or has the wrong shape; or a projection is not there.
         """
         shapes = _torch_shapes(spec)
+        if not isinstance(state_dict, Mapping):
+            raise ArgumentError(f"state_dict of type {type(state_dict).__name__} is no mapping of names to tensors")
         given = {name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)}
         check_names("state_dict", given, shapes)
         tensors = {
@@ -133,8 +134,15 @@ class AttentionWeights(NamedWeights):
         return {name: tensors[name] for name in shapes}
 
 
+def check_spec(spec: Any) -> None:
+    """Raise ArgumentError unless it is an AttentionSpec."""
+    if not isinstance(spec, AttentionSpec):
+        raise ArgumentError(f"spec={spec!r} is not an AttentionSpec")
+
+
 def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that PyTorch has; ArgumentError where it has no such attention."""
+    check_spec(spec)
     sizes, projected = (spec.q_size, spec.k_size, spec.v_size), {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
     if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
         raise ArgumentError(

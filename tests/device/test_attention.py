@@ -25,8 +25,8 @@ PROJECTIONS = {
 
 
 def spec_of(projections: str = "all", dtype: str = "float64", math: str = "fma", **options: Any) -> dnn.AttentionSpec:
-    sizes = {"k_size": 6} | PROJECTIONS[projections]
-    return dnn.AttentionSpec(2, 5, v_size=7, dtype=dtype, math_type=math, **sizes, **options)
+    sizes = {"k_size": 6} | PROJECTIONS[projections] | options
+    return dnn.AttentionSpec(2, 5, v_size=7, dtype=dtype, math_type=math, **sizes)
 
 
 class Case:
@@ -218,6 +218,9 @@ def test_dropout(handle, chances):
     assert ((other != 0) != kept).any()
     # cuDNN keeps a probability in single precision
     np.testing.assert_allclose(got[kept], plain[kept] / share, rtol=1e-6)
+    state.close()
+    with pytest.raises(dnn.ClosedError):
+        case.forward(training=True, dropout_state=state)
     with pytest.raises(dnn.ArgumentError, match=r"with dropout cuDNN 9\.19 computes gradients that are not"):
         dnn.multi_head_attention_backward_data(handle, reserve, y)
 
@@ -273,6 +276,9 @@ def test_weights_by_name(handle):
         weights.update({name: value for name, value in values.items() if name != "bo"})
     with pytest.raises(dnn.ArgumentError, match="is none that PyTorch has"):
         dnn.AttentionWeights.from_torch(handle, spec_of("none"), {})
+    for bad, message in (((3, {}), "spec=3 is not"), ((spec_of(v_proj_size=4), 3), "state_dict of type int")):
+        with pytest.raises(dnn.ArgumentError, match=message):
+            dnn.AttentionWeights.from_torch(handle, *bad)
 
 
 def test_the_passes_have_an_order(handle):
