@@ -143,7 +143,7 @@ class OperationPlan(Plan):
                 return {}
             if len(operation.header(name)) > 1:
                 return {}
-            if name not in operation.filters:
+            if written or name not in operation.filters:
                 read = not written or name in scaled or name in operation.given
                 staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
         return staged
