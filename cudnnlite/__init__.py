@@ -28,6 +28,7 @@ from cudnnlite.descriptors.activation import ActivationDescriptor
 from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
+from cudnnlite.descriptors.spatial_transformer import SpatialTransformerDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -99,7 +100,13 @@ from cudnnlite.operations.convolution import (
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.lrn import lrn_backward, lrn_forward
+from cudnnlite.operations.im2col import im2col
+from cudnnlite.operations.lrn import (
+    divisive_normalization_backward,
+    divisive_normalization_forward,
+    lrn_backward,
+    lrn_forward,
+)
 from cudnnlite.operations.pointwise import (
     add_tensor,
     op_tensor,
@@ -118,12 +125,19 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
+from cudnnlite.operations.spatial_transformer import (
+    spatial_transformer_grid,
+    spatial_transformer_grid_backward,
+    spatial_transformer_sample,
+    spatial_transformer_sample_backward,
+)
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -214,6 +228,8 @@ __all__ = [
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
+    "SpatialTransformerDescriptor",
+    "SpatialTransformerSpec",
     "Status",
     "SymbolNotFoundError",
     "TensorDescriptor",
@@ -241,10 +257,13 @@ __all__ = [
     "batch_normalization_training",
     "convolution_backward_bias",
     "convolution_forward",
+    "divisive_normalization_backward",
+    "divisive_normalization_forward",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",
     "get_convolution_forward",
+    "im2col",
     "lrn_backward",
     "lrn_forward",
     "op_tensor",
@@ -263,6 +282,10 @@ __all__ = [
     "set_tensor",
     "softmax_backward",
     "softmax_forward",
+    "spatial_transformer_grid",
+    "spatial_transformer_grid_backward",
+    "spatial_transformer_sample",
+    "spatial_transformer_sample_backward",
     "transform_tensor",
     "tune_model",
 ]

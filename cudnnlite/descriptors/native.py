@@ -74,6 +74,9 @@ class NativeObject(Closable):
     _type: ClassVar[type[ctypes.c_void_p]]
     _create: ClassVar[str]
     _destroy: ClassVar[str]
+    by_handle: ClassVar[bool] = (
+        False  # whether it is told through a handle's table: libcudnn alone cannot hold it, or tell it
+    )
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         if describes is not None:

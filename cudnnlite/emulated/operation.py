@@ -16,6 +16,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add
 from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS
@@ -27,6 +28,7 @@ from cudnnlite.specs.layout import same_strides
 Array = np.ndarray[Any, Any]
 
 DOCUMENTED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # of bfloat16 only a GPU says where it is taken
+ENTRIES: dict[str, dict[str, Callable[..., Any]]] = {}  # by C function and operation
 COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` registered
 
 
@@ -63,9 +65,11 @@ class Call:
         self.given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
-        self.specs: dict[str, Any] = {name: self._described(name, kind) for name, kind in kinds.items()}
+        found = {name: self._described(name, kind) for name, kind in kinds.items() if name not in own.bare}
         try:
             self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
+            found |= {name: needed(found | self.options) for name, needed in own.bare.items()}
+            self.specs: dict[str, Any] = {name: found[name] for name in kinds}
             expected = own.expected(self.specs | self.options)
             own.check(self.specs, self.options)
         except ArgumentError as error:
@@ -75,8 +79,9 @@ class Call:
                 raise RefusalError(Status.BAD_PARAM, f"{name} has shape {shape}, the result has {spec.shape}")
 
     def _described(self, name: str, kind: type) -> Any:
-        described = self.operation.shared.get(name, name)
-        return DESCRIPTORS[kind].read(self.api.real, self.given[f"{described}Desc"])
+        native = self.given[f"{self.operation.shared.get(name, name)}Desc"]
+        descriptor = DESCRIPTORS[kind]
+        return remembered(self.api, native) if descriptor.by_handle else descriptor.read(self.api.real, native)
 
     def _option(self, name: str, kind: Any) -> Any:
         if issubclass(kind, FrozenSpec):
@@ -118,10 +123,14 @@ class Call:
 
     def check_workspace(self, needed: int) -> None:
         """Refuse a workspace that is too small, or lies outside live allocations."""
-        if self.given["workSpaceSizeInBytes"] < needed:
-            given = self.given["workSpaceSizeInBytes"]
+        given = self.given.get(
+            "workSpaceSizeInBytes", needed
+        )  # scratch memory without a size is as large as it has to be
+        if given < needed:
             raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
-        self.api.memory.view(self.given["workSpace"] or 0, needed)
+        names = self.operation.header("workSpace")
+        for name in names:
+            self.api.memory.view(self.given[name] or 0, needed // len(names))
 
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
@@ -140,6 +149,23 @@ class Call:
                     Status.BAD_PARAM, f"values of {written} overlap each other in memory: strides {target.strides}"
                 )
         return found
+
+
+def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
+    """Register the emulation of a C function for one of its operations, which differ in what is a null pointer."""
+    entries = ENTRIES.setdefault(function, {})
+    entries[operation] = entry
+
+    def pick(api: EmulatedApi, *arguments: Any) -> None:
+        given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
+        nulls = {o: {n for n in OPERATIONS[o].nulls if n in given} for o in entries}
+        missing = {name for names in nulls.values() for name in names if not given[name]}
+        for name, own in nulls.items():
+            if own == missing:
+                return entries[name](api, *arguments)
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers")
+
+    emulates(function)(pick)
 
 
 def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -226,9 +252,9 @@ def computes(
             assert workspace is not None
             call.given["sizeInBytes"][0] = workspace(call.specs)
 
-        emulates(function)(entry)
-        if workspace is not None:
-            emulates(workspace_function)(size)
+        enter(operation, function, entry)
+        if workspace_function:
+            enter(operation, workspace_function, size)
         COMPUTES[operation] = compute
         return compute
 

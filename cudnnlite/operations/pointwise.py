@@ -8,7 +8,7 @@ from typing import Any
 
 from cudnnlite.devices import arrays
 from cudnnlite.dtypes import compute_type_for
-from cudnnlite.enums import OpTensorOp, ReduceTensorOp
+from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.operations.layout_conversion import TRANSFORM
@@ -60,6 +60,21 @@ REDUCE = Operation(
      "workspaceSizeInBytes": "workSpaceSizeInBytes"},
     given={"c": "out"}, constants={"indices": None, "indicesSizeInBytes": 0}, complete=_in_its_type,
     workspace="cudnnGetReductionWorkspaceSize",
+)  # fmt: skip
+
+
+def _has_places(specs: Any, options: Any) -> None:
+    op = options["op"].op
+    if op not in (ReduceTensorOp.MIN, ReduceTensorOp.MAX, ReduceTensorOp.AMAX):  # cuDNN says SUCCESS and writes none
+        raise ArgumentError(f"indices with op={op.name}; allowed: of MIN, MAX and AMAX")
+
+
+REDUCE_WITH_INDICES = Operation(
+    "reduce_tensor_with_indices", REDUCE.function, ("a",), ("c", "indices"),
+    lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)), REDUCE.options, REDUCE.names,
+    given={"c": "out", "indices": "indices"}, bare={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
+    mixed=True, dtypes=(*FLOATS, DataType.INT32), workspace=REDUCE.workspace, check=_has_places,
+    complete=lambda specs, options: {"op": _in_its_type(specs, options)["op"].replace(indices="flattened")},
 )  # fmt: skip
 
 
@@ -158,8 +173,8 @@ def op_tensor(
 @documented(REDUCE, "with a size of 1 along each axis that was reduced")
 def reduce_tensor(
     handle: Handle, a: Any, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
-    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
-) -> DeviceArray:  # fmt: skip
+    indices: Any = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> Any:  # fmt: skip
     """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
 
     Parameters
@@ -171,6 +186,9 @@ def reduce_tensor(
     axes : int or iterable of int, optional
         Along which; negative ones count from the end.  All if not given; where `out` is given its shape says it: each size is
         that of `a`, or 1 along the axes that are reduced.  One of them at least has another size than 1.
+    indices : bool or device array
+        True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was found, as int32, shaped as c:
+        counted over the axes that are reduced, the last one first.  Or the int32 array to write them into.
 
     Examples
     --------
@@ -189,7 +207,12 @@ def reduce_tensor(
         out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
     elif axes is not None:
         raise ArgumentError(f"axes={axes!r} is given beside out, whose shape says it")
-    return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
+    if indices is False:
+        return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
+    out = on_device(handle, out, "out")
+    if indices is True:
+        indices = arrays.empty(handle.device, handle.stream, TensorSpec(out.shape, DataType.INT32))
+    return call(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, (out, indices))
 
 
 def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:

@@ -1,0 +1,34 @@
+"""Emulated columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.emulated.geometry import gather
+from cudnnlite.emulated.operation import Array, computes
+from cudnnlite.enums import ConvolutionMode, Status, TensorFormat
+from cudnnlite.operations.operation import FLOATS
+from cudnnlite.specs import ConvolutionSpec, FilterSpec
+
+
+def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Of filters with the channels last an H200 was asked beside such images alone."""
+    last = options["w"].format == TensorFormat.NHWC and not specs["x"].is_channels_last
+    return f"w={options['w']} beside x={specs['x']}" if last else ""
+
+
+@computes("im2col", "cudnnIm2Col", dtypes=FLOATS, ranks=(2,), refuse=_refused, refused=Status.NOT_SUPPORTED)
+def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
+    """Return a row for each tap."""
+    taps, (padding, stride, dilation) = w.shape[2:], conv.steps(x.ndim - 2)
+    n, c = x.shape[:2]
+    columns = np.empty((c, *taps, n, *conv.output_shape(x.shape, w.shape)[2:]), x.dtype)
+    for tap in np.ndindex(*taps):
+        starts = [step * place - pad for step, place, pad in zip(dilation, tap, padding, strict=True)]
+        gather(columns[(slice(None), *tap)], x.swapaxes(0, 1), starts, stride)
+    if conv.mode == ConvolutionMode.CONVOLUTION:
+        columns = np.flip(columns, tuple(range(1, 1 + len(taps))))
+    return columns.reshape(-1, columns[(0, *[0] * len(taps))].size)
