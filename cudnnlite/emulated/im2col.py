@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     columns = np.empty((c, *taps, n, *conv.output_shape(x.shape, w.shape)[2:]), x.dtype)
     for tap in np.ndindex(*taps):
         starts = [step * place - pad for step, place, pad in zip(dilation, tap, padding, strict=True)]
-        gather(columns[(slice(None), *tap)], x.swapaxes(0, 1), starts, stride)
+        place = (slice(None), *tap)
+        gather(columns[place], x.swapaxes(0, 1), starts, stride)
     if conv.mode == ConvolutionMode.CONVOLUTION:
         columns = np.flip(columns, tuple(range(1, 1 + len(taps))))
-    return columns.reshape(-1, columns[(0, *[0] * len(taps))].size)
+    return columns.reshape(c * prod(taps), -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,14 +52,18 @@ def _windows(values: Array, n: int) -> Array:
     return np.asarray(windows.sum(tuple(range(-len(axes), 0))))
 
 
+def _share(x: Array, norm: LRNSpec) -> float:
+    return float(norm.alpha / norm.n ** max(2, x.ndim - 2))  # images of one axis are one pixel high
+
+
 def _spread_around(x: Array, means: Array, norm: LRNSpec) -> Array:
     squares = (
         _windows(x * x, norm.n) - 2 * means * _windows(x, norm.n) + means * means * _windows(np.ones_like(x), norm.n)
     )
-    return np.asarray(norm.k + norm.alpha / norm.n ** (x.ndim - 2) * squares)
+    return np.asarray(norm.k + _share(x, norm) * squares)
 
 
-def _divisive(operation: str, function: str) -> Any:
+def _divisive(operation: str, function: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return computes(operation, function, refused=Status.NOT_SUPPORTED, workspace=lambda specs: 2 * specs["x"].nbytes)
 
 
@@ -72,13 +76,13 @@ def divide_around(x: Array, means: Array, norm: LRNSpec) -> Array:
 @_divisive("divisive_normalization_forward", "cudnnDivisiveNormalizationForward")
 def divide(x: Array, norm: LRNSpec) -> Array:
     """Return the same, without means."""
-    return divide_around(x, np.zeros_like(x), norm)
+    return np.asarray(divide_around(x, np.zeros_like(x), norm))
 
 
 @_divisive("divisive_normalization_backward_around", "cudnnDivisiveNormalizationBackward")
 def divide_around_backward(x: Array, dy: Array, means: Array, norm: LRNSpec) -> tuple[Array, ...]:
     """Return the gradients of x and of the means."""
-    spread, each = _spread_around(x, means, norm), 2 * norm.alpha * norm.beta / norm.n ** (x.ndim - 2)
+    spread, each = _spread_around(x, means, norm), 2 * norm.beta * _share(x, norm)
     slope = dy * x * spread ** (-norm.beta - 1)
     around = x * _windows(slope, norm.n) - _windows(slope * means, norm.n)
     distances = _windows(x, norm.n) - means * _windows(np.ones_like(x), norm.n)
@@ -88,4 +92,4 @@ def divide_around_backward(x: Array, dy: Array, means: Array, norm: LRNSpec) -> 
 @_divisive("divisive_normalization_backward", "cudnnDivisiveNormalizationBackward")
 def divide_backward(x: Array, dy: Array, norm: LRNSpec) -> Array:
     """Return the gradient of x, without means."""
-    return divide_around_backward(x, dy, np.zeros_like(x), norm)[0]
+    return np.asarray(divide_around_backward(x, dy, np.zeros_like(x), norm)[0])

@@ -156,7 +156,7 @@ def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
     entries = ENTRIES.setdefault(function, {})
     entries[operation] = entry
 
-    def pick(api: EmulatedApi, *arguments: Any) -> None:
+    def pick(api: EmulatedApi, *arguments: Any) -> Any:
         given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
         nulls = {o: {n for n in OPERATIONS[o].nulls if n in given} for o in entries}
         missing = {name for names in nulls.values() for name in names if not given[name]}

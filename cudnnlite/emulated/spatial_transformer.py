@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes, in_one_layout
+from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import Status
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 
@@ -15,8 +15,7 @@ _RANKS = (3, 4)
 
 
 def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Of images in several layouts no H200 was asked; what is bare has no layout."""
-    return in_one_layout({name: spec for name, spec in specs.items() if name in ("x", "y", "dx", "dy")}, options)
+    return ""
 
 
 def _base(transformer: SpatialTransformerSpec, dtype: Any) -> Array:
@@ -31,26 +30,25 @@ def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     lows = [np.floor(place) for place in places]
     for right in (0, 1):
         for below in (0, 1):
-            (w, u), (h, v) = (
-                (low + step, (1 - np.abs(place - low - step)))
-                for low, place, step in zip(lows, places, (right, below), strict=True)
-            )
+            sides = zip(lows, places, (right, below), strict=True)
+            (w, u), (h, v) = ((low + step, 1 - np.abs(place - low - step)) for low, place, step in sides)
             inside = (w >= 0) & (w < shape[3]) & (h >= 0) & (h < shape[2])
             at = tuple(np.where(inside, index, 0).astype(int) for index in (h, w))
             signs = (2 * right - 1, 2 * below - 1)
-            yield at, u * v * inside, (signs[0] * v * inside, signs[1] * u * inside)
+            batch = np.arange(len(grid))[:, None, None]
+            yield (batch, slice(None), *at), u * v * inside, (signs[0] * v * inside, signs[1] * u * inside)
 
 
 @computes("spatial_transformer_grid", "cudnnSpatialTfGridGeneratorForward", ranks=_RANKS, refuse=_refused)
 def grid(theta: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return the points."""
-    return np.einsum("hwk,njk->nhwj", _base(transformer, theta.dtype), theta)
+    return np.asarray(np.einsum("hwk,njk->nhwj", _base(transformer, theta.dtype), theta))
 
 
 @computes("spatial_transformer_grid_backward", "cudnnSpatialTfGridGeneratorBackward", ranks=_RANKS, refuse=_refused)
 def grid_backward(dgrid: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return the gradient of the matrices."""
-    return np.einsum("hwk,nhwj->njk", _base(transformer, dgrid.dtype), dgrid)
+    return np.asarray(np.einsum("hwk,nhwj->njk", _base(transformer, dgrid.dtype), dgrid))
 
 
 @computes(
@@ -62,8 +60,7 @@ def grid_backward(dgrid: Array, transformer: SpatialTransformerSpec) -> Array:
 )
 def sample(x: Array, grid: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return what lies at the points."""
-    batch = np.arange(len(x))[:, None, None]
-    found = sum(x[batch, :, *at] * weight[..., None] for at, weight, _ in _corners(grid, x.shape))
+    found = sum(x[at] * weight[..., None] for at, weight, _ in _corners(grid, x.shape))
     return np.moveaxis(np.asarray(found), -1, 1)
 
 
@@ -73,11 +70,11 @@ def sample(x: Array, grid: Array, transformer: SpatialTransformerSpec) -> Array:
 )  # fmt: skip
 def sample_backward(x: Array, grid: Array, dy: Array, transformer: SpatialTransformerSpec) -> tuple[Array, ...]:
     """Return the gradients of the images and of the points."""
-    batch, dx, dgrid = np.arange(len(x))[:, None, None], np.zeros_like(x), np.zeros_like(grid)
+    dx, dgrid = np.zeros_like(x), np.zeros_like(grid)
     last = np.moveaxis(dy, 1, -1)
     for at, weight, slopes in _corners(grid, x.shape):
-        np.add.at(dx, (batch, slice(None), *at), last * weight[..., None])
-        along = (x[batch, :, *at] * last).sum(-1)
+        np.add.at(dx, at, last * weight[..., None])
+        along = (x[at] * last).sum(-1)
         for axis, slope in enumerate(slopes):
             dgrid[..., axis] += along * slope * (x.shape[3 - axis] - 1) / 2
     return dx, dgrid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -17,14 +18,20 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
     if conv.groups != 1 or x.rank == 5:
         raise ArgumentError(f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions")
-    y = conv.output_spec(x, w)
-    return TensorSpec((prod(w.shape[1:]), y.size // y.shape[1]), x.dtype)
+    n, _, *positions = conv.output_shape(x.shape, w.shape)
+    if n == 0:
+        raise ArgumentError(f"x={x} is an empty batch, which has no columns")
+    return TensorSpec((prod(w.shape[1:]), n * prod(positions)), x.dtype)
+
+
+def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**CONVOLUTION.complete(specs, options), "w": options["w"].replace(dtype=specs["x"].dtype)}
 
 
 IM2COL = Operation(
     "im2col", "cudnnIm2Col", ("x",), ("columns",), _columns, {"w": FilterSpec, "conv": ConvolutionSpec},
     {"colBuffer": "columns"}, bare={"columns": lambda values: _columns(*(values[name] for name in ("x", "w", "conv")))},
-    dtypes=FLOATS, complete=lambda specs, options: {**options, **CONVOLUTION.complete(specs, options)},
+    dtypes=FLOATS, complete=_complete,
 )  # fmt: skip
 
 
@@ -39,7 +46,7 @@ def im2col(
     x : device array
         ``(N, C, *spatial)``, one or two spatial axes; float32, float64, float16 or bfloat16.
     w : FilterSpec, array or tuple of int
-        What the filter looks like, ``(K, C, *taps)``; its values are not read.
+        What the filter looks like, ``(K, C, *taps)``; its values are not read, and its dtype is that of `x`.
     conv : ConvolutionSpec
         Padding, stride and dilation, of one group; with mode="convolution" the taps come in reverse order.
 

@@ -8,6 +8,7 @@ from cudnnlite._raw.enums import DivNormMode, LRNMode
 from cudnnlite.devices.storage import ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.lrn import LRNSpec
 
 _MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}  # the only one
@@ -18,15 +19,26 @@ FORWARD = Operation(
 BACKWARD = gradient_of(FORWARD, "cudnnLRNCrossChannelBackward", ("y", "dy", "x"), constants=_MODE)
 
 
-def _divisive(name: str, function: str, reads: tuple[str, ...], writes: tuple[str, ...], **fields: Any) -> Operation:
+def _divisive(
+    name: str, function: str, reads: tuple[str, ...], writes: tuple[str, ...], check: Any = check_alike
+) -> Operation:
     """Return one of the four operations: two of cuDNN's three scratch tensors are its workspace, and means may be missing."""
-    constants = {"mode": DivNormMode.PRECOMPUTED_MEANS} | ({} if "means" in reads else {"means": None})
+
+    def _like(x: TensorSpec, norm: LRNSpec, **others: TensorSpec) -> Any:
+        for other, spec in others.items():
+            if spec.shape != x.shape:
+                raise ArgumentError(f"{other} has shape {spec.shape}; needed: that of x, {x.shape}")
+        return (x,) * len(writes)
+
+    constants: dict[str, Any] = {"mode": DivNormMode.PRECOMPUTED_MEANS}
+    if "means" not in reads:
+        constants |= {"means": None, "dmeans": None}
     return Operation(
-        name, function, reads, writes, lambda x, **_: (x,) * len(writes), {"norm": LRNSpec},
+        name, function, reads, writes, _like, {"norm": LRNSpec},
         {"temp": "workSpace", "temp2": "workSpace", "dXdMeansDesc": "dxDesc", "dMeans": "dmeans"},
         shared={"means": "x", "dy": "x", "dmeans": "dx"}, scaled=len(writes),
         scratch=lambda specs: 2 * -(-specs["x"].nbytes // ALIGNMENT) * ALIGNMENT,
-        **{"constants": constants, "check": check_alike} | fields,
+        constants=constants, check=check,
     )  # fmt: skip
 
 
@@ -43,12 +55,11 @@ DIVISIVE_AROUND = _divisive(
     "divisive_normalization_forward_around", "cudnnDivisiveNormalizationForward", ("x", "means"), ("y",)
 )
 DIVISIVE_BACKWARD = _divisive(
-    "divisive_normalization_backward", "cudnnDivisiveNormalizationBackward", ("x", "dy"), ("dx",), check=_odd,
-    constants=DIVISIVE.constants | {"dmeans": None},
-)  # fmt: skip
+    "divisive_normalization_backward", "cudnnDivisiveNormalizationBackward", ("x", "dy"), ("dx",), _odd
+)
 DIVISIVE_AROUND_BACKWARD = _divisive(
     "divisive_normalization_backward_around", "cudnnDivisiveNormalizationBackward", ("x", "dy", "means"),
-    ("dx", "dmeans"), check=_odd,
+    ("dx", "dmeans"), _odd,
 )  # fmt: skip
 
 
@@ -105,8 +116,8 @@ def divisive_normalization_forward(
 ) -> DeviceArray:
     """Divide each value by those of the positions around it, in its own channel.
 
-    ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of a window of `n` along each of
-    the d spatial axes, ``(n - 1) // 2`` of them before; what lies outside of the image is left out.
+    ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of a window of `n` along each
+    of the d spatial axes, ``(n - 1) // 2`` of them before, what lies outside left out; d is 2 where there is one axis.
 
     Parameters
     ----------

@@ -200,7 +200,7 @@ class OperationPlan(Plan):
             for name in operation.writes:
                 check_overlap(names[name], operation.argument(name), frozenset(), reserve=reserve)
         else:
-            check_writable(reserve, "reserve", **names)
+            check_writable(reserve, "reserve", frozenset(), **names)
         return reserve  # type: ignore[no-any-return]
 
     def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:

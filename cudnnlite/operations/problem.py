@@ -68,10 +68,11 @@ class Problem:
                     raise ArgumentError(f"{operation.argument(name)}={spec}: its values overlap each other in memory")
             written = expected | written
             operation.check_dtypes(specs | written)
-            operation.check_bare(specs | written | options)
             operation.check(specs | written, options)
+            options = dict(operation.complete(specs | written, options))
+            operation.check_bare(specs | written | options)
         scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
-        everything = specs | dict(operation.complete(specs | written, options)) | written | scalars
+        everything = specs | options | written | scalars
         self._thaw(operation, {name: everything[name] for name in operation.fields})
 
     def _thaw(self, operation: Operation, values: Mapping[str, Any]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.operations.operands import on_device, use
@@ -14,14 +14,17 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 
 
-def _theta(values: Mapping[str, Any]) -> TensorSpec:
-    transformer = values["transformer"]
-    return TensorSpec((transformer.shape[0], 2, 3), transformer.dtype)
+def _theta(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
+    return TensorSpec((transformer.shape[0], 2, 3), dtype)
 
 
-def _grid(values: Mapping[str, Any]) -> TensorSpec:
-    n, _, *points = values["transformer"].shape
-    return TensorSpec((n, *points, 2), values["transformer"].dtype)
+def _grid(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
+    n, _, *points = transformer.shape
+    return TensorSpec((n, *points, 2), dtype)
+
+
+def _bare(needed: Callable[..., TensorSpec]) -> Callable[[Mapping[str, Any]], TensorSpec]:
+    return lambda values: needed(values["transformer"], values["transformer"].dtype)
 
 
 def _sampled(x: TensorSpec, grid: TensorSpec, transformer: SpatialTransformerSpec) -> TensorSpec:
@@ -39,34 +42,33 @@ def _gradients(x: TensorSpec, grid: TensorSpec, dy: TensorSpec, transformer: Spa
 
 
 def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    (name, first), transformer = next(iter(specs.items())), options["transformer"]
-    if first.dtype != transformer.dtype:  # cuDNN would read other numbers
-        raise ArgumentError(
-            f"{name} is {dtype_name(first.dtype)}; transformer={transformer}, they must have the same dtype"
-        )
-    if 1 in transformer.shape[2:]:
+    if 1 in (transformer := options["transformer"]).shape[2:]:
         raise ArgumentError(f"transformer={transformer}: a grid of one point along an axis is not defined")
+
+
+def _in_its_type(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"transformer": options["transformer"].replace(dtype=next(iter(specs.values())).dtype)}
 
 
 def _operation(
     name: str, function: str, reads: tuple[str, ...], writes: tuple[str, ...], infer: Any, **fields: Any
 ) -> Operation:
-    kinds = {"theta": _theta, "dtheta": _theta, "grid": _grid, "dgrid": _grid}
+    kinds = {"theta": _bare(_theta), "dtheta": _bare(_theta), "grid": _bare(_grid), "dgrid": _bare(_grid)}
     return Operation(
         name, function, reads, writes, infer, {"transformer": SpatialTransformerSpec},
         {"stDesc": "transformerDesc", "alphaDgrid": "alpha", "betaDgrid": "beta"},
         bare={operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds},
-        dtypes=FLOATS[:3], check=_check, **fields,
+        dtypes=FLOATS[:3], check=_check, complete=_in_its_type, **fields,
     )  # fmt: skip
 
 
 GRID = _operation(
     "spatial_transformer_grid", "cudnnSpatialTfGridGeneratorForward", ("theta",), ("grid",),
-    lambda theta, transformer: _grid({"transformer": transformer}),
+    lambda theta, transformer: _grid(transformer, theta.dtype),
 )  # fmt: skip
 GRID_BACKWARD = _operation(
     "spatial_transformer_grid_backward", "cudnnSpatialTfGridGeneratorBackward", ("dgrid",), ("dtheta",),
-    lambda dgrid, transformer: _theta({"transformer": transformer}),
+    lambda dgrid, transformer: _theta(transformer, dgrid.dtype),
 )  # fmt: skip
 SAMPLE = _operation("spatial_transformer_sample", "cudnnSpatialTfSamplerForward", ("x", "grid"), ("y",), _sampled)
 SAMPLE_BACKWARD = _operation(
@@ -99,7 +101,7 @@ def _implied(handle: Handle, transformer: Any, x: Any, grid: Any) -> Any:
 
 @documented(
     GRID,
-    "of shape ``(N, H, W, 2)``: the places (x, y) to sample, from -1 to 1 between the centres of the outermost pixels",
+    "of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels",
 )
 def spatial_transformer_grid(
     handle: Handle, theta: Any, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None

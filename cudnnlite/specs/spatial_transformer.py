@@ -24,7 +24,7 @@ class SpatialTransformerSpec(FrozenSpec):
     shape : iterable of int
         ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images only, bilinearly.
     dtype : DataType or str
-        Of everything: float32, float64 or float16.
+        Of everything, float32, float64 or float16; an operation sets it to that of its operands.
 
     Notes
     -----
