@@ -99,7 +99,7 @@ from cudnnlite.operations.convolution import (
 )
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.dropout import DropoutState, dropout_backward, dropout_forward
 from cudnnlite.operations.im2col import im2col
 from cudnnlite.operations.lrn import (
     divisive_normalization_backward,
@@ -259,6 +259,8 @@ __all__ = [
     "convolution_forward",
     "divisive_normalization_backward",
     "divisive_normalization_forward",
+    "dropout_backward",
+    "dropout_forward",
     "errors",
     "find_convolution_forward",
     "find_rnn_forward",

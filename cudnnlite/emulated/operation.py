@@ -86,6 +86,8 @@ class Call:
     def _option(self, name: str, kind: Any) -> Any:
         if issubclass(kind, FrozenSpec):
             return self._described(name, kind)
+        if kind is float and name not in self.given:  # what asks for a size is not told all of it
+            return 0.0
         if kind is float:
             return self.number(name) if name in self.operation.by_address else self.given[name]
         value = kind(self.given[name])
@@ -131,6 +133,15 @@ class Call:
         names = self.operation.header("workSpace")
         for name in names:
             self.api.memory.view(self.given[name] or 0, needed // len(names))
+
+    def reserve(self, needed: int) -> Bytes:
+        """Return the memory of the reserve space, which must be as large as it has to be."""
+        given = self.given["reserveSpaceSizeInBytes"]
+        if given < needed:
+            raise RefusalError(
+                Status.BAD_PARAM_SIZE_INSUFFICIENT, f"reserve space of {given} bytes; {needed} are needed"
+            )
+        return self.api.memory.view(self.given["reserveSpace"] or 0, needed)
 
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
@@ -197,8 +208,9 @@ def computes(
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
     It receives the operands in the order of `Operation.reads`, then those of `Operation.given`, float32 or float64, and the
-    options by name.  It returns the result before alpha, beta and rounding, or what has its shape by broadcasting; a tuple
-    where more than one operand is written.  Descriptors, addresses, alignment and what is refused are seen to here.
+    options by name; where there is a reserve space, `call` besides.  It returns the result before alpha, beta and rounding,
+    or what has its shape by broadcasting; a tuple where more than one operand is written.  Descriptors, addresses, alignment
+    and what is refused are seen to here.
 
     Without more than its name an operation takes what cuDNN documents: float32, float64, float16, rank 4 or 5, in one layout.
     Rows that were recorded on a GPU say what is to be added, or taken away.
@@ -239,8 +251,9 @@ def computes(
             alpha, beta = call.scalars()
             views = call.views()
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
+            given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):
-                results: Any = compute(*values, **call.options)
+                results: Any = compute(*values, **given)
             for name, result in zip(own.writes, results if isinstance(results, tuple) else (results,), strict=True):
                 how = (alpha, beta) if name in own.writes[: own.scaled] else (1.0, 0.0)
                 spec, old = specs[name], read_values(views[name], specs[name]) if how[1] else None

@@ -102,7 +102,7 @@ class Described:
 def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
     """Return a descriptor of a spec, whose class may be derived from one of ours."""
     kind = next(DESCRIPTORS[base] for base in type(spec).__mro__ if base in DESCRIPTORS)
-    return kind(spec, api=handle.api) if kind.by_handle else kind.describing(spec, spatial_rank)
+    return kind.describing(spec, spatial_rank, handle)
 
 
 def involve(error: CudnnError, problem: Problem) -> CudnnError:

@@ -27,6 +27,13 @@ def _make(plain):
     return {"w": _w(s.IMAGES[4]), "conv": dnn.ConvolutionSpec(padding=1, **plain)}
 
 
+_SETS = ({}, {"stride": 2}, {"dilation": 2}, {"mode": "convolution"})
+
+
+def _combinations(name):
+    return (key for key in s.usual_combinations(name, _SETS) if key[2] == 4)
+
+
 def _drawn(draw, images):
     from hypothesis import strategies as st
 
@@ -40,6 +47,6 @@ def _drawn(draw, images):
 SAMPLES = {
     "im2col": s.Sample(
         {"w": _w((2, 4, 9, 7)), "conv": dnn.ConvolutionSpec(padding=1)}, (2, 4, 9, 7), reference=_reference,
-        drawn=_drawn, make=_make, sets=({}, {"stride": 2}, {"dilation": 2}, {"mode": "convolution"}),
+        drawn=_drawn, make=_make, combinations=_combinations,
     ),
 }  # fmt: skip

@@ -71,7 +71,19 @@ def _shapes(*operands):
 def _sample_of(*operands, **fields):
     images = (2, 5, 4, 3)
     at = _shapes(*operands)
-    return s.Sample({"transformer": _spec(images)}, images, at=at, drawn=_drawn(at), make=_make, **fields)
+    return s.Sample(
+        {"transformer": _spec(images)},
+        images,
+        at=at,
+        drawn=_drawn(at),
+        make=_make,
+        combinations=_combinations,
+        **fields,
+    )
+
+
+def _combinations(name):
+    return (key for key in s.usual_combinations(name, ({},)) if key[2] == 4)
 
 
 def _make(plain):
