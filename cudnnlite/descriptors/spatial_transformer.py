@@ -8,6 +8,7 @@ from typing import Any
 from cudnnlite._raw.enums import SamplerType
 from cudnnlite._raw.types import cudnnSpatialTransformerDescriptor_t
 from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 
 
@@ -44,4 +45,4 @@ class SpatialTransformerDescriptor(NativeObject, describes=SpatialTransformerSpe
 
     def read_back(self) -> Any:
         """Refuse: cuDNN has no getter for it."""
-        raise NotImplementedError("cuDNN has no function that reads a spatial transformer; see .spec")
+        raise ArgumentError("cuDNN has no function that reads a spatial transformer; see .spec")

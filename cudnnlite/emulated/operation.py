@@ -65,11 +65,11 @@ class Call:
         self.given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
-        found = {name: self._described(name, kind) for name, kind in kinds.items() if name not in own.bare}
+        self.specs: dict[str, Any] = {n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare}
         try:
             self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
-            found |= {name: needed(found | self.options) for name, needed in own.bare.items()}
-            self.specs: dict[str, Any] = {name: found[name] for name in kinds}
+            found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
+            self.specs = {name: found[name] for name in kinds}
             expected = own.expected(self.specs | self.options)
             own.check(self.specs, self.options)
         except ArgumentError as error:
