@@ -29,6 +29,7 @@ from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
 from cudnnlite.descriptors.spatial_transformer import SpatialTransformerDescriptor
+from cudnnlite.descriptors.transform import TensorTransformDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -113,7 +114,6 @@ from cudnnlite.operations.pointwise import (
     reduce_tensor,
     scale_tensor,
     set_tensor,
-    transform_tensor,
 )
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
@@ -131,6 +131,7 @@ from cudnnlite.operations.spatial_transformer import (
     spatial_transformer_sample,
     spatial_transformer_sample_backward,
 )
+from cudnnlite.operations.transform import transform_tensor
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
@@ -138,6 +139,7 @@ from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.transform import TensorTransformSpec
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -235,6 +237,8 @@ __all__ = [
     "TensorDescriptor",
     "TensorFormat",
     "TensorSpec",
+    "TensorTransformDescriptor",
+    "TensorTransformSpec",
     "ThreadError",
     "TunedProblem",
     "Tuner",

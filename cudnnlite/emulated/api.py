@@ -22,7 +22,7 @@ from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
-_MAY_BE_NULL = frozenset({"devSeqLengths"})  # typed pointers that are not results
+_MAY_BE_NULL = frozenset({"devSeqLengths", "padBeforeA", "padAfterA", "foldA"})  # typed pointers that are not results
 
 
 class EmulatedApi(CudnnApi):

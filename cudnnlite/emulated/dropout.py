@@ -37,7 +37,7 @@ class Dropout:
             _header(api, self.states)
 
     def draw(self, api: EmulatedApi, masks: Sequence[NDArray[Any]]) -> None:
-        """Fill masks with 0 and 1 / (1 - probability), and advance the states."""
+        """Fill masks with 0 and 1 / (1 - probability), of a probability of 1 with 0, and advance the states."""
         if not self.probability:
             for mask in masks:
                 mask[...] = 1
@@ -45,7 +45,7 @@ class Dropout:
         header = _header(api, self.states)
         generator = np.random.default_rng([int(header["seed"][0]), int(header["draws"][0])])
         for mask in masks:
-            np.multiply(generator.random(mask.shape) >= self.probability, 1 / (1 - self.probability), out=mask)
+            np.multiply(generator.random(mask.shape) >= self.probability, 1 / ((1 - self.probability) or 1), out=mask)
         header["draws"] += 1
 
 
@@ -112,8 +112,8 @@ def destroy_dropout(api: EmulatedApi, descriptor: Any) -> None:
 def _check(descriptor: Any, probability: float, states: int | None, nbytes: int) -> None:
     if not descriptor.value:
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
-    if not 0 <= probability < 1:
-        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to below 1")
+    if not 0 <= probability <= 1:
+        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to 1")
     if states and nbytes < _STATES_BYTES:
         raise RefusalError(Status.BAD_PARAM, f"states of {nbytes} bytes; {_STATES_BYTES} are needed")
     if not states and (probability or nbytes):
@@ -138,4 +138,4 @@ def forward(x: Array, dropout: Dropout, call: Call) -> Array:
 def backward(dy: Array, dropout: Dropout, call: Call) -> Array:
     """Return the gradient of x: what was kept, scaled."""
     kept = np.unpackbits(call.reserve(_packed(dy.size)), count=dy.size).reshape(dy.shape)
-    return np.where(kept, dy / dy.dtype.type(1 - dropout.probability), 0)
+    return np.where(kept, dy / dy.dtype.type((1 - dropout.probability) or 1), 0)

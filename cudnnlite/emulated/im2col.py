@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from cudnnlite.emulated.geometry import gather
 from cudnnlite.emulated.operation import Array, computes
-from cudnnlite.enums import ConvolutionMode, Status, TensorFormat
+from cudnnlite.enums import ConvolutionMode, Status
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import ConvolutionSpec, FilterSpec
 
 
-def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Of filters with the channels last an H200 was asked beside such images alone."""
-    last = options["w"].format == TensorFormat.NHWC and not specs["x"].is_channels_last
-    return f"w={options['w']} beside x={specs['x']}" if last else ""
-
-
-@computes("im2col", "cudnnIm2Col", dtypes=FLOATS, ranks=(2,), refuse=_refused, refused=Status.NOT_SUPPORTED)
+@computes(
+    "im2col", "cudnnIm2Col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED
+)
 def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     """Return a row for each tap."""
     taps, (padding, stride, dilation) = w.shape[2:], conv.steps(x.ndim - 2)

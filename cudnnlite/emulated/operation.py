@@ -71,7 +71,7 @@ class Call:
             found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
             self.specs = {name: found[name] for name in kinds}
             expected = own.expected(self.specs | self.options)
-            own.check(self.specs, self.options)
+            own.check(self.specs, SCALARS | self.options)
         except ArgumentError as error:
             raise RefusalError(Status.BAD_PARAM, str(error)) from error
         for name, spec in expected.items():

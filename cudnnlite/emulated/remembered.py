@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from cudnnlite.descriptors.transform import transform_of
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
@@ -29,7 +30,7 @@ def remember(api: EmulatedApi, descriptor: Any, kind: Any, *values: Any) -> None
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "the descriptor is a null pointer")
     try:
         _specs.setdefault(api, {})[descriptor.value] = kind(*values)
-    except ArgumentError as error:
+    except (ArgumentError, IndexError) as error:
         raise RefusalError(Status.BAD_PARAM, str(error)) from error
 
 
@@ -51,3 +52,30 @@ def set_spatial_transformer(api: EmulatedApi, descriptor: Any, sampler: int, dty
 def destroy_spatial_transformer(api: EmulatedApi, descriptor: Any) -> None:
     """Forget the transformer."""
     forget(api, descriptor, "cudnnDestroySpatialTransformerDescriptor")
+
+
+@emulates("cudnnSetTensorTransformDescriptor")
+def set_transform(
+    api: EmulatedApi, descriptor: Any, rank: int, kind: int, before: Any, after: Any, fold: Any, direction: int
+) -> None:
+    """Set a transformation, of which libcudnn knows nothing where there is no driver."""
+    remember(api, descriptor, transform_of, rank, kind, before, after, fold, direction)
+
+
+@emulates("cudnnGetTensorTransformDescriptor")
+def get_transform(
+    api: EmulatedApi, descriptor: Any, rank: int, kind: Any, before: Any, after: Any, fold: Any, direction: Any
+) -> None:
+    """Tell what a transformation was set to."""
+    spec = remembered(api, descriptor)
+    kind[0], direction[0] = spec.format, spec.direction
+    for axis, (front, back) in enumerate(spec.padding[:rank]):
+        before[axis], after[axis] = front, back
+    for axis, size in enumerate(spec.fold[:rank]):
+        fold[axis] = size
+
+
+@emulates("cudnnDestroyTensorTransformDescriptor")
+def destroy_transform(api: EmulatedApi, descriptor: Any) -> None:
+    """Forget the transformation."""
+    forget(api, descriptor, "cudnnDestroyTensorTransformDescriptor")

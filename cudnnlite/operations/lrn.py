@@ -42,6 +42,12 @@ def _divisive(
     )  # fmt: skip
 
 
+def _added(specs: Any, options: Any) -> None:
+    check_alike(specs)
+    if options["beta"] < 0:  # seen on an H200: it leaves out what is there
+        raise ArgumentError(f"beta={options['beta']!r}; cuDNN ignores a negative one here: allowed from 0 on")
+
+
 def _odd(specs: Any, options: Any) -> None:
     check_alike(specs)
     if options["norm"].n % 2 == 0:  # seen on an H200: it sums over the window of the forward call, which lies elsewhere
@@ -50,9 +56,9 @@ def _odd(specs: Any, options: Any) -> None:
         )
 
 
-DIVISIVE = _divisive("divisive_normalization_forward", "cudnnDivisiveNormalizationForward", ("x",), ("y",))
+DIVISIVE = _divisive("divisive_normalization_forward", "cudnnDivisiveNormalizationForward", ("x",), ("y",), _added)
 DIVISIVE_AROUND = _divisive(
-    "divisive_normalization_forward_around", "cudnnDivisiveNormalizationForward", ("x", "means"), ("y",)
+    "divisive_normalization_forward_around", "cudnnDivisiveNormalizationForward", ("x", "means"), ("y",), _added
 )
 DIVISIVE_BACKWARD = _divisive(
     "divisive_normalization_backward", "cudnnDivisiveNormalizationBackward", ("x", "dy"), ("dx",), _odd

@@ -100,7 +100,7 @@ class Operation:
     algorithms : Algorithms, optional
         Where there is a choice.
     check : callable, optional
-        (all specs, options) -> nothing; ArgumentError where cuDNN would answer SUCCESS and compute something else.
+        (all specs, options and scalars) -> nothing; ArgumentError where cuDNN would answer SUCCESS and compute something else.
     complete : callable, optional
         (specs, options) -> options with what was left open filled in, and written in one way, so that equal problems are equal.
     flops : callable, optional

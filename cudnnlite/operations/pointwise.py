@@ -11,7 +11,6 @@ from cudnnlite.dtypes import compute_type_for
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
-from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
@@ -223,34 +222,3 @@ def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
         raise ArgumentError(f"axes={axes!r}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
     shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
     return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)
-
-
-@documented(TRANSFORM, "shaped as `x`")
-def transform_tensor(
-    handle: Handle, x: Any, *, layout: str | None = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None
-) -> DeviceArray:
-    """Copy a tensor into another layout, or into any strides.
-
-    Parameters
-    ----------
-    x : device array
-        ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
-    layout : str, optional
-        Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.  An `out` may have another dtype, which is converted
-        to: from float16 to bfloat16, or back, cuDNN does not.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x = handle.array(np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2))
-    ...     y = dnn.transform_tensor(handle, x, layout="NHWC")
-    ...     print(y.spec.layout, y.spec.strides, (y.numpy() == x.numpy()).all())
-    NHWC (8, 1, 4, 2) True
-    """
-    if layout is not None and out is not None:
-        raise ArgumentError(f"layout={layout!r} is given beside out, which has its own")
-    if layout is not None and not beta:
-        use(handle)
-        x = on_device(handle, x, "x")
-        out = arrays.empty(handle.device, handle.stream, TensorSpec(x.shape, x.spec.dtype, layout))
-    return call(handle, TRANSFORM, (x,), (), alpha, beta, out)

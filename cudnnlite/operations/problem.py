@@ -60,6 +60,7 @@ class Problem:
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
         for name, spec in written.items():
             _check_type(spec, name, TensorSpec)
+        scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
         if operation.writes:
             expected = operation.expected(specs | written | options)
             for name, spec in written.items():
@@ -68,10 +69,9 @@ class Problem:
                     raise ArgumentError(f"{operation.argument(name)}={spec}: its values overlap each other in memory")
             written = expected | written
             operation.check_dtypes(specs | written)
-            operation.check(specs | written, options)
+            operation.check(specs | written, options | scalars)
             options = dict(operation.complete(specs | written, options))
             operation.check_bare(specs | written | options)
-        scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
         everything = specs | options | written | scalars
         self._thaw(operation, {name: everything[name] for name in operation.fields})
 

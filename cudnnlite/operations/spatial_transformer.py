@@ -41,11 +41,6 @@ def _gradients(x: TensorSpec, grid: TensorSpec, dy: TensorSpec, transformer: Spa
     return x, grid
 
 
-def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    if 1 in (transformer := options["transformer"]).shape[2:]:
-        raise ArgumentError(f"transformer={transformer}: a grid of one point along an axis is not defined")
-
-
 def _in_its_type(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"transformer": options["transformer"].replace(dtype=next(iter(specs.values())).dtype)}
 
@@ -58,7 +53,7 @@ def _operation(
         name, function, reads, writes, infer, {"transformer": SpatialTransformerSpec},
         {"stDesc": "transformerDesc", "alphaDgrid": "alpha", "betaDgrid": "beta"},
         bare={operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds},
-        dtypes=FLOATS[:3], check=_check, complete=_in_its_type, **fields,
+        dtypes=FLOATS[:3], complete=_in_its_type, **fields,
     )  # fmt: skip
 
 
@@ -113,7 +108,7 @@ def spatial_transformer_grid(
     theta : device array
         ``(N, 2, 3)`` without gaps: what (x, y, 1) of each point is multiplied with; float32, float64 or float16.
     transformer : SpatialTransformerSpec or tuple of int
-        ``(N, C, H, W)`` of what will be sampled; H and W are 2 at least.
+        ``(N, C, H, W)`` of what will be sampled.  Along an axis of one point that lies at -1 (in PyTorch at 0).
 
     Examples
     --------

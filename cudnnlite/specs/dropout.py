@@ -26,8 +26,8 @@ def parse_probability(value: Any, argument: str = "dropout") -> float:
     """Return a probability of dropping values; ArgumentError if it is none."""
     if not isinstance(value, (bool, str)):
         try:
-            if 0 <= value < 1:
+            if 0 <= value <= 1:
                 return float(value)
         except TypeError:
             pass
-    raise ArgumentError(f"{argument}={value!r}; allowed: a probability from 0 to below 1")
+    raise ArgumentError(f"{argument}={value!r}; allowed: a probability from 0 to 1")

@@ -53,6 +53,15 @@ def test_ranks_in_place_and_no_dropout(handle: dnn.Handle, shape: tuple[int, ...
     np.testing.assert_array_equal(dy.numpy(), x.numpy())
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_may_be_dropped(handle: dnn.Handle, dtype: str) -> None:
+    state, x = dnn.DropoutState(handle), handle.array(np.full(SHAPE, 3, dtype))
+    y, reserve = dnn.dropout_forward(handle, x, 1, dropout_state=state, out=poisoned(handle, x.spec))
+    dx = dnn.dropout_backward(handle, x, 1, reserve, dropout_state=state, out=poisoned(handle, x.spec))
+    for array in (y, dx):
+        np.testing.assert_array_equal(array.numpy(), np.zeros(SHAPE, dtype))
+
+
 def test_the_state_is_advanced_and_can_be_restored(handle: dnn.Handle) -> None:
     state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
     saved = state.save()
@@ -85,7 +94,7 @@ def test_what_is_refused(handle: dnn.Handle) -> None:
 
     y, reserve = forward(x, 0.5)()
     before = y.numpy()
-    for wrong in (-0.1, 1.5, "x", None, float("nan"), True):
+    for wrong in (-0.1, 1.5, 1.0001, "x", None, float("nan"), True):
         refuses(ARGUMENT, "dropout=", forward(x, wrong, out=y))
         refuses(ARGUMENT, "dropout=", backward(x, wrong, reserve, out=y))
     for wrong in (None, 7, x):

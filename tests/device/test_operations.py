@@ -310,7 +310,8 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
     case = Case(handle, name, layout=layout)
     gaps = gap_mask(case.out_spec)
     assert gaps.any() == (layout == "strided" and case.first not in case.operation.bare)
-    pairs = ((1.0, 0.0), (-0.5, 0.0), (1.0, 1.0), (1.0, -2.0), (0.25, -2.0))
+    old = -2.0 if case.sample.subtracts else 2.0
+    pairs = ((1.0, 0.0), (-0.5, 0.0), (1.0, 1.0), (1.0, old), (0.25, old))
     has = case.operation.scalars
     for alpha, beta in {(a if "alpha" in has else 1.0, b if "beta" in has else 0.0) for a, b in pairs}:
         scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in has}

@@ -61,7 +61,9 @@ _DIVISIVE = _FORWARD._replace(
     sets=({}, {"n": 1, "alpha": 1.0}, {"n": 3, "alpha": 1.0, "k": 1.0}, {"n": 7, "alpha": 0.5, "beta": 0.5}),
 )  # fmt: skip
 SAMPLES |= {
-    "divisive_normalization_forward": _DIVISIVE._replace(sets=(*_DIVISIVE.sets, {"n": 4, "alpha": 1.0}), drawn=_drawn),
+    "divisive_normalization_forward": _DIVISIVE._replace(
+        sets=(*_DIVISIVE.sets, {"n": 4, "alpha": 1.0}), drawn=_drawn, subtracts=False
+    ),
     "divisive_normalization_backward": _DIVISIVE._replace(
         at=lambda images, plain: {"x": images, "dy": images}, reference=None
     ),
