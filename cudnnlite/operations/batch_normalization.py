@@ -159,7 +159,9 @@ def batch_normalization_inference(
     return call(handle, INFERENCE, (x, scale, bias, mean, variance), (mode, epsilon), alpha, beta, out)
 
 
-@documented(TRAINING, "y shaped as `x`, the others as `scale`; what the backward call wants")
+@documented(
+    TRAINING, "y shaped as `x`, the others as `scale`; what the backward call wants", TRAINING_RELU, TRAINING_ADD_RELU
+)
 def batch_normalization_training(
     handle: Handle, x: Any, scale: Any, bias: Any, *, running_mean: Any, running_var: Any, momentum: float = 0.1,
     epsilon: float = 1e-5, mode: BatchNormMode | str | None = None, activation: Any = None, z: Any = None,
@@ -183,11 +185,6 @@ def batch_normalization_training(
         does it of float32, float16 and bfloat16 with the channels last and without gaps, and has no other function.
     z : device array, optional
         Shaped as `x`: added before the activation, a residual for instance; the channels are a multiple of 4.
-
-    Notes
-    -----
-    With an activation: `cudnnBatchNormalizationForwardTrainingEx`,
-    `cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize`, `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`.
 
     Examples
     --------
@@ -217,7 +214,7 @@ def _mode(mode: Any, activation: Any, added: bool) -> Any:
     return mode
 
 
-@documented(BACKWARD, "dx shaped as `x`, the others as `scale`")
+@documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
 def batch_normalization_backward(
     handle: Handle, x: Any, dy: Any, scale: Any, saved_mean: Any, saved_inv_variance: Any, *,
     mode: BatchNormMode | str | None = None, epsilon: float = 1e-5, activation: Any = None, y: Any = None, bias: Any = None,
@@ -236,12 +233,8 @@ def batch_normalization_backward(
     y, bias, reserve : device arrays
         With an activation: what the training call returned, and what it was given.
     added : bool
-        Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias, dz)``.
-
-    Notes
-    -----
-    With an activation: `cudnnBatchNormalizationBackwardEx`, `cudnnGetBatchNormalizationBackwardExWorkspaceSize`; `alpha` and
-    `beta` are 1 and 0 then.
+        Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias, dz)``.  With an activation
+        `alpha` and `beta` are 1 and 0.
 
     Examples
     --------

@@ -47,7 +47,7 @@ def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: A
     return TensorTransformSpec(ends, (fold if unfold is None else unfold) or (), way, layout)
 
 
-@documented(TRANSFORM, "shaped as `x`, or as padding and folding make it")
+@documented(TRANSFORM, "shaped as `x`, or as padding and folding make it", EXTENDED)
 def transform_tensor(
     handle: Handle, x: Any, *, layout: str | None = None, dtype: Any = None, padding: Any = None, fold: Any = None,
     unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
@@ -67,10 +67,6 @@ def transform_tensor(
     fold, unfold : sequence of int, optional
         The blocks along each spatial axis; see `TensorTransformSpec`.  With these or a padding x has rank 4 or 5, `beta` is 0,
         and cuDNN converts to float32, float16 and bfloat16 alone.
-
-    Notes
-    -----
-    With padding or folding: `cudnnTransformTensorEx`.
 
     Examples
     --------

@@ -3,8 +3,8 @@
     python tests/benchmarks/frontend.py [--configs tf32,f16-nhwc] [--suite networks] [--every N] [--seconds S] [--check]
 
 The problems are the 2-D ones of `convolution.py`; the frontend (`pip install nvidia-cudnn-frontend`) runs the first plan of
-heuristic A, as its samples do.  All are measured in shuffled rounds; medians.  With `--sequence`: the 53 convolutions of ResNet-50,
-batch 1, called one after the other, beside PyTorch's too.
+heuristic A, as its samples do.  All are measured in shuffled rounds; medians.  With `--sequence`: the 53 convolutions of
+ResNet-50, batch 1, called one after the other, beside PyTorch's too.
 """
 
 from __future__ import annotations

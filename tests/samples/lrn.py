@@ -60,6 +60,7 @@ _DIVISIVE = _FORWARD._replace(
     options={"norm": dnn.LRNSpec(3, 1.5, 0.75, 1.0)}, reference=_divisive, drawn=_drawn_odd, refused="",
     sets=({}, {"n": 1, "alpha": 1.0}, {"n": 3, "alpha": 1.0, "k": 1.0}, {"n": 7, "alpha": 0.5, "beta": 0.5}),
 )  # fmt: skip
+_EVEN = (*_DIVISIVE.sets, {"n": 4, "alpha": 1.0})
 SAMPLES |= {
     "divisive_normalization_forward": _DIVISIVE._replace(
         sets=(*_DIVISIVE.sets, {"n": 4, "alpha": 1.0}), drawn=_drawn, subtracts=False
