@@ -134,7 +134,7 @@ from cudnnlite.operations.spatial_transformer import (
     spatial_transformer_sample,
     spatial_transformer_sample_backward,
 )
-from cudnnlite.operations.transform import transform_tensor
+from cudnnlite.operations.transform import transform_filter, transform_tensor
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
@@ -300,6 +300,7 @@ __all__ = [
     "spatial_transformer_grid_backward",
     "spatial_transformer_sample",
     "spatial_transformer_sample_backward",
+    "transform_filter",
     "transform_tensor",
     "tune_model",
 ]

@@ -11,6 +11,7 @@ from cudnnlite._raw.enums import FoldingDirection
 from cudnnlite.emulated.operation import computes
 from cudnnlite.enums import DataType, Status
 from cudnnlite.operations.operation import FLOATS
+from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST
 from cudnnlite.specs.transform import TensorTransformSpec
 
@@ -54,3 +55,14 @@ def transform_extended(x: np.ndarray[Any, Any], transform: TensorTransformSpec) 
     )
     order = (0, *(3 + 2 * i for i in axes), 1, *(2 + 2 * i for i in axes))
     return np.asarray(blocks.transpose(order).reshape(transform.output_shape(x.shape)))
+
+
+@computes(
+    "transform_filter_ex", "cudnnTransformFilter", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
+    refuse=lambda specs, options: "",
+)  # fmt: skip
+def transform_filter(
+    x: np.ndarray[Any, Any], source: FilterSpec, target: FilterSpec, transform: TensorTransformSpec
+) -> np.ndarray[Any, Any]:
+    """Return the same of a filter."""
+    return np.asarray(transform_extended(x, transform))

@@ -13,7 +13,7 @@ from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, do
 from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import LAYER_DTYPES
-from cudnnlite.specs import TensorSpec
+from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 from cudnnlite.specs.transform import TensorTransformSpec
 
@@ -37,6 +37,17 @@ EXTENDED = Operation(
     lambda x, transform: TensorSpec(transform.output_shape(x.shape), x.dtype, transform.layout),
     {"transform": TensorTransformSpec}, _NAMES, dtypes=LAYER_DTYPES, mixed=True, check=_check,
 )  # fmt: skip
+FILTER = Operation(
+    "transform_filter_ex", "cudnnTransformFilter", ("x",), ("y",), lambda x, target, **_: _memory(target),
+    {"source": FilterSpec, "target": FilterSpec, "transform": TensorTransformSpec},
+    {**_NAMES, "srcDesc": "sourceDesc", "destDesc": "targetDesc"}, dtypes=LAYER_DTYPES, mixed=True, check=_check,
+    bare={"x": lambda values: _memory(values["source"]), "y": lambda values: _memory(values["target"])},
+)  # fmt: skip
+
+
+def _memory(w: FilterSpec) -> TensorSpec:
+    """Return a filter as the tensor that its memory is."""
+    return TensorSpec(w.shape, w.dtype, w.layout)
 
 
 def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: Any, unfold: Any) -> TensorTransformSpec:
@@ -100,3 +111,44 @@ def transform_tensor(
         wanted = TensorSpec(transform.output_shape(x.shape), kind, transform.layout)
         out = arrays.empty(handle.device, handle.stream, wanted)
     return call(handle, EXTENDED, (x,), (transform,), alpha, beta, out)
+
+
+@documented(FILTER, "shaped as `w`, or as padding and folding make it")
+def transform_filter(
+    handle: Handle, w: Any, *, layout: str | None = None, dtype: Any = None, padding: Any = None, fold: Any = None,
+    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Copy a filter into another layout or data type; pad it, and fold blocks of taps into channels.
+
+    Parameters
+    ----------
+    w : device array
+        ``(K, C, *taps)`` without gaps, two or three axes of taps; float32, float64, float16, bfloat16 or int8.
+    layout, dtype, padding, fold, unfold
+        As in `transform_tensor`; a dtype other than that of `w` is float32, float16 or bfloat16.  `beta` is 0.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     w = handle.array(np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2))
+    ...     print(dnn.transform_filter(handle, w, padding=(0, 0, 0, (0, 1))).numpy()[0, 0])
+    [[0. 1. 0.]
+     [2. 3. 0.]]
+    """
+    use(handle)
+    w = on_device(handle, w, "w")
+    source = FilterSpec.from_tensor(w.spec)
+    if out is None:
+        transform = _transform(w.shape, layout or source.layout, padding, fold, unfold)
+        target = FilterSpec(
+            transform.output_shape(w.shape, "w"), w.spec.dtype if dtype is None else dtype, transform.layout
+        )
+        out = arrays.empty(handle.device, handle.stream, _memory(target))
+    else:
+        if layout is not None or dtype is not None:
+            raise ArgumentError(f"layout={layout!r}, dtype={dtype!r} beside out, which has its own")
+        target = FilterSpec.from_tensor(on_device(handle, out, "out").spec, argument="out")
+        transform = _transform(w.shape, target.layout, padding, fold, unfold)
+        if target.shape != transform.output_shape(w.shape, "w"):
+            raise ArgumentError(f"out has shape {target.shape}; needed: {transform.output_shape(w.shape)}")
+    return call(handle, FILTER, (w,), (source, target, transform), alpha, beta, out)

@@ -55,7 +55,7 @@ class RNNSpec(FrozenSpec):
     input_mode : RNNInputMode or str
         "linear", or "skip": the first layer's input is not multiplied; `input_size` is then `hidden_size`.
     dropout : float
-        The probability with which an output of a layer, but not of the last one, is set to zero in training.
+        The probability, 1 included, with which an output of a layer, but not of the last one, is set to zero in training.
     clip : tuple of (float, float), optional
         LSTM only: the smallest and the largest value that is read of a cell state, of cx too; infinities are allowed.  cy
         itself is not clipped.  An H200 keeps the two in single precision, also for float64.

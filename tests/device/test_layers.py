@@ -11,7 +11,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 import cudnnlite as dnn
 
 from .operation_samples import LAYOUTS, Case, spec_of
-from .problems import FLOATS, random_values, upload
+from .problems import FLOATS, poisoned, random_values, upload
 from .test_bad_input import refuses
 from .test_pooling import onnx_run
 
@@ -265,3 +265,67 @@ def test_columns_make_a_convolution_a_product(handle: dnn.Handle) -> None:
     for wrong, match in ((dnn.ConvolutionSpec(groups=2), "one group"), ("x", "conv=")):
         refuses(dnn.ArgumentError, match, lambda wrong=wrong: dnn.im2col(handle, handle.array(x), (6, 2, 3, 2), wrong))
     refuses(dnn.ArgumentError, "w=", lambda: dnn.im2col(handle, handle.array(x), "x"))
+
+
+def padded_and_folded(host: Any, padding: Any, fold: Any) -> Any:
+    """Pad, and let PyTorch gather the blocks: channels of pixel_unshuffle have the blocks behind, cuDNN has them in front."""
+    torch: Any = pytest.importorskip("torch")
+    padded = np.pad(host.astype(np.float64), padding)
+    if fold is None:
+        return padded
+    n, c, *image = padded.shape
+    columns = torch.nn.functional.unfold(torch.tensor(padded), fold, stride=fold).numpy()
+    blocks = columns.reshape(n, c, fold[0] * fold[1], image[0] // fold[0], image[1] // fold[1])
+    return blocks.swapaxes(1, 2).reshape(n, -1, *blocks.shape[3:])
+
+
+@pytest.mark.parametrize("function", ["transform_tensor", "transform_filter"])
+@pytest.mark.parametrize("layout", [None, "NHWC"])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8"])
+def test_padding_and_folding(handle: dnn.Handle, dtype: str, layout: Any, function: str) -> None:
+    transform: Any = getattr(dnn, function)
+    host = np.random.default_rng(6).integers(-8, 9, (2, 3, 4, 6)).astype(np.float64)
+    for lies in (None, "NHWC"):
+        x = handle.array(host, dtype=dtype, layout=lies)
+        for padding, fold in (
+            ((0, (0, 1), (1, 0), 2), None), ((0, 0, 0, 0), (2, 3)), (((1, 0), 0, 1, (0, 3)), (3, 3)),
+        ):  # fmt: skip
+            y = transform(handle, x, padding=padding, fold=fold, layout=layout or lies)
+            pairs = [pad if isinstance(pad, tuple) else (pad, pad) for pad in padding]
+            np.testing.assert_array_equal(y.numpy().astype(np.float64), padded_and_folded(host, pairs, fold))
+            assert y.layout == (layout or lies or "NCHW")
+            if not any(map(max, pairs)):
+                back = transform(handle, y, unfold=fold)
+                np.testing.assert_array_equal(back.numpy().astype(np.float64), host)
+            out = poisoned(handle, y.spec)
+            assert transform(handle, x, padding=padding, fold=fold, out=out) is out
+            np.testing.assert_array_equal(out.numpy(), y.numpy())
+    volumes = np.random.default_rng(7).integers(-8, 9, (2, 3, 4, 2, 6)).astype(np.float64)
+    y = transform(handle, handle.array(volumes, dtype=dtype), padding=(0, 0, 1, (0, 1), 0))
+    np.testing.assert_array_equal(
+        y.numpy().astype(np.float64), np.pad(volumes, ((0, 0), (0, 0), (1, 1), (0, 1), (0, 0)))
+    )
+
+
+@pytest.mark.parametrize("function", ["transform_tensor", "transform_filter"])
+def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
+    transform, host = getattr(dnn, function), np.arange(-72, 72).reshape(2, 3, 4, 6) / 4
+    expected = np.pad(host, ((0, 0), (0, 1), (0, 0), (2, 0)))
+    for dtype in FLOATS:
+        x = handle.array(host, dtype=dtype)
+        for other in FLOATS[:1] + FLOATS[2:]:
+            given = {"padding": (0, (0, 1), 0, (2, 0)), "dtype": other, "alpha": 0.5}
+            if {dtype, other} == {"float16", "bfloat16"}:
+                refuses(dnn.ArgumentError, "from ", lambda x=x, given=given: transform(handle, x, **given))
+                continue
+            y = transform(handle, x, **given)
+            assert y.dtype == other
+            np.testing.assert_array_equal(y.numpy().astype(np.float64), 0.5 * expected)
+    x = handle.array(host.astype(np.float32))
+    for given, match in (
+        ({"dtype": "float64"}, "to float64"), ({"dtype": "int8"}, "to int8"), ({"beta": 1.0, "out": None}, "beta"),
+        ({"fold": (3, 4)}, "does not divide"), ({"unfold": (2, 2)}, "does not divide|allowed: 0"), ({"fold": (2,)}, "fold="),
+    ):  # fmt: skip
+        refuses(dnn.ArgumentError, match, lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given))
+    for padding in (5, (1, 1), (-1, 0, 0, 0), ((1, 2, 3), 0, 0, 0)):
+        refuses(dnn.ArgumentError, "padding", lambda padding=padding: transform(handle, x, padding=padding))

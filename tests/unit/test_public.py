@@ -41,6 +41,9 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "dropout_backward": "handle dy dropout reserve",
+    "dropout_forward": "handle x dropout",
+    "transform_filter": "handle w",
     "capture": "handle",
     "problems_from_onnx": "model",
     "record_problems": "",
