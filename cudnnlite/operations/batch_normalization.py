@@ -94,19 +94,23 @@ def _check_fused(specs: Any, options: Any) -> None:
             raise ArgumentError(f"{name} is {specs[name]}; with an activation the channels must be last, without gaps")
 
 
-def _fused_training(name: str, extra: tuple[str, ...], ops: BatchNormOps, **constants: Any) -> Operation:
+def _fused_training(
+    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
+) -> Operation:
     return Operation(
         name, "cudnnBatchNormalizationForwardTrainingEx", (*TRAINING.reads, *extra), TRAINING.writes,
         lambda **given: _trained(given["x"], given["scale"], given["mode"]),
         {**TRAINING.options, "activation": ActivationSpec},
         {**TRAINING.names, "xData": "x", "yData": "y", "zData": "z", "workspace": "workSpace"},
-        given=TRAINING.given, shared=TRAINING.shared, mixed=True, check=_check_fused, constants={"bnOps": ops, **constants},
+        given=TRAINING.given, shared=TRAINING.shared, mixed=True, check=check, constants={"bnOps": ops, **constants},
         workspace="cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
         reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
     )  # fmt: skip
 
 
-def _fused_backward(name: str, extra: tuple[str, ...], ops: BatchNormOps, **constants: Any) -> Operation:
+def _fused_backward(
+    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
+) -> Operation:
     return Operation(
         name, "cudnnBatchNormalizationBackwardEx", ("x", "y", "dy", "scale", "bias", *_SAVED),
         ("dx", "dscale", "dbias", *extra),
@@ -114,7 +118,7 @@ def _fused_backward(name: str, extra: tuple[str, ...], ops: BatchNormOps, **cons
         {**BACKWARD.options, "activation": ActivationSpec},
         {**BACKWARD.names, "bnScaleData": "scale", "bnBiasData": "bias", "dBnScaleData": "dscale", "dBnBiasData": "dbias"}
         | {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")},
-        shared={**BACKWARD.shared, "bias": "scale"}, mixed=True, check=_check_fused, constants={"bnOps": ops, **constants},
+        shared={**BACKWARD.shared, "bias": "scale"}, mixed=True, check=check, constants={"bnOps": ops, **constants},
         workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
         reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
     )  # fmt: skip

@@ -11,6 +11,7 @@ import cudnnlite as dnn
 from cudnnlite._raw import types
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.choice import get_device
+from cudnnlite.operations.operation import OPERATIONS
 
 table = load("coverage_table")
 ROWS = {row.name: row for row in table.rows()}
@@ -54,6 +55,24 @@ def test_calls_are_found_in_every_form():
 )  # fmt: skip
 def test_notes_are_read(doc, is_member, names):
     assert table.called_according_to(doc, is_member=is_member) == {f"cudnn{name}" for name in names.split()}
+
+
+def test_what_is_wrapped_used_inside_or_raw_is_what_the_sources_call():
+    assert {row.use for row in ROWS.values()} == {table.WRAPPED, table.INSIDE, table.RAW}
+    for name, row in ROWS.items():
+        assert (row.use == table.RAW) == (name not in CALLED) == (row.names == ()), name
+        assert f"| `{name}` |" in table.page()
+    for name, operation in OPERATIONS.items():
+        row = ROWS[operation.function]
+        assert row.use == table.WRAPPED, name
+        if hasattr(dnn, name):
+            assert name in row.names
+        for function in filter(None, (operation.workspace, operation.reserve)):
+            assert ROWS[function].use == table.INSIDE, function
+    assert ROWS["cudnnCreate"].use == ROWS["cudnnRNNForward"].use == table.WRAPPED
+    assert ROWS["cudnnGetRNNTempSpaceSizes"].use == ROWS["cudnnOpsVersionCheck"].use == table.INSIDE
+    assert ROWS["cudnnReorderFilterAndBias"].use == table.RAW
+    assert sum(count for what, count, *_ in table.totals([*ROWS.values()]) if what != "all") == len(FUNCTIONS) == 239
 
 
 def test_there_is_a_row_for_every_function():
