@@ -38,6 +38,8 @@ from cudnnlite.enums import (
     TRUE_FLOAT32,
     ActivationMode,
     BatchNormMode,
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -100,9 +102,32 @@ from cudnnlite.operations.convolution import (
     get_convolution_forward,
     plan_convolution_forward,
 )
+from cudnnlite.operations.convolution_backward import (
+    ConvolutionBackwardDataPlan,
+    ConvolutionBackwardFilterPlan,
+    convolution_backward_data,
+    convolution_backward_filter,
+    convolution_transpose,
+    find_convolution_backward_data,
+    find_convolution_backward_filter,
+    get_convolution_backward_data,
+    get_convolution_backward_filter,
+    plan_convolution_backward_data,
+    plan_convolution_backward_filter,
+)
+from cudnnlite.operations.convolution_backward_problem import (
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+)
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState, dropout_backward, dropout_forward
+from cudnnlite.operations.folding import fold_batch_normalization
+from cudnnlite.operations.fused_convolution import (
+    ConvolutionBiasActivationForwardPlan,
+    convolution_bias_activation_forward,
+    plan_convolution_bias_activation_forward,
+)
 from cudnnlite.operations.im2col import im2col
 from cudnnlite.operations.lrn import (
     divisive_normalization_backward,
@@ -171,6 +196,13 @@ __all__ = [
     "CaptureError",
     "CapturedGraph",
     "ClosedError",
+    "ConvolutionBackwardDataPlan",
+    "ConvolutionBackwardDataProblem",
+    "ConvolutionBackwardFilterPlan",
+    "ConvolutionBackwardFilterProblem",
+    "ConvolutionBiasActivationForwardPlan",
+    "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
     "ConvolutionForwardProblem",
@@ -268,19 +300,31 @@ __all__ = [
     "batch_normalization_training",
     "capture",
     "convolution_backward_bias",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_bias_activation_forward",
     "convolution_forward",
+    "convolution_transpose",
     "divisive_normalization_backward",
     "divisive_normalization_forward",
     "dropout_backward",
     "dropout_forward",
     "errors",
+    "find_convolution_backward_data",
+    "find_convolution_backward_filter",
     "find_convolution_forward",
     "find_rnn_forward",
+    "fold_batch_normalization",
+    "get_convolution_backward_data",
+    "get_convolution_backward_filter",
     "get_convolution_forward",
     "im2col",
     "lrn_backward",
     "lrn_forward",
     "op_tensor",
+    "plan_convolution_backward_data",
+    "plan_convolution_backward_filter",
+    "plan_convolution_bias_activation_forward",
     "plan_convolution_forward",
     "plan_rnn",
     "pooling_backward",

@@ -22,7 +22,7 @@ def _wide(x: Array, w: Array, flip: bool) -> tuple[Array, Array]:
 def onnx_convolution(
     x: Array,
     w: Array,
-    padding: tuple[int, ...],
+    padding: tuple[int | tuple[int, int], ...],
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
     groups: int = 1,
@@ -35,7 +35,7 @@ def onnx_convolution(
     x, w : ndarray
         (N, C, *spatial) and (K, C / groups, *taps), any real dtype.
     padding, stride, dilation : tuple of int
-        One for each spatial axis.
+        One for each spatial axis; of the padding also two, before and behind it.
     groups : int
     flip : bool
         Rotate the filter: a convolution in the mathematical sense; Conv itself cross-correlates.
@@ -44,12 +44,13 @@ def onnx_convolution(
     -------
     ndarray of float64
     """
+    both = [(pad, pad) if isinstance(pad, int) else pad for pad in padding]
     x, w = _wide(x, w, flip)
     node = helper.make_node(
         "Conv",
         ["x", "w"],
         ["y"],
-        pads=[*padding, *padding],
+        pads=[*(before for before, _ in both), *(behind for _, behind in both)],
         strides=list(stride),
         dilations=list(dilation),
         group=groups,
@@ -79,6 +80,30 @@ def scipy_convolution(
     return np.array(
         [[correlate(image, taps, mode="valid", method="direct")[0][steps] for taps in dilated] for image in padded]
     )
+
+
+def onnx_gradient_of_x(
+    shape: tuple[int, ...], w: Array, dy: Array, padding: Any, stride: Any, dilation: Any, groups: int = 1,
+    flip: bool = False,
+) -> Array:  # fmt: skip
+    """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv of each unit image, which it is linear in."""
+    size = int(np.prod(shape[1:]))
+    units = onnx_convolution(np.eye(size).reshape(size, *shape[1:]), w, padding, stride, dilation, groups, flip)
+    return (dy.reshape(len(dy), -1).astype(np.float64) @ units.reshape(size, -1).T).reshape(len(dy), *shape[1:])
+
+
+def onnx_gradient_of_w(
+    x: Array, shape: tuple[int, ...], dy: Array, padding: Any, stride: Any, dilation: Any, groups: int = 1,
+    flip: bool = False,
+) -> Array:  # fmt: skip
+    """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv with each unit filter of a group."""
+    size, found = int(np.prod(shape[1:])), []
+    units = np.eye(size).reshape(size, *shape[1:])
+    for images, outer in zip(np.split(x, groups, 1), np.split(dy.astype(np.float64), groups, 1), strict=True):
+        results = onnx_convolution(images, units, padding, stride, dilation, 1, flip)
+        axes = (0, *range(2, x.ndim))
+        found.append(np.tensordot(outer, results, (axes, axes)))
+    return np.concatenate(found).reshape(shape)
 
 
 def torch_convolution(

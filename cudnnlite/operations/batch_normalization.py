@@ -168,7 +168,7 @@ def batch_normalization_inference(
 )
 def batch_normalization_training(
     handle: Handle, x: Any, scale: Any, bias: Any, *, running_mean: Any, running_var: Any, momentum: float = 0.1,
-    epsilon: float = 1e-5, mode: BatchNormMode | str | None = None, activation: Any = None, z: Any = None,
+    epsilon: float = 1e-5, mode: BatchNormMode | str = "auto", activation: Any = None, z: Any = None,
     alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Normalise by the batch's own statistics, and follow them with running ones.
@@ -183,7 +183,7 @@ def batch_normalization_training(
     momentum : float
         How fast; 1 / (calls so far) gives the mean over all calls.
     epsilon, mode
-        As in `batch_normalization_inference`; "spatial" if not given, with an activation "spatial_persistent", which it needs.
+        As in `batch_normalization_inference`; "auto" is "spatial", with an activation "spatial_persistent", which that needs.
     activation : ActivationSpec, ActivationMode or str, optional
         "relu": of the result, in the same call, which then returns ``(y, saved_mean, saved_inv_variance, reserve)``.  cuDNN
         does it of float32, float16 and bfloat16 with the channels last and without gaps, and has no other function.
@@ -213,7 +213,7 @@ def batch_normalization_training(
 def _mode(mode: Any, activation: Any, added: bool) -> Any:
     if added and activation is None:
         raise ArgumentError("z is given without an activation; cuDNN adds it before a relu alone: activation='relu'")
-    if mode is None:
+    if mode == "auto":
         return BatchNormMode.SPATIAL if activation is None else BatchNormMode.SPATIAL_PERSISTENT
     return mode
 
@@ -221,7 +221,7 @@ def _mode(mode: Any, activation: Any, added: bool) -> Any:
 @documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
 def batch_normalization_backward(
     handle: Handle, x: Any, dy: Any, scale: Any, saved_mean: Any, saved_inv_variance: Any, *,
-    mode: BatchNormMode | str | None = None, epsilon: float = 1e-5, activation: Any = None, y: Any = None, bias: Any = None,
+    mode: BatchNormMode | str = "auto", epsilon: float = 1e-5, activation: Any = None, y: Any = None, bias: Any = None,
     reserve: Any = None, added: bool = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of a batch normalisation's input, scale and bias.

@@ -16,8 +16,10 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 
 def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
-    if conv.groups != 1 or x.rank == 5:
-        raise ArgumentError(f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions")
+    if conv.groups != 1 or x.rank == 5 or not conv.is_symmetric:
+        raise ArgumentError(
+            f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, padded alike at both ends"
+        )
     n, _, *positions = conv.output_shape(x.shape, w.shape)
     if n == 0:
         raise ArgumentError(f"x={x} is an empty batch, which has no columns")

@@ -36,11 +36,18 @@ class Algorithms:
     result : type
         The C structure that a search fills.
     count, heuristic, find, workspace : str
-        C functions: how many results there may be, the ranking without a run, the search, the size of the workspace.
+        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none, and the
+        tuner neither), the size of the workspace.
     option : str
         The option whose descriptor has the math type.
     graph : str
         The kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none.
+    build : callable, optional
+        (handle, stack, problem) -> its operation graph, where that has more operations than one.
+    fits : callable
+        (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does.
+    apart : callable
+        (described, algorithm, bytes of workspace) -> several calls that do it then; None where there are none.
     """
 
     kind: Any
@@ -51,6 +58,9 @@ class Algorithms:
     workspace: str
     option: str = "conv"
     graph: str = ""
+    build: Callable[[Any, Any, Any], Any] | None = None
+    fits: Callable[[Any, Any], str] = lambda problem, algorithm: ""
+    apart: Callable[[Any, Any, int], Any] = lambda described, algorithm, size: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +101,8 @@ class Operation:
         C arguments that are always the same.
     filters : frozenset of str
         Which operands are filters.
+    inverse : bool
+        Whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape.
     workspace : str
         The C function that tells how much workspace is needed, where there is no choice of algorithms.
     scratch : callable
@@ -129,6 +141,7 @@ class Operation:
     mixed: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)
     filters: frozenset[str] = frozenset()
+    inverse: bool = False
     workspace: str = ""
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
     reserve: str = ""
@@ -165,6 +178,11 @@ class Operation:
     def scalars(self) -> tuple[str, ...]:
         """Which of `alpha` and `beta` it has."""
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
+
+    @cached_property
+    def tuned(self) -> bool:
+        """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
+        return self.algorithms is not None and bool(self.algorithms.find)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -226,7 +244,9 @@ class Operation:
         missing = [argument for name, argument in self.given.items() if values.get(name) is None]
         if missing:
             raise ArgumentError(f"{missing[0]} has to be given: {self.function} updates it, or takes its shape from it")
-        found = self.infer(**{name: values[name] for name in (*self.reads, *self.given, *self.options)})
+        told = {name: values[name] for name in (*self.reads, *self.given, *self.options)}
+        told |= {name: values.get(name) for name in self.writes if self.inverse}
+        found = self.infer(**told)
         return dict(zip(self.writes, found if isinstance(found, tuple) else (found,), strict=True))
 
     def check_bare(self, values: Mapping[str, Any]) -> None:

@@ -23,7 +23,8 @@ from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_rep
 from cudnnlite.operations.unrolled import unrolled
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.filter import as_tensor, is_as
 
 _plans: dict[Operation, type[OperationPlan]] = {}
 
@@ -107,12 +108,13 @@ class OperationPlan(Plan):
 
     def _prepare(self, algorithm: Any, limit: int | None, interface: str | None) -> None:
         problem = self.problem
-        described = Described(self._handle, problem, self._resources)
+        described = Described(self._handle, problem, self._resources, partly=True)
         self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
         if problem.operation.algorithms is None:
             self.workspace, self.reserve = described.workspace(), described.reserve()
-            sizes = {"workSpaceSizeInBytes": self.workspace, "reserveSpaceSizeInBytes": self.reserve}
-            self._prepared = described.prepare(**sizes)
+            self._prepared = described.prepare(
+                workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
+            )
             return
         choice = choose(described, algorithm, limit, interface, self._resources)
         if isinstance(choice, EngineChoice):
@@ -133,13 +135,18 @@ class OperationPlan(Plan):
         self.choice = choice
 
     def _staged_operands(self) -> dict[str, Operand]:
-        """Return what can be copied to buffers and back, by the header's names; none if a result has gaps, to be kept."""
+        """Return what can be copied to buffers and back, by the header's names.
+
+        Nothing if a result has gaps, to be kept, or is two arguments, which one buffer would have to be.
+        """
         problem, operation = self.problem, self.problem.operation
         scaled = operation.writes[: operation.scaled] if problem.values.get("beta") else ()
         staged: dict[str, Operand] = {}
         for name, spec in problem.specs.items():
             written = name in operation.writes
             if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
+                return {}
+            if len(operation.header(name)) > 1:
                 return {}
             if name not in operation.filters:
                 read = not written or name in scaled or name in operation.given
@@ -190,20 +197,13 @@ class OperationPlan(Plan):
 
     def _check(self, name: str, array: DeviceArray) -> None:
         wanted, spec = self.problem.values[name], array.spec
-        if isinstance(wanted, FilterSpec):  # compared with the plan's format, because a filter of one tap fits either
-            fits = spec.shape == wanted.shape and spec.dtype == wanted.dtype and spec.fits(wanted.layout)
-        else:
-            fits = spec == wanted
-        if not fits:
-            raise ArgumentError(f"{name} is {spec}; the plan was made for {wanted}")
+        if not is_as(spec, wanted):
+            raise ArgumentError(f"{self.problem.operation.argument(name)} is {spec}; the plan was made for {wanted}")
         setattr(self, f"_seen_{name}", spec)
 
     def _check_out(self, name: str, out: DeviceArray) -> None:
-        argument, wanted = self.problem.operation.argument(name), self.problem.values[name]
-        check_shape(argument, out.spec, wanted)
-        if out.spec != wanted:
-            raise ArgumentError(f"{argument} is {out.spec}; the plan was made for {wanted}")
-        setattr(self, f"_seen_{name}", out.spec)
+        check_shape(self.problem.operation.argument(name), out.spec, self.problem.values[name])
+        self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
         operation, beta = self.problem.operation, self.problem.values.get("beta")
@@ -211,7 +211,7 @@ class OperationPlan(Plan):
             raise ArgumentError(f"{operation.argument(name)} has to be given")
         if beta and name in operation.writes[: operation.scaled]:
             raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
-        return arrays.empty(self._device, self._handle.stream, self.problem.values[name])
+        return arrays.empty(self._device, self._handle.stream, as_tensor(self.problem.values[name]))
 
     def _reserve_space(self, reserve: Any, *operands: DeviceArray) -> DeviceArray:
         operation = self.problem.operation
