@@ -132,7 +132,10 @@ class CTCLossPlan(Plan):
         flat, lengths, steps = (device_ints(a.ptr) if there else c_ints(a) for a in integers)
         if not there:  # from where a graph would copy them again, when they are gone
             refuse_in_capture(
-                self._device, stream, "labels cannot be copied from the host", "have labels and lengths on the device"
+                self._device.is_capturing(stream),
+                stream,
+                "labels cannot be copied from the host",
+                "have labels and lengths on the device",
             )
         operands = [x, costs, *there, *([] if dx is None else [dx])]
         crossed = wait_for_streams(stream, *operands)
