@@ -25,6 +25,8 @@ from cudnnlite.descriptors import (
     TensorDescriptor,
 )
 from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
+from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
@@ -40,8 +42,11 @@ from cudnnlite.enums import (
     ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     ConvolutionMode,
+    CTCGradMode,
+    CTCLossAlgo,
     DataType,
     Determinism,
+    LossNormalizationMode,
     MathType,
     NanPropagation,
     OpTensorOp,
@@ -53,6 +58,7 @@ from cudnnlite.enums import (
     RNNDataLayout,
     RNNInputMode,
     RNNMode,
+    SeqDataAxis,
     SoftmaxAlgorithm,
     SoftmaxMode,
     Status,
@@ -87,6 +93,13 @@ from cudnnlite.errors import (
     WorkspaceLimitWarning,
 )
 from cudnnlite.operations.activation import activation_backward, activation_forward
+from cudnnlite.operations.attention import (
+    multi_head_attention_backward_data,
+    multi_head_attention_backward_weights,
+    multi_head_attention_forward,
+)
+from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
+from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.batch_normalization import (
     batch_normalization_backward,
     batch_normalization_inference,
@@ -119,6 +132,7 @@ from cudnnlite.operations.convolution_backward_problem import (
 )
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.ctc import ctc_loss
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.folding import fold_batch_normalization
 from cudnnlite.operations.fused_convolution import (
@@ -144,11 +158,14 @@ from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
-from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
+from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
+from cudnnlite.specs.ctc import CTCLossSpec
 from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
@@ -174,9 +191,19 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
+    "AttentionDescriptor",
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionSpec",
+    "AttentionTrainingOutput",
+    "AttentionWeights",
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
+    "CTCGradMode",
+    "CTCLossAlgo",
+    "CTCLossDescriptor",
+    "CTCLossSpec",
     "CaptureError",
     "CapturedGraph",
     "ClosedError",
@@ -212,6 +239,7 @@ __all__ = [
     "LibraryError",
     "LibraryNotFoundError",
     "ListedProblem",
+    "LossNormalizationMode",
     "MathType",
     "MissingPackageError",
     "MixedLibrariesError",
@@ -250,6 +278,9 @@ __all__ = [
     "ReorderType",
     "Replay",
     "ReplayCosts",
+    "SeqDataAxis",
+    "SeqDataDescriptor",
+    "SeqDataSpec",
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
@@ -285,6 +316,7 @@ __all__ = [
     "convolution_bias_activation_forward",
     "convolution_forward",
     "convolution_transpose",
+    "ctc_loss",
     "errors",
     "find_convolution_backward_data",
     "find_convolution_backward_filter",
@@ -296,6 +328,9 @@ __all__ = [
     "get_convolution_forward",
     "lrn_backward",
     "lrn_forward",
+    "multi_head_attention_backward_data",
+    "multi_head_attention_backward_weights",
+    "multi_head_attention_forward",
     "op_tensor",
     "plan_convolution_backward_data",
     "plan_convolution_backward_filter",
