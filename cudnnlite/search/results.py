@@ -287,7 +287,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), _NUMERIC)])
+        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), NUMERIC)])
 
     def __repr__(self) -> str:
         return f"<AlgorithmTable of {len(self)}: {self.title}>"
@@ -330,7 +330,7 @@ _COLUMNS = (
     _Column("max error", True, lambda row: _figure(row.max_error, ".1e")),
     _Column("deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]),
 )
-_NUMERIC = (
+NUMERIC = (
     "ms", "+-", "us a call", "host us", "cudnnFind's ms", "workspace", "reserve", "error", "max error"
 )  # fmt: skip
 
