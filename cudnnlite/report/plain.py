@@ -8,8 +8,9 @@ from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.rows import row_to_plain
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.report.plots import front_of
 from cudnnlite.search.results import within_noise
 
@@ -75,7 +76,7 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
         rows.append({**plain, "ok": row.ok, "why_not_chosen": "" if index == tuned.place else why})
     return {
         "title": tuned.title,
-        "description": describe(tuned.problem),
+        "description": summary(tuned.problem),
         "problem": tuned.problem.to_plain(),
         "flops": tuned.problem.flops,
         "names": tuned.names,

@@ -90,7 +90,7 @@ class AlgorithmResult:
         how = f"{self.math_type}, in {self.layout}" if self.layout else f"{self.math_type}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
         lines += [f"  {self.remark}"] if self.remark else []
-        lines += [f"  not {_named(other)}: {why}" for other, why in self.passed_over]
+        lines += [f"  not {named(other)}: {why}" for other, why in self.passed_over]
         return "\n".join(lines)
 
 
@@ -176,7 +176,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if chosen is None and self.searched_with is None and all(row.status != Status.SUCCESS for row in self._rows):
             raise NoAlgorithmError(f"cuDNN has no algorithm for {self.title}: it refuses this combination")
         if chosen is None:
-            listed = "".join(f"\n  {_named(row)}: {why}" for row, why in reasons)
+            listed = "".join(f"\n  {named(row)}: {why}" for row, why in reasons)
             raise NoAlgorithmError(
                 f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
             )
@@ -219,7 +219,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
                 told = f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
                 if row.time_ms < chosen.time_ms and row.call_us is not None and chosen.call_us is not None:
                     told += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
-            lines.append(f"  {_named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
+            lines.append(f"  {named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
         return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
 
     def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
@@ -347,7 +347,8 @@ def parse_max_error(value: Any) -> float | None:
     raise ArgumentError(f"max_error={value!r}; allowed: a number, 0 or more")
 
 
-def _named(row: AlgorithmResult) -> str:
+def named(row: AlgorithmResult) -> str:
+    """Return algorithm, math type and layout."""
     return f"{row.algorithm} ({row.math_type}{f', in {row.layout}' if row.layout else ''})"
 
 

@@ -90,7 +90,9 @@ class World:
         self.device.api = InstrumentedEmulatedApi(load_library(), self.device.memory)
         self.process_api = InstrumentedApi(load_library())
         self.device.api.ledger = self.process_api.ledger = self.ledger
-        World.latest = self.process_api  # monkeypatch remembers what it replaces: that must not be every world of a loop
+        World.latest = (
+            self.process_api
+        )  # monkeypatch remembers what it replaces: that must not be every world of a loop
         monkeypatch.setattr("cudnnlite.descriptors.native.library_api", lambda: World.latest)
 
     @property

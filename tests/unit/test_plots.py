@@ -12,8 +12,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import cudnnlite as dnn
-from cudnnlite.autotune.tuned import describe, place_of, shared_workspace
+from cudnnlite.autotune.tuned import place_of, shared_workspace
 from cudnnlite.errors import MissingPackageError
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.report.page import inline_svg
 from cudnnlite.report.plots import (
     COLORS,
@@ -240,7 +241,7 @@ def test_totals_of_a_model_the_largest_on_top():
     ax = plot_model(some)
     assert [width for width, _ in bars(ax)] == [2 * 0.9123, 1.067, 3 * 0.0339]
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels == ["a $x$ <b> × 2", shorten(describe(lstm()), 25), "b × 3"]
+    assert labels == ["a $x$ <b> × 2", shorten(summary(lstm()), 25), "b × 3"]
     assert not any(label.get_parse_math() for label in ax.get_yticklabels())  # a name is no formula
     assert texts(ax) == ["1.825 (61.0 %)", "1.067 (35.6 %)", "0.1017 (3.4 %)"]
     assert ax.get_xlabel() == "total time (ms)"
@@ -476,7 +477,7 @@ def test_titles():
     assert tuned(names=("a",)).title == "a"
     assert tuned(names=("a", "b", "c")).title == "a and 2 more"
     assert tuned(names=("a\nb",)).title == "a�b"
-    assert describe(lstm()) == "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training, math_type='FMA'"
+    assert summary(lstm()) == "bidirectional LSTM 256 to 128 x 2, T=100 N=64, float32, training, math_type='FMA'"
 
 
 def test_reasons():
