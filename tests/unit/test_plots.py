@@ -324,16 +324,19 @@ def test_the_limit_is_drawn(limit, line):
 # ---------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
+KINDS = {"one": [tuned()], "rnn": [tuned((STATIC, DYNAMIC), lstm())], "failed": [failed()], "model": model(3)}
+
+
 @pytest.mark.parametrize(
-    "some", [[tuned()], [tuned((STATIC, DYNAMIC), lstm())], [failed()], model(3)], ids=["one", "rnn", "failed", "model"]
+    ("suffix", "magic", "some"),
+    [*((".png", b"\x89PNG", kind) for kind in KINDS), (".svg", b"<?xml", "one"), (".PDF", b"%PDF", "model")],
 )
 def test_pictures(tmp_path, suffix, magic, some):
     path = tmp_path / f"chart{suffix}"
-    save_chart(path, some)
+    save_chart(path, KINDS[some])
     first = path.read_bytes()
     assert first.startswith(magic)
-    save_chart(str(path), some)
+    save_chart(str(path), KINDS[some])
     assert path.read_bytes() == first
 
 
