@@ -16,6 +16,7 @@ from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.specs.plain import to_plain
 
 OBJECTIVES = ("latency", "device")
+SEARCHES = ("heuristics", "knobs")
 _LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 
 
@@ -45,6 +46,11 @@ class TuningPolicy:
         "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's backend; both, if not given.
     flush_l2 : bool
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
+    search : str
+        "heuristics": the engines that cuDNN's heuristics name.  "knobs": besides, for `search_seconds` a problem, settings of
+        their knobs that no heuristic names; what is found is saved like any other choice.
+    search_seconds : float
+        The seconds for that.
 
     Raises
     ------
@@ -69,10 +75,17 @@ class TuningPolicy:
     layouts: Iterable[str] = ()
     interface: str | None = None
     flush_l2: bool = False
+    search: str = "heuristics"
+    search_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ArgumentError(f"objective={self.objective!r}; allowed: {', '.join(map(repr, OBJECTIVES))}")
+        if self.search not in SEARCHES:
+            raise ArgumentError(f"search={self.search!r}; allowed: {', '.join(map(repr, SEARCHES))}")
+        seconds = self.search_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+            raise ArgumentError(f"search_seconds={seconds!r}; needed: a number of seconds above 0")
         for name in ("deterministic", "allow_tf32", "flush_l2"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name}={getattr(self, name)!r}; allowed: True, False")

@@ -41,7 +41,7 @@ class Search(NamedTuple):
     check : callable
         (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written.
     search : callable
-        (handle, problem, policy, operands) -> AlgorithmTable, the best first.
+        (handle, problem, policy, operands, progress) -> AlgorithmTable, the best first.
     aligned : tuple of str
         The operands whose alignment calls tell: to those of another alignment another choice may be right.
     """
@@ -75,6 +75,8 @@ class Tuner:
     measure : bool
         False: an operation for which nothing is remembered is left to the heuristic, with a warning; a fleet that was given
         a cache then measures nothing by itself.
+    progress : bool
+        Whether a bar on stderr shows how far a search over knobs is.
 
     Attributes
     ----------
@@ -109,16 +111,19 @@ class Tuner:
         policy: TuningPolicy | None = None,
         *,
         measure: bool = True,
+        progress: bool = False,
     ) -> None:
         if not isinstance(handle, Handle):
             raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
         handle.use()
         if policy is not None and not isinstance(policy, TuningPolicy):
             raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
-        if not isinstance(measure, bool):
-            raise ArgumentError(f"measure={measure!r}; allowed: True, False")
+        for name, value in (("measure", measure), ("progress", progress)):
+            if not isinstance(value, bool):
+                raise ArgumentError(f"{name}={value!r}; allowed: True, False")
         self.handle = handle
         self.measures = measure
+        self._progress = progress
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.policy = policy or TuningPolicy()
@@ -279,7 +284,7 @@ class Tuner:
         start, search = time.perf_counter(), search_of(problem)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)
-            table = search.search(self.handle, problem, known.policy, operands)
+            table = search.search(self.handle, problem, known.policy, operands, self._progress)
         seconds, key = time.perf_counter() - start, known.key(problem, aligned)
         self.measured += 1
         self._choices.clear()
