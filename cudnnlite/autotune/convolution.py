@@ -17,7 +17,7 @@ from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.operations.call import specs_of
@@ -33,7 +33,7 @@ from cudnnlite.operations.operands import on_device
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.sizes import format_size
+from cudnnlite.sizes import over_limit
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.math_types import allowed_math_types
 
@@ -45,7 +45,7 @@ def operands_of(
     handle: Handle, problem: ConvolutionForwardProblem, alignments: Mapping[str, int] | None = None
 ) -> dict[str, DeviceArray]:
     """Make up operands: normal values, scaled so that the output's are of the order of 1."""
-    aligned = {"x": ALIGNMENT, "w": ALIGNMENT, "out": ALIGNMENT, **(alignments or {})}
+    aligned = {"x": ALLOCATION_ALIGNMENT, "w": ALLOCATION_ALIGNMENT, "out": ALLOCATION_ALIGNMENT, **(alignments or {})}
     w = TensorSpec(problem.w.shape, problem.w.dtype, problem.w.layout)
     # alpha must not bring them out of float16's range, and the filter not either
     scale = prod(problem.w.shape[1:]) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
@@ -190,7 +190,7 @@ class _Trial:
             plan = self._stack.enter_context(ConvolutionForwardPlan(self._handle, problem, row))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
-                return replace(row, why_not=f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}")
+                return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
                 contest.enter(key, lambda: plan(self._x, self._w, out=self._y))

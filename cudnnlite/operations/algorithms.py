@@ -12,15 +12,13 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.engines import EngineChoice, NoEngine, given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.sizes import format_size
-from cudnnlite.warn import warn_user
 
 
 def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
@@ -116,14 +114,7 @@ def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResul
         function = _algorithms(problem.operation).heuristic
         raise NotSupportedError(function, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
     choice = table.best(limit)
-    excluded = [other for other, _ in choice.passed_over if other.ok]
-    if excluded and limit is not None:
-        listed = ", ".join(f"{row.algorithm} ({format_size(row.workspace)})" for row in excluded)
-        warn_user(
-            f"the workspace limit of {format_size(limit)} excluded {listed}, which cuDNN's heuristic prefers to "
-            f"{choice.algorithm}; find_{problem.kind} measures what that costs",
-            WorkspaceLimitWarning,
-        )
+    tell_limit([(row, why) for row, why in choice.passed_over if row.ok], choice.algorithm, problem)
     return choice
 
 

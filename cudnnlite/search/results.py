@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
-from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.sizes import format_size, over_limit, parse_size
 from cudnnlite.texts import aligned
 
 
@@ -362,7 +362,7 @@ def why_not(
     """Return what excludes a candidate; empty if nothing does."""
     reasons = []
     if limit is not None and row.workspace > limit:
-        reasons.append(f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}")
+        reasons.append(over_limit(row.workspace, limit))
     if deterministic and not row.deterministic:
         reasons.append(
             "not deterministic" if row.deterministic is False else "cuDNN does not say if it is deterministic"

@@ -8,6 +8,13 @@ from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp
 from cudnnlite.specs.frozen import FrozenSpec
 
 
+def _init(
+    self: Any, op: Any, *, nan: NanPropagation | str = NanPropagation.PROPAGATE, compute_type: Any = DataType.FLOAT
+) -> None:
+    kind, propagation = parse_enum(self.named_by, op, "op"), parse_enum(NanPropagation, nan, "nan")
+    self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class OpTensorSpec(FrozenSpec):
     """An operation on two values: a frozen value, equal and hashable by its fields.
@@ -35,13 +42,7 @@ class OpTensorSpec(FrozenSpec):
     nan: NanPropagation
     compute_type: DataType
     named_by = OpTensorOp
-
-    def __init__(
-        self, op: OpTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-        compute_type: Any = DataType.FLOAT,
-    ) -> None:  # fmt: skip
-        kind, propagation = parse_enum(OpTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
-        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
+    __init__ = _init
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -71,10 +72,4 @@ class ReduceTensorSpec(FrozenSpec):
     nan: NanPropagation
     compute_type: DataType
     named_by = ReduceTensorOp
-
-    def __init__(
-        self, op: ReduceTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-        compute_type: Any = DataType.FLOAT,
-    ) -> None:  # fmt: skip
-        kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
-        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
+    __init__ = _init
