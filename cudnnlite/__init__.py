@@ -61,6 +61,7 @@ from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
     BadParamError,
+    CaptureError,
     ClosedError,
     CudnnError,
     CudnnliteError,
@@ -89,6 +90,7 @@ from cudnnlite.operations.batch_normalization import (
     batch_normalization_inference,
     batch_normalization_training,
 )
+from cudnnlite.operations.capture import CapturedGraph, capture
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
@@ -111,6 +113,7 @@ from cudnnlite.operations.pointwise import (
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.replay import Replay, ReplayCosts
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
@@ -149,6 +152,8 @@ __all__ = [
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
+    "CaptureError",
+    "CapturedGraph",
     "ClosedError",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
@@ -211,6 +216,8 @@ __all__ = [
     "ReduceTensorOp",
     "ReduceTensorSpec",
     "ReorderType",
+    "Replay",
+    "ReplayCosts",
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
@@ -239,6 +246,7 @@ __all__ = [
     "batch_normalization_backward",
     "batch_normalization_inference",
     "batch_normalization_training",
+    "capture",
     "convolution_backward_bias",
     "convolution_forward",
     "errors",

@@ -18,6 +18,7 @@ from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
 from cudnnlite.operations.choosing import alignment_of
@@ -281,6 +282,8 @@ class Tuner:
 
     def _search(self, known: Remembered, problem: Problem, aligned: Mapping[str, int], operands: Any) -> AlgorithmTable:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
+        stream = self.handle.stream
+        refuse_in_capture(self.handle.device, stream, "a search waits, and cannot be made", "tune before the capture")
         start, search = time.perf_counter(), search_of(problem)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)

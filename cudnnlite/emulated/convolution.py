@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.support import multiplies_in_tf32, refusal
 from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, Status
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
@@ -72,8 +73,8 @@ class _Call(Call):
         """Return the bytes that a kernel wants."""
         return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.compute)
 
-    def run(self, algorithm: int, alpha: float, beta: float) -> None:
-        """Compute y = alpha * conv(x, w) + beta * y."""
+    def run(self, algorithm: int, alpha: float, beta: float) -> Work:
+        """Check a call, and return what computes y = alpha * conv(x, w) + beta * y."""
         kernel = self.kernel(algorithm)
         needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
         if given < needed:
@@ -81,6 +82,12 @@ class _Call(Call):
         workspace = self.given["workSpace"] or 0
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
+        self.views()
+        return partial(self._compute, kernel, algorithm, alpha, beta, workspace, needed)
+
+    def _compute(
+        self, kernel: Algorithm, algorithm: int, alpha: float, beta: float, workspace: int, needed: int
+    ) -> None:
         images, filters, target = self.views().values()
         scratch = self.api.memory.view(workspace, needed)
         tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)
@@ -117,10 +124,13 @@ def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
     return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
 
 
-def _emulates(function: str) -> Callable[[Callable[[_Call], None]], Callable[[_Call], None]]:
+_Implementation = Callable[[_Call], Work | None]
+
+
+def _emulates(function: str) -> Callable[[_Implementation], _Implementation]:
     """Register the decorated function, which receives the call unmarshalled."""
 
-    def register(implementation: Callable[[_Call], None]) -> Callable[[_Call], None]:
+    def register(implementation: _Implementation) -> _Implementation:
         emulates(function)(lambda api, *arguments: implementation(_Call(api, function, arguments)))
         return implementation
 
@@ -134,10 +144,10 @@ def workspace_size(call: _Call) -> None:
 
 
 @_emulates("cudnnConvolutionForward")
-def forward(call: _Call) -> None:
+def forward(call: _Call) -> Work:
     """Compute y = alpha * conv(x, w) + beta * y."""
     alpha, beta = call.scalars()
-    call.run(call.given["algo"], alpha, beta)
+    return call.run(call.given["algo"], alpha, beta)
 
 
 @emulates("cudnnGetConvolutionForwardAlgorithmMaxCount")
@@ -168,7 +178,7 @@ def find(call: _Call) -> None:
         try:
             needed = call.workspace(call.kernel(algorithm))
             start = time.perf_counter()
-            call.run(algorithm, 1.0, 0.0)
+            call.run(algorithm, 1.0, 0.0)()
             rows.append((algorithm, Status.SUCCESS, (time.perf_counter() - start) * 1e3, needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT

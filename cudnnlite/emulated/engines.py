@@ -22,7 +22,7 @@ from cudnnlite.emulated.convolution import compute_dtype, convolved
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.support import refusal, tf32_is_forbidden
 from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
 from cudnnlite.errors import ArgumentError
@@ -280,7 +280,7 @@ def _pack(api: EmulatedApi, pack: Native) -> None:
 
 
 @emulates("cudnnBackendExecute")
-def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> None:
+def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
     """Compute what a plan's graph says, over the addresses of a variant pack."""
     found, given = native(api, plan, "EXECUTION_PLAN"), native(api, pack, "VARIANT_PACK")
     if found.one("handle") != handle.value:
@@ -288,13 +288,19 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> None:
     problem: Convolution = found.made.one("operation_graph").made
     facts = ENGINES[found.made.one("global_index")]
     needed = found.one("workspace_size")
-    scratch = api.memory.view(_aligned(given.one("workspace"), "the workspace") if needed else 0, needed)
+    workspace = _aligned(given.one("workspace"), "the workspace") if needed else 0
     addresses = dict(zip(given.values["unique_ids"], given.values["data_pointers"], strict=True))
-    tensors = _Tensors(api, problem, addresses)
-    x, w = (tensors.read(uid) for uid in problem.uids[:2])
-    compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
-    for batch, result in convolved(problem.kernel(facts), problem.conv, x, w, problem.y.shape, compute, scratch, tf32):
-        tensors.finish(batch, result)
+    _Tensors(api, problem, addresses)  # what must not be is refused now, and again at each launch
+
+    def work() -> None:
+        scratch, tensors = api.memory.view(workspace, needed), _Tensors(api, problem, addresses)
+        x, w = (tensors.read(uid) for uid in problem.uids[:2])
+        compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
+        kernel = problem.kernel(facts)
+        for batch, result in convolved(kernel, problem.conv, x, w, problem.y.shape, compute, scratch, tf32):
+            tensors.finish(batch, result)
+
+    return work
 
 
 class _Tensors:

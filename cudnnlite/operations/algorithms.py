@@ -10,6 +10,7 @@ from typing import Any
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
@@ -190,6 +191,7 @@ def found(
 ) -> AlgorithmTable:
     """Let cuDNN run and time every algorithm on these arrays; `out` is overwritten."""
     (written,), stream = problem.operation.writes, handle.stream
+    refuse_in_capture(handle.device, stream, "a search waits, and cannot be made", "search before the capture")
     spec = problem.values[written]
     if spec.size == 0:
         first = problem.operation.reads[0]

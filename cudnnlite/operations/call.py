@@ -44,7 +44,7 @@ def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[st
 def make_plan(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], *, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None,
-    interface: str | None = None,
+    interface: str | None = None, replay: bool = False,
 ) -> Any:  # fmt: skip
     """Return a plan for operands, arrays or specs, of an operation."""
     use(handle)
@@ -60,7 +60,7 @@ def make_plan(
                 algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
             if algorithm is None and not is_aligned(*known.values()):
                 interface = UNALIGNED
-    return plan_class(operation)(handle, problem, algorithm, limit, interface)
+    return plan_class(operation)(handle, problem, algorithm, limit, interface, replay)
 
 
 def call(

@@ -47,6 +47,7 @@ def plan_convolution_forward(
     algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
     interface: str | None = None,
+    replay: bool = False,
 ) -> ConvolutionForwardPlan:
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
 
@@ -74,6 +75,10 @@ def plan_convolution_forward(
     interface : str, optional
         "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an
         engine wants 16 bytes.
+    replay : bool
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from then on.  With
+        others it is made as it is, or through copies to buffers of the plan, whichever was measured to take less time, once,
+        which waits for the stream; what comes again is recorded too, up to 8 graphs.  ``plan.replay`` tells.
 
     Returns
     -------
@@ -118,7 +123,7 @@ def plan_convolution_forward(
     """
     return make_plan(  # type: ignore[no-any-return]
         handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit, interface=interface,
+        workspace_limit=workspace_limit, interface=interface, replay=replay,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import choose, prepare
 from cudnnlite.operations.described import Described, involve
@@ -18,6 +19,7 @@ from cudnnlite.operations.operands import check_overlap, check_workspace
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.problem import Problem, check_shape
+from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.operations.unrolled import unrolled
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
@@ -68,6 +70,7 @@ class OperationPlan(Plan):
         algorithm: Any = None,
         limit: int | None = None,
         interface: str | None = None,
+        replay: bool = False,
     ) -> None:
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
@@ -81,6 +84,7 @@ class OperationPlan(Plan):
         self._pointers: tuple[int, ...] = ()
         self._scratch = 0
         self._prepared: Prepared | None = None
+        self._replayed: ReplayedCall | None = None
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
         self.descriptors: dict[str, Any] = {}
@@ -89,6 +93,10 @@ class OperationPlan(Plan):
             return
         try:
             self._prepare(algorithm, limit, interface)
+            if parse_replay(replay):
+                self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
+                self._prepared = self._replayed
+                self._resources.callback(self._replayed.close)
         except BaseException as error:
             if isinstance(error, CudnnError):
                 involve(error, problem)
@@ -120,6 +128,25 @@ class OperationPlan(Plan):
                 f"{format_size(limit)}"
             )
         self.choice = choice
+
+    def _staged_operands(self) -> dict[str, Operand]:
+        """Return what can be copied to buffers and back, by the header's names; none if a result has gaps, to be kept."""
+        problem, operation = self.problem, self.problem.operation
+        scaled = operation.writes[: operation.scaled] if problem.values.get("beta") else ()
+        staged: dict[str, Operand] = {}
+        for name, spec in problem.specs.items():
+            written = name in operation.writes
+            if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
+                return {}
+            if name not in operation.filters:
+                read = not written or name in scaled or name in operation.given
+                staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
+        return staged
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far; None for any other."""
+        return None if self._replayed is None else self._replayed.state
 
     def __init_subclass__(cls, operation: Operation | None = None) -> None:
         if operation is None:

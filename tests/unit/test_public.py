@@ -29,7 +29,7 @@ CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem",
+    "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "problems_from_onnx", "record_problems", "tune_model"}
@@ -41,6 +41,7 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "capture": "handle",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",
