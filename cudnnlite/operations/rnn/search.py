@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -153,15 +153,16 @@ def search_rnn_forward(
         given = make_request(handle, spec, data, training, standard, 0.0, None, None)
         with RNNPlan(handle, given) as plan:
             hx, cx = plan.check_operands(weights, x, hx, cx, data.lengths if with_lengths else None)
-        states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
-        known = data.lengths if with_lengths else None
-        arguments = _Arguments(
-            handle, weights.view(handle), arrays.on_stream(x, stream), states[0], states[1], known, data
-        )
+
+        def moved(state: DeviceArray | None) -> DeviceArray | None:
+            return None if state is None else arrays.on_stream(state, stream)
+
+        operands = weights.view(handle), arrays.on_stream(x, stream), moved(hx), moved(cx)
+        bench, check = _Bench(operands, data.lengths if with_lengths else None), PrefixCheck(*operands, data)
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
         stack.callback(contest.close)
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
-        rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
+        rows = contest.finish(_try_out(handle, requests, bench, check, contest, max_error, hopeless, stack))
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
@@ -195,49 +196,32 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     return f"not compiled: a layer's recurrent matrices take {size}, and what can be kept on the chip is below {most}"
 
 
-class _Arguments(NamedTuple):
-    """What every candidate is called with, on the handle's present stream."""
-
-    handle: Handle
-    weights: RNNWeights
-    x: DeviceArray
-    hx: DeviceArray | None
-    cx: DeviceArray | None
-    lengths: tuple[int, ...] | None
-    data: RNNDataSpec
+_Operands: TypeAlias = tuple[RNNWeights, DeviceArray, DeviceArray | None, DeviceArray | None]  # weights, x, hx, cx
 
 
-class _Outputs:
-    """What all candidates write to, one after the other."""
+class _Bench:
+    """What every candidate is called with, on the handle's present stream, and what all write to, one after the other."""
 
-    def __init__(self) -> None:
-        self.out: Sequence[DeviceArray] | None = None
-        self.reserve: RNNReserve | None = None
+    def __init__(self, operands: _Operands, lengths: tuple[int, ...] | None) -> None:
+        self._operands, self._lengths = operands, lengths
+        self._out: Sequence[DeviceArray] | None = None
+        self._reserve: RNNReserve | None = None
 
-    def make_room(self, plan: RNNPlan) -> None:
-        """Allocate what a plan writes to, where it is not there yet, or too small."""
-        if self.out is None:
-            self.out = [array for array in plan.new_outputs() if array is not None]
-        if self.reserve is None or self.reserve.nbytes < plan.reserve:
-            self.reserve = plan.new_reserve()
-
-
-class _Candidate:
-    """One algorithm and math type; called, it makes the call once, without an allocation."""
-
-    def __init__(self, plan: RNNPlan, arguments: _Arguments, outputs: _Outputs) -> None:
-        self._plan, self._arguments, self._outputs = plan, arguments, outputs
-        plan.describe(arguments.x.spec, arguments.lengths)
-        outputs.make_room(plan)
-
-    def __call__(self) -> None:
-        given, to = self._arguments, self._outputs
-        self._plan(given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve)
+    def work_of(self, plan: RNNPlan) -> Callable[[], object]:
+        """Return what makes a plan's call once, without an allocation."""
+        plan.describe(self._operands[1].spec, self._lengths)
+        if self._out is None:
+            self._out = [array for array in plan.new_outputs() if array is not None]
+        if self._reserve is None or self._reserve.nbytes < plan.reserve:
+            self._reserve = plan.new_reserve()
+        return lambda: plan(*self._operands, lengths=self._lengths, out=self._out, reserve=self._reserve)
 
 
 def _try_out(
+    handle: Handle,
     requests: list[RNNRequest],
-    arguments: _Arguments,
+    bench: _Bench,
+    check: PrefixCheck,
     contest: Contest,
     max_error: float | None,
     hopeless: str,
@@ -248,10 +232,7 @@ def _try_out(
     PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
     quarter more with one math type than with another, at most.  So if one turns out to be hopeless, all are.
     """
-    handle = arguments.handle
-    check = PrefixCheck(arguments.weights, arguments.x, arguments.hx, arguments.cx, arguments.data)
     rows: dict[Hashable, AlgorithmResult] = {}
-    outputs = _Outputs()
     for request in requests:
         row, plan = request.choice, None
         compiles = row.algorithm == RNNAlgo.PERSIST_DYNAMIC
@@ -261,12 +242,12 @@ def _try_out(
         try:
             plan = stack.enter_context(RNNPlan(handle, request))
             error, largest = check.errors_of(plan)
-            candidate = _Candidate(plan, arguments, outputs)
+            work = bench.work_of(plan)
             reserve = plan.reserve if request.training else None
             wrong = check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
             row = replace(row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong)
             if not wrong:
-                contest.enter(request, candidate)
+                contest.enter(request, work)
                 if compiles and contest.is_hopeless(request):
                     most = f"{handle.timing.give_up:g} times the best"
                     hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
