@@ -22,6 +22,10 @@ from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
 from cudnnlite.operations.choosing import alignment_of
+from cudnnlite.operations.convolution_backward_problem import (
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+)
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
@@ -53,10 +57,14 @@ class Search(NamedTuple):
     aligned: tuple[str, ...] = ()
 
 
+def _convolution(*aligned: str) -> Search:
+    return Search(convolution.operands_of, convolution.check_operands, convolution.search_convolution, aligned)
+
+
 SEARCHES: dict[type[Problem], Search] = {
-    ConvolutionForwardProblem: Search(
-        convolution.operands_of, convolution.check_operands, convolution.search_convolution_forward, ("x", "w", "out")
-    ),
+    ConvolutionForwardProblem: _convolution("x", "w", "out"),
+    ConvolutionBackwardDataProblem: _convolution("w", "dy", "out"),
+    ConvolutionBackwardFilterProblem: _convolution("x", "dy", "out"),
     RNNForwardProblem: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn),
 }
 
@@ -164,9 +172,9 @@ class Tuner:
         problem : Problem
             What should be done.
         operands : mapping, optional
-            Data to measure with, instead of made-up values: "x" and "w", and "out" where it is read, of a convolution; "x"
-            and "weights", and "hx" and "cx" where there are any, of an RNN.  None of them is written.  The problem is
-            measured now, and the result replaces what was remembered.
+            Data to measure with, instead of made-up values: of a convolution what it reads ("x" and "w"), and "out" where beta
+            is not 0; of an RNN "x" and "weights", and "hx" and "cx" where there are any.  None of them is written.  The problem
+            is measured now, and the result replaces what was remembered.
 
         Returns
         -------

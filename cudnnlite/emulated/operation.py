@@ -22,6 +22,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.operations.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import same_strides
 
@@ -131,9 +132,9 @@ class Call:
         """
         found = {name: self.view(name) for name in self.specs}
         for number, written in enumerate(self.operation.writes):
-            target = self.specs[written]
+            target = as_tensor(self.specs[written])
             for name in (*self.operation.reads, *self.operation.writes[:number]):
-                same = self.given[name] == self.given[written] and self.specs[name] == target
+                same = self.given[name] == self.given[written] and self.specs[name] == self.specs[written]
                 if np.shares_memory(found[name], found[written]) and not (same and name in self.operation.in_place):
                     raise RefusalError(Status.BAD_PARAM, f"{name} and {written} overlap in memory")
             if target.overlaps_itself:

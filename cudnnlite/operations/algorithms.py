@@ -20,6 +20,7 @@ from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.specs.filter import as_tensor
 
 
 def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
@@ -199,7 +200,7 @@ def found(
     with ExitStack() as stack:
         try:
             described = Described(handle, problem, stack)
-            y = arrays.empty(handle.device, stream, spec) if out is None else out
+            y = arrays.empty(handle.device, stream, as_tensor(spec)) if out is None else out
             size = _search_workspace(described, limit)
             scratch = handle.device.allocate(size, stream)
             stack.callback(scratch.close, stream)

@@ -8,10 +8,10 @@ from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionFwdAlgo
-from cudnnlite.operations.algorithms import found, ranked
-from cudnnlite.operations.call import call, make_plan, problem_of
+from cudnnlite.operations.algorithms import ranked
+from cudnnlite.operations.call import call, find, make_plan, problem_of
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
-from cudnnlite.operations.operands import check_writable, on_device, use
+from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
@@ -301,11 +301,4 @@ def find_convolution_forward(
     >>> print(best.time_ms > 0, best.deterministic, best.workspace <= 2**20)
     True True True
     """
-    use(handle)
-    x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
-    y = None if out is None else on_device(handle, out, "out")
-    problem = problem_of(FORWARD, (x, w), (conv,), y)
-    if y is not None:
-        check_writable(y, "out", x=x, w=w)
-    limit = handle.workspace.limit_for(workspace_limit)
-    return found(handle, problem, {"x": x, "w": w}, None if beta != 0 else y, limit)
+    return find(handle, FORWARD, (x, w), (conv,), beta, out, workspace_limit)

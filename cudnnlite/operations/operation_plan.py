@@ -23,7 +23,7 @@ from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_rep
 from cudnnlite.operations.unrolled import unrolled
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import FilterSpec
+from cudnnlite.specs.filter import as_tensor, is_as
 
 _plans: dict[Operation, type[OperationPlan]] = {}
 
@@ -185,20 +185,13 @@ class OperationPlan(Plan):
 
     def _check(self, name: str, array: DeviceArray) -> None:
         wanted, spec = self.problem.values[name], array.spec
-        if isinstance(wanted, FilterSpec):  # compared with the plan's format, because a filter of one tap fits either
-            fits = spec.shape == wanted.shape and spec.dtype == wanted.dtype and spec.fits(wanted.layout)
-        else:
-            fits = spec == wanted
-        if not fits:
-            raise ArgumentError(f"{name} is {spec}; the plan was made for {wanted}")
+        if not is_as(spec, wanted):
+            raise ArgumentError(f"{self.problem.operation.argument(name)} is {spec}; the plan was made for {wanted}")
         setattr(self, f"_seen_{name}", spec)
 
     def _check_out(self, name: str, out: DeviceArray) -> None:
-        argument, wanted = self.problem.operation.argument(name), self.problem.values[name]
-        check_shape(argument, out.spec, wanted)
-        if out.spec != wanted:
-            raise ArgumentError(f"{argument} is {out.spec}; the plan was made for {wanted}")
-        setattr(self, f"_seen_{name}", out.spec)
+        check_shape(self.problem.operation.argument(name), out.spec, self.problem.values[name])
+        self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
         operation, beta = self.problem.operation, self.problem.values.get("beta")
@@ -206,7 +199,7 @@ class OperationPlan(Plan):
             raise ArgumentError(f"{operation.argument(name)} has to be given")
         if beta and name in operation.writes[: operation.scaled]:
             raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
-        return arrays.empty(self._device, self._handle.stream, self.problem.values[name])
+        return arrays.empty(self._device, self._handle.stream, as_tensor(self.problem.values[name]))
 
     def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
         own = check_workspace(self._handle, workspace, self.workspace)

@@ -55,16 +55,16 @@ class Problem:
             )
         specs = {name: values[name] for name in operation.reads}
         for name, spec in specs.items():
-            _check_type(spec, name, FilterSpec if name in operation.filters else TensorSpec)
+            _check_type(spec, name, _kind_of(operation, name))
         options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
         for name, spec in written.items():
-            _check_type(spec, name, TensorSpec)
+            _check_type(spec, name, _kind_of(operation, name))
         if operation.writes:
             expected = operation.expected(specs | written | options)
             for name, spec in written.items():
                 check_shape(operation.argument(name), spec, expected[name])
-                if spec.overlaps_itself:
+                if name not in operation.filters and spec.overlaps_itself:
                     raise ArgumentError(f"{operation.argument(name)}={spec}: its values overlap each other in memory")
             written = expected | written
             operation.check_dtypes(specs | written)
@@ -160,6 +160,10 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
         return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}{hint}")
+
+
+def _kind_of(operation: Operation, name: str) -> type:
+    return FilterSpec if name in operation.filters else TensorSpec
 
 
 def _check_type(value: Any, argument: str, kind: type) -> None:
