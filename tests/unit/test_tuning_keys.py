@@ -103,6 +103,7 @@ CHANGED_DEVICE = {
 CHANGED_POLICY = {
     "objective": "device", "workspace_limit": 2**20, "deterministic": True, "max_error": 1e-3, "math_type": "fma",
     "allow_tf32": False, "layouts": ("NHWC",), "interface": "graph", "flush_l2": True,
+    "search": "knobs", "search_seconds": 2.5,
 }  # fmt: skip
 
 

@@ -32,8 +32,8 @@ def convolution(node: OnnxNode, reading: Reading) -> Problem:
 
 def _padding(
     node: OnnxNode, sizes: Sequence[int], taps: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the padding of each axis, which cuDNN puts on both of its sides."""
+) -> tuple[tuple[int, int], ...]:
+    """Return the padding before and behind each axis; alike where that does the same, for all of cuDNN takes that."""
     rank = len(sizes)
     auto, pads = node.attribute("auto_pad", "NOTSET"), node.attribute("pads", ()) or (0,) * (2 * rank)
     if {len(strides), len(dilations)} != {rank} or len(pads) != 2 * rank or min((*strides, *dilations)) < 1:
@@ -51,13 +51,12 @@ def _padding(
             both.append((less, more) if auto == "SAME_UPPER" else (more, less))
     else:
         raise NoProblemError(f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
-    for (before, after), size, reach, stride in zip(both, sizes, reaches, strides, strict=True):
-        # the same padding on both sides is as good where the filter does not get to what differs behind
-        if (size + before + after - reach) // stride != (size + 2 * before - reach) // stride:
-            named = "" if auto == "NOTSET" else f" of auto_pad={auto}"
-            shown = ", ".join(map(str, both))
-            raise NoProblemError(f"asymmetric padding {shown}{named}; cuDNN pads both sides of an axis alike")
-    return tuple(before for before, _ in both)
+    # the same padding on both sides is as good where the filter does not get to what differs behind
+    alike = [
+        (size + before + after - reach) // stride == (size + 2 * before - reach) // stride
+        for (before, after), size, reach, stride in zip(both, sizes, reaches, strides, strict=True)
+    ]
+    return tuple((before, before) if all(alike) else (before, after) for before, after in both)
 
 
 def recurrent(node: OnnxNode, reading: Reading) -> Problem:
