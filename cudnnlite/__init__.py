@@ -25,9 +25,13 @@ from cudnnlite.descriptors import (
     TensorDescriptor,
 )
 from cudnnlite.descriptors.activation import ActivationDescriptor
+from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
+from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
+from cudnnlite.descriptors.spatial_transformer import SpatialTransformerDescriptor
+from cudnnlite.descriptors.transform import TensorTransformDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -40,8 +44,11 @@ from cudnnlite.enums import (
     ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     ConvolutionMode,
+    CTCGradMode,
+    CTCLossAlgo,
     DataType,
     Determinism,
+    LossNormalizationMode,
     MathType,
     NanPropagation,
     OpTensorOp,
@@ -53,6 +60,7 @@ from cudnnlite.enums import (
     RNNDataLayout,
     RNNInputMode,
     RNNMode,
+    SeqDataAxis,
     SoftmaxAlgorithm,
     SoftmaxMode,
     Status,
@@ -87,6 +95,13 @@ from cudnnlite.errors import (
     WorkspaceLimitWarning,
 )
 from cudnnlite.operations.activation import activation_backward, activation_forward
+from cudnnlite.operations.attention import (
+    multi_head_attention_backward_data,
+    multi_head_attention_backward_weights,
+    multi_head_attention_forward,
+)
+from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
+from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.batch_normalization import (
     batch_normalization_backward,
     batch_normalization_inference,
@@ -119,21 +134,27 @@ from cudnnlite.operations.convolution_backward_problem import (
 )
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.ctc import ctc_loss
+from cudnnlite.operations.dropout import DropoutState, dropout_backward, dropout_forward
 from cudnnlite.operations.folding import fold_batch_normalization
 from cudnnlite.operations.fused_convolution import (
     ConvolutionBiasActivationForwardPlan,
     convolution_bias_activation_forward,
     plan_convolution_bias_activation_forward,
 )
-from cudnnlite.operations.lrn import lrn_backward, lrn_forward
+from cudnnlite.operations.im2col import im2col
+from cudnnlite.operations.lrn import (
+    divisive_normalization_backward,
+    divisive_normalization_forward,
+    lrn_backward,
+    lrn_forward,
+)
 from cudnnlite.operations.pointwise import (
     add_tensor,
     op_tensor,
     reduce_tensor,
     scale_tensor,
     set_tensor,
-    transform_tensor,
 )
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
@@ -144,14 +165,26 @@ from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
-from cudnnlite.operations.rnn.weights import RNNWeights, WeightLayout, WeightPlace
+from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
+from cudnnlite.operations.spatial_transformer import (
+    spatial_transformer_grid,
+    spatial_transformer_grid_backward,
+    spatial_transformer_sample,
+    spatial_transformer_sample_backward,
+)
+from cudnnlite.operations.transform import transform_filter, transform_tensor
+from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
+from cudnnlite.specs.ctc import CTCLossSpec
 from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.transform import TensorTransformSpec
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -174,9 +207,19 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
+    "AttentionDescriptor",
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionSpec",
+    "AttentionTrainingOutput",
+    "AttentionWeights",
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
+    "CTCGradMode",
+    "CTCLossAlgo",
+    "CTCLossDescriptor",
+    "CTCLossSpec",
     "CaptureError",
     "CapturedGraph",
     "ClosedError",
@@ -212,6 +255,7 @@ __all__ = [
     "LibraryError",
     "LibraryNotFoundError",
     "ListedProblem",
+    "LossNormalizationMode",
     "MathType",
     "MissingPackageError",
     "MixedLibrariesError",
@@ -250,14 +294,21 @@ __all__ = [
     "ReorderType",
     "Replay",
     "ReplayCosts",
+    "SeqDataAxis",
+    "SeqDataDescriptor",
+    "SeqDataSpec",
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
+    "SpatialTransformerDescriptor",
+    "SpatialTransformerSpec",
     "Status",
     "SymbolNotFoundError",
     "TensorDescriptor",
     "TensorFormat",
     "TensorSpec",
+    "TensorTransformDescriptor",
+    "TensorTransformSpec",
     "ThreadError",
     "TunedProblem",
     "Tuner",
@@ -285,6 +336,11 @@ __all__ = [
     "convolution_bias_activation_forward",
     "convolution_forward",
     "convolution_transpose",
+    "ctc_loss",
+    "divisive_normalization_backward",
+    "divisive_normalization_forward",
+    "dropout_backward",
+    "dropout_forward",
     "errors",
     "find_convolution_backward_data",
     "find_convolution_backward_filter",
@@ -294,8 +350,12 @@ __all__ = [
     "get_convolution_backward_data",
     "get_convolution_backward_filter",
     "get_convolution_forward",
+    "im2col",
     "lrn_backward",
     "lrn_forward",
+    "multi_head_attention_backward_data",
+    "multi_head_attention_backward_weights",
+    "multi_head_attention_forward",
     "op_tensor",
     "plan_convolution_backward_data",
     "plan_convolution_backward_filter",
@@ -315,6 +375,11 @@ __all__ = [
     "set_tensor",
     "softmax_backward",
     "softmax_forward",
+    "spatial_transformer_grid",
+    "spatial_transformer_grid_backward",
+    "spatial_transformer_sample",
+    "spatial_transformer_sample_backward",
+    "transform_filter",
     "transform_tensor",
     "tune_model",
 ]

@@ -205,3 +205,12 @@ def assert_near(got: Any, expected: Any, bound: float, largest: float = 0.0) -> 
     assert error[worst] <= bound * size, (
         f"at {worst}: {got[worst]} instead of {expected[worst]}; {error[worst] / size:.1e}"
     )
+
+
+# CTC losses and their gradients, by the largest error relative to the largest value. [an H200 with cuDNN 9.19: 2e-6]
+CTC_BOUND = 1e-5
+# Multi-head attention, by the relative L2 norm: the output, and each gradient. [an H200: 4e-16, 3e-7, 5e-4, 4e-3; TF32 4e-4]
+ATTENTION_BOUNDS = {
+    "float64": (1e-13, 1e-12), "float32": (2e-6, 2e-5), "tf32": (2e-3, 1e-2), "float16": (2e-3, 1e-2),
+    "bfloat16": (1.5e-2, 8e-2),
+}  # fmt: skip

@@ -160,7 +160,7 @@ def _usable_cost(row: AlgorithmResult, policy: Policy | None) -> float | None:
 
 
 def _identity(row: AlgorithmResult) -> tuple[object, ...]:
-    return row.algorithm, row.math_type, row.layout, row.workspace, row.time_ms
+    return row.algorithm, row.math_type, row.layout, row.replay, row.workspace, row.time_ms
 
 
 def _slower(row: AlgorithmResult, chosen: AlgorithmResult | None, policy: Policy | None) -> str:

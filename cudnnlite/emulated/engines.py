@@ -200,7 +200,7 @@ def _supported(problem: Convolution) -> None:
     if problem.written == "y":
         reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
     else:
-        reasons = [why_no_engine(problem.x, problem.w, problem.conv, y)]
+        reasons = [why_no_engine(problem.x, problem.w, problem.conv, problem.y)]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
         raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
 

@@ -11,7 +11,6 @@ from typing import Any
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
@@ -20,6 +19,7 @@ from cudnnlite.operations.engines import EngineChoice, NoEngine, given_engine, p
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
+from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs.filter import as_tensor
 
@@ -222,7 +222,7 @@ def found(
 ) -> AlgorithmTable:
     """Let cuDNN run and time every algorithm on these arrays; `out` is overwritten."""
     (written,), stream = problem.operation.writes, handle.stream
-    refuse_in_capture(handle.device, stream, "a search waits, and cannot be made", "search before the capture")
+    refuse_search(handle)
     spec = problem.values[written]
     if spec.size == 0:
         first = problem.operation.reads[0]

@@ -375,4 +375,4 @@ def _in_short(tuned: TunedProblem) -> str:
 
 
 def _how(row: AlgorithmResult) -> str:
-    return ", ".join(part for part in (str(row.math_type), row.layout) if part)
+    return ", ".join(part for part in (str(row.math_type), row.layout, "replayed" * row.replay) if part)

@@ -54,6 +54,8 @@ class AlgorithmResult:
         Why it cannot be used, where the status does not say it.
     remark : str
         What else is to be known of the row.
+    replay : bool
+        Whether calls are launched as a CUDA graph: `call_us` is that of a call with addresses that are new, copies and all.
     transient : bool
         Whether the reason why it cannot be used may be gone another time: memory that others held.
     passed_over : tuple of (AlgorithmResult, str)
@@ -78,6 +80,7 @@ class AlgorithmResult:
     layout: str = ""
     call_spread_us: float | None = None
     transient: bool = False
+    replay: bool = False
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -87,7 +90,7 @@ class AlgorithmResult:
 
     def __str__(self) -> str:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
-        how = f"{self.math_type}, in {self.layout}" if self.layout else f"{self.math_type}"
+        how = f"{self.math_type}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
         lines += [f"  {self.remark}"] if self.remark else []
         lines += [f"  not {named(other)}: {why}" for other, why in self.passed_over]
@@ -319,6 +322,7 @@ _COLUMNS = (
     _Column("algorithm", False, lambda row: str(row.algorithm)),
     _Column("math", False, lambda row: str(row.math_type)),
     _Column("in", True, lambda row: row.layout),
+    _Column("replayed", True, lambda row: "yes" * row.replay),
     _Column("ms", False, lambda row: _figure(row.time_ms, ".4f")),
     _Column("+-", True, lambda row: _figure(row.spread_ms, ".4f")),
     _Column("us a call", True, lambda row: _figure(row.call_us, ".1f")),
@@ -348,8 +352,12 @@ def parse_max_error(value: Any) -> float | None:
 
 
 def named(row: AlgorithmResult) -> str:
-    """Return algorithm, math type and layout."""
-    return f"{row.algorithm} ({row.math_type}{f', in {row.layout}' if row.layout else ''})"
+    """Return algorithm, math type, layout, and whether it is replayed."""
+    return f"{row.algorithm} ({row.math_type}{_manner(row)})"
+
+
+def _manner(row: AlgorithmResult) -> str:
+    return f"{f', in {row.layout}' if row.layout else ''}{', replayed' * row.replay}"
 
 
 def _ms(row: AlgorithmResult) -> str:

@@ -3,16 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite._raw.enums import ReduceTensorIndices
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp, parse_enum
 from cudnnlite.specs.frozen import FrozenSpec
-
-
-def _init(
-    self: Any, op: Any, *, nan: NanPropagation | str = NanPropagation.PROPAGATE, compute_type: Any = DataType.FLOAT
-) -> None:
-    kind, propagation = parse_enum(self.named_by, op, "op"), parse_enum(NanPropagation, nan, "nan")
-    self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -42,7 +36,13 @@ class OpTensorSpec(FrozenSpec):
     nan: NanPropagation
     compute_type: DataType
     named_by = OpTensorOp
-    __init__ = _init
+
+    def __init__(
+        self, op: OpTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        compute_type: Any = DataType.FLOAT,
+    ) -> None:  # fmt: skip
+        kind, propagation = parse_enum(OpTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
+        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -57,6 +57,8 @@ class ReduceTensorSpec(FrozenSpec):
         Whether a NaN makes the minimum or maximum one: "propagate" or "not_propagate".
     compute_type : DataType or str
         What is computed in: float32; an operation on float64 operands sets it to float64.
+    indices : ReduceTensorIndices or str
+        "flattened" where the place of what was found is wanted too, as `reduce_tensor(..., indices=True)` does; "no".
 
     Notes
     -----
@@ -71,5 +73,14 @@ class ReduceTensorSpec(FrozenSpec):
     op: ReduceTensorOp
     nan: NanPropagation
     compute_type: DataType
+    indices: ReduceTensorIndices
     named_by = ReduceTensorOp
-    __init__ = _init
+
+    def __init__(
+        self, op: ReduceTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        compute_type: Any = DataType.FLOAT, indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
+    ) -> None:  # fmt: skip
+        kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
+        places = parse_enum(ReduceTensorIndices, indices, "indices")
+        kinds = parse_dtype(compute_type, "compute_type")
+        self._freeze(op=kind, nan=propagation, compute_type=kinds, indices=places)

@@ -25,6 +25,8 @@ MODULES = [
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 EXAMPLES = {test.name: test for module in (dnn, *MODULES) for test in FINDER.find(module) if test.examples}
 HAVE_AN_EXAMPLE = (
+    "AttentionDescriptor", "AttentionSpec", "AttentionWeights", "CTCLossDescriptor", "CTCLossSpec", "SeqDataDescriptor",
+    "SeqDataSpec", "ctc_loss", "multi_head_attention_backward_data", "multi_head_attention_forward",
     "AlgorithmTable", "ConvolutionBackwardDataProblem", "ConvolutionBackwardFilterProblem", "ConvolutionDescriptor",
     "ConvolutionForwardProblem", "ConvolutionSpec", "DeviceArray", "DropoutDescriptor", "DropoutState", "FilterDescriptor",
     "FilterSpec", "Handle", "ProblemList", "RNNDataDescriptor", "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem",

@@ -179,7 +179,8 @@ def test_a_convolution_that_is_no_problem_is_named_with_the_reason(x, w, attribu
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        (helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up"), "cuDNN's backward convolution by the data"),
+        (helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", group=5), "groups=5"),
+        (helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", pads=[0, 0, 1, 1]), "both sides of an axis alike"),
         (helper.make_node("ConvInteger", ["a", "b"], ["y"], "up"), "quantized"),
         (helper.make_node("QLinearConv", ["a", "s", "z", "b", "s", "z", "s", "z"], ["y"], "up"), "quantized"),
         (helper.make_node("DeformConv", ["x", "w", "offset"], ["y"], "up"), "no deformable convolution"),

@@ -30,7 +30,8 @@ MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionBackwardDataPlan", "ConvolutionBackwardFilterPlan",
     "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
+    "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput",
+    "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "fold_batch_normalization", "problems_from_onnx", "record_problems", "tune_model"}
@@ -42,9 +43,16 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "dropout_backward": "handle dy dropout reserve",
+    "dropout_forward": "handle x dropout",
+    "transform_filter": "handle w",
     "fold_batch_normalization": "w bias scale shift mean var epsilon",
     "plan_convolution_bias_activation_forward": "handle x w bias conv activation",
     "capture": "handle",
+    "ctc_loss": "handle x labels label_lengths input_lengths ctc",
+    "multi_head_attention_backward_data": "handle reserve dy",
+    "multi_head_attention_backward_weights": "handle reserve",
+    "multi_head_attention_forward": "handle spec weights q k v",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",

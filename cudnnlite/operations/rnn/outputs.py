@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.errors import ArgumentError, ClosedError
+from cudnnlite.operations.reserve import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 
 
@@ -80,7 +79,7 @@ class ForwardCall(NamedTuple):
     y: DeviceArray
 
 
-class RNNReserve:
+class RNNReserve(TrainingReserve[ForwardCall]):
     """The reserve space of one training call, and all that the backward passes must be given again.
 
     It keeps the operands of the forward call alive; none of them may be overwritten before the backward passes are done.
@@ -94,44 +93,4 @@ class RNNReserve:
         Its size.
     """
 
-    def __init__(self, array: DeviceArray) -> None:
-        self.array = array
-        self._call: ForwardCall | None = None
-        self._has_gradients = False
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the reserve space in bytes."""
-        return self.array.nbytes
-
-    @property
-    def call(self) -> ForwardCall:
-        """The forward call that filled it."""
-        if self._call is None:
-            raise ClosedError("this RNNReserve holds no forward call: that failed, or the reserve was closed")
-        return self._call
-
-    def begin(self) -> None:
-        """Note that a plan's call is about to write here: one that fails leaves nothing to go on from."""
-        self._call = None
-
-    def finish(self, call: ForwardCall, *, has_gradients: bool = False) -> None:
-        """Note the forward call that this is of, and whether the backward pass over the data was here since."""
-        self._call, self._has_gradients = call, has_gradients
-
-    def recall(self, *, has_gradients: bool) -> ForwardCall:
-        """Return the forward call, for the one backward pass or the other; ArgumentError if it is not that one's turn."""
-        call = self.call
-        if self._has_gradients and not has_gradients:
-            raise ArgumentError("reserve was overwritten by a backward pass over the data; run the forward pass again")
-        if has_gradients and not self._has_gradients:
-            raise ArgumentError("reserve has no gradients yet: rnn_backward_data comes before rnn_backward_weights")
-        return call
-
-    def close(self) -> None:
-        """Give up the memory and the operands; harmless when called again."""
-        self._call = None
-        self.array.close()
-
-    def __repr__(self) -> str:
-        return f"<RNNReserve of {format_size(self.nbytes)}>"
+    _passes = ("rnn_backward_data", "rnn_backward_weights")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -16,6 +16,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.operands import on_device, use
+from cudnnlite.operations.replay import parse_replay
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS
 from cudnnlite.operations.rnn.outputs import RNNReserve
@@ -23,7 +24,7 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import why_inexact
-from cudnnlite.search.contest import Contest, failed, own_stream
+from cudnnlite.search.contest import Contest, failed, own_stream, ranked
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -45,6 +46,7 @@ def find_rnn_forward(
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
     algorithms: Iterable[RNNAlgo | str] | None = None,
     workspace_limit: int | str | None = None,
+    replay: bool = False,
 ) -> AlgorithmTable:
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
 
@@ -70,6 +72,9 @@ def find_rnn_forward(
         slower than three times the best, no other is compiled.
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
+    replay : bool
+        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): what may win by that has a
+        second row, with `replay`, and the time of a call whose addresses are new, copies counted.  Not in training.
 
     Returns
     -------
@@ -112,6 +117,7 @@ def find_rnn_forward(
         handle, spec, weights, x, hx, cx, data, lengths is not None, training,
         list(product(_parse_algorithms(algorithms), allowed_math_types(spec.math_type, spec.dtype))),
         handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None, latency=True,
+        replay=parse_replay(replay) and not training,
     )  # fmt: skip
 
 
@@ -132,6 +138,7 @@ def search_rnn_forward(
     compile_all: bool = False,
     latency: bool = False,
     flush_l2: bool = False,
+    replay: bool = False,
 ) -> AlgorithmTable:
     """Do what `find_rnn_forward` does, for these pairs of algorithm and math type.
 
@@ -145,6 +152,8 @@ def search_rnn_forward(
         Compile PERSIST_DYNAMIC for matrices of any size.
     latency, flush_l2 : bool
         See `Contest`.
+    replay : bool
+        As in `find_rnn_forward`.
     """
     choices = [AlgorithmResult(algorithm, math_type, deterministic=None) for algorithm, math_type in pairs]
     requests = [make_request(handle, spec, data, training, choice, 0.0, None, limit) for choice in choices]
@@ -153,16 +162,17 @@ def search_rnn_forward(
         given = make_request(handle, spec, data, training, standard, 0.0, None, None)
         with RNNPlan(handle, given) as plan:
             hx, cx = plan.check_operands(weights, x, hx, cx, data.lengths if with_lengths else None)
-
-        def moved(state: DeviceArray | None) -> DeviceArray | None:
-            return None if state is None else arrays.on_stream(state, stream)
-
-        operands = weights.view(handle), arrays.on_stream(x, stream), moved(hx), moved(cx)
-        bench, check = _Bench(operands, data.lengths if with_lengths else None), PrefixCheck(*operands, data)
+        states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
+        known = data.lengths if with_lengths else None
+        arguments = _Arguments(
+            handle, weights.view(handle), arrays.on_stream(x, stream), states[0], states[1], known, data
+        )
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
         stack.callback(contest.close)
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
-        rows = contest.finish(_try_out(handle, requests, bench, check, contest, max_error, hopeless, stack))
+        rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
+        if replay:
+            rows = ranked([*rows, *_replayed(rows, dict(zip(choices, requests, strict=True)), arguments)], latency=True)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
@@ -196,32 +206,49 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     return f"not compiled: a layer's recurrent matrices take {size}, and what can be kept on the chip is below {most}"
 
 
-_Operands: TypeAlias = tuple[RNNWeights, DeviceArray, DeviceArray | None, DeviceArray | None]  # weights, x, hx, cx
+class _Arguments(NamedTuple):
+    """What every candidate is called with, on the handle's present stream."""
+
+    handle: Handle
+    weights: RNNWeights
+    x: DeviceArray
+    hx: DeviceArray | None
+    cx: DeviceArray | None
+    lengths: tuple[int, ...] | None
+    data: RNNDataSpec
 
 
-class _Bench:
-    """What every candidate is called with, on the handle's present stream, and what all write to, one after the other."""
+class _Outputs:
+    """What all candidates write to, one after the other."""
 
-    def __init__(self, operands: _Operands, lengths: tuple[int, ...] | None) -> None:
-        self._operands, self._lengths = operands, lengths
-        self._out: Sequence[DeviceArray] | None = None
-        self._reserve: RNNReserve | None = None
+    def __init__(self) -> None:
+        self.out: Sequence[DeviceArray] | None = None
+        self.reserve: RNNReserve | None = None
 
-    def work_of(self, plan: RNNPlan) -> Callable[[], object]:
-        """Return what makes a plan's call once, without an allocation."""
-        plan.describe(self._operands[1].spec, self._lengths)
-        if self._out is None:
-            self._out = [array for array in plan.new_outputs() if array is not None]
-        if self._reserve is None or self._reserve.nbytes < plan.reserve:
-            self._reserve = plan.new_reserve()
-        return lambda: plan(*self._operands, lengths=self._lengths, out=self._out, reserve=self._reserve)
+    def make_room(self, plan: RNNPlan) -> None:
+        """Allocate what a plan writes to, where it is not there yet, or too small."""
+        if self.out is None:
+            self.out = [array for array in plan.new_outputs() if array is not None]
+        if self.reserve is None or self.reserve.nbytes < plan.reserve:
+            self.reserve = plan.new_reserve()
+
+
+class _Candidate:
+    """One algorithm and math type; called, it makes the call once, without an allocation."""
+
+    def __init__(self, plan: RNNPlan, arguments: _Arguments, outputs: _Outputs) -> None:
+        self._plan, self._arguments, self._outputs = plan, arguments, outputs
+        plan.describe(arguments.x.spec, arguments.lengths)
+        outputs.make_room(plan)
+
+    def __call__(self) -> None:
+        given, to = self._arguments, self._outputs
+        self._plan(given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve)
 
 
 def _try_out(
-    handle: Handle,
     requests: list[RNNRequest],
-    bench: _Bench,
-    check: PrefixCheck,
+    arguments: _Arguments,
     contest: Contest,
     max_error: float | None,
     hopeless: str,
@@ -232,7 +259,10 @@ def _try_out(
     PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
     quarter more with one math type than with another, at most.  So if one turns out to be hopeless, all are.
     """
+    handle = arguments.handle
+    check = PrefixCheck(arguments.weights, arguments.x, arguments.hx, arguments.cx, arguments.data)
     rows: dict[Hashable, AlgorithmResult] = {}
+    outputs = _Outputs()
     for request in requests:
         row, plan = request.choice, None
         compiles = row.algorithm == RNNAlgo.PERSIST_DYNAMIC
@@ -242,12 +272,12 @@ def _try_out(
         try:
             plan = stack.enter_context(RNNPlan(handle, request))
             error, largest = check.errors_of(plan)
-            work = bench.work_of(plan)
+            candidate = _Candidate(plan, arguments, outputs)
             reserve = plan.reserve if request.training else None
             wrong = check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
             row = replace(row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong)
             if not wrong:
-                contest.enter(request, work)
+                contest.enter(request, candidate)
                 if compiles and contest.is_hopeless(request):
                     most = f"{handle.timing.give_up:g} times the best"
                     hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
@@ -255,3 +285,24 @@ def _try_out(
             row = failed(handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
         rows[request] = row
     return rows
+
+
+def _replayed(
+    rows: Sequence[AlgorithmResult], requests: dict[AlgorithmResult, RNNRequest], arguments: _Arguments
+) -> Iterator[AlgorithmResult]:
+    """Yield, of what may win by it, how it does where calls are launched as graphs, by what its plan measures itself."""
+    best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
+    for row in rows:
+        if not row.ok or row.call_us is None or row.time_ms is None or row.time_ms * 1000 >= best:
+            continue
+        request = requests[AlgorithmResult(row.algorithm, row.math_type, deterministic=None)]
+        try:
+            with RNNPlan(arguments.handle, request, replay=True) as plan:
+                both = _Outputs(), _Outputs()
+                for outputs in both:  # the first call is recorded; the second has other results
+                    _Candidate(plan, arguments, outputs)()
+                told = plan.replay
+        except (CudnnError, DeviceMemoryError):
+            continue
+        if told is not None and told.costs is not None:
+            yield replace(row, replay=True, call_us=told.costs.staged_us, host_us=None, call_spread_us=None, remark="")

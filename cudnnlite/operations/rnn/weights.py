@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.types import cudnnTensorDescriptor_t
 from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor
-from cudnnlite.descriptors.native import NativeObject
-from cudnnlite.devices import arrays
-from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.errors import ArgumentError, LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
+from cudnnlite.operations.weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.specs import RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_weights import weight_parts
-from cudnnlite.texts import aligned
 
 Array = np.ndarray[Any, Any]
 
 
-class WeightPlace(NamedTuple):
-    """Where one matrix or bias lies.
-
-    Attributes
-    ----------
-    name : str
-        Such as "layer0.forward.input.i" or "layer0.forward.input.i.bias".
-    offset : int
-        In bytes from the beginning of the buffer.
-    shape : tuple of int
-        (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size) of a projection.
-    """
-
-    name: str
-    offset: int
-    shape: tuple[int, ...]
-
-
-class WeightLayout(Sequence[WeightPlace]):
-    """The places of all matrices and biases; prints as a table.  Opaque: another device or cuDNN may have another."""
-
-    def __init__(self, places: Sequence[WeightPlace], nbytes: int) -> None:
-        self._places = tuple(places)
-        self.nbytes = nbytes
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._places[index]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __repr__(self) -> str:
-        rows = [("name", "offset", "shape"), *((p.name, str(p.offset), str(p.shape)) for p in self._places)]
-        return "\n".join([*aligned(rows, ["offset"]), f"{self.nbytes} bytes"])
-
-
-class RNNWeights(Mapping[str, DeviceArray]):
+class RNNWeights(NamedWeights):
     """The weights of an RNN: one buffer, zero at first, with a view of each matrix and bias by name.
 
     Names are ``layer0.forward.input.i``, ``layer0.forward.recurrent.i`` and the same with ``.bias``;
@@ -114,109 +72,11 @@ class RNNWeights(Mapping[str, DeviceArray]):
         handle.use()
         if not isinstance(spec, RNNSpec):
             raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
-        self.spec = spec
-        self.kind = spec.weights_of()
-        self.device = handle.device
         with RNNDescriptor(spec, api=handle.api) as descriptor:
             size = ctypes.c_size_t()
             handle.api.cudnnGetRNNWeightSpaceSize(handle.ptr, descriptor.ptr, size)
-            flat = TensorSpec((-(-size.value // itemsize(spec.dtype)),), spec.dtype)
-            self.array = arrays.empty(handle.device, handle.stream, flat)
-            self.nbytes = size.value
-            self.fill_zero(handle.stream)
+            super().__init__(handle, spec, spec.weights_of(), size.value)
             self._places = _read_layout(handle, descriptor, spec, self.array.ptr, size.value)
-
-    @classmethod
-    def zeros_like(cls, weights: RNNWeights, handle: Handle) -> RNNWeights:
-        """Make weights of the same layout, all zero: what gradients are added to."""
-        new = cls.__new__(cls)
-        new.spec, new.kind, new.device = weights.spec, weights.kind, weights.device
-        new.nbytes, new._places = weights.nbytes, weights._places
-        new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
-        new.fill_zero(handle.stream)
-        return new
-
-    def view(self, handle: Handle) -> RNNWeights:
-        """Return the same weights as belonging to `handle`'s stream, which waits once, here, for the stream they belong to.
-
-        So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
-        """
-        handle.use()
-        array = arrays.view(handle.device, handle.stream, self.array, "weights")
-        new = copy(self)
-        new.array = arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
-        return new
-
-    def fill_zero(self, stream: Any) -> None:
-        """Set everything to zero, in stream order."""
-        self.device.fill(self.array.ptr, self.array.nbytes, 0, stream)
-
-    def __getitem__(self, name: str) -> DeviceArray:
-        place = self._place(name)
-        return arrays.part_of(self.array, TensorSpec(place.shape, self.spec.dtype), place.offset)
-
-    def __setitem__(self, name: str, values: Any) -> None:
-        view = self[name]
-        given = values.numpy() if isinstance(values, DeviceArray) else values
-        host = rnn_formats.host_array(given, f"weights[{name!r}]")
-        if host.shape != view.shape:
-            raise ArgumentError(f"weights[{name!r}] has shape {view.shape}; given: {host.shape}")
-        packed = np.ascontiguousarray(host.astype(numpy_dtype(self.spec.dtype), copy=False))
-        view.device.copy_in(view.ptr, packed, view.stream)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def _place(self, name: str) -> WeightPlace:
-        try:
-            return self._places[name]
-        except (KeyError, TypeError):
-            raise KeyError(
-                f"{name!r} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
-            ) from None
-
-    def layout(self) -> WeightLayout:
-        """Return the table of names, offsets in bytes, and shapes."""
-        return WeightLayout(tuple(self._places.values()), self.nbytes)
-
-    def numpy(self) -> dict[str, Array]:
-        """Copy every matrix and bias to the host, by name, and wait for it."""
-        memory = np.empty(self.array.nbytes, np.uint8)
-        self.array.device.copy_out(memory, self.array.ptr, self.array.stream)
-        dtype = numpy_dtype(self.spec.dtype)
-        return {name: np.ndarray(shape, dtype, memory, offset).copy() for name, offset, shape in self._places.values()}
-
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Copy host arrays into their places, all of them in one go.
-
-        Raises
-        ------
-        ArgumentError
-            A name is missing or not known, or a shape is wrong; nothing is written then.
-        """
-        rnn_formats.check_names("values", values, self._places)
-        memory = np.zeros(self.array.nbytes, np.uint8)
-        dtype = numpy_dtype(self.spec.dtype)
-        for name, offset, shape in self._places.values():
-            host = rnn_formats.checked(f"values[{name!r}]", values[name], shape)
-            np.ndarray(shape, dtype, memory, offset)[...] = host
-        self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
-
-    @classmethod
-    def from_arrays(cls, handle: Handle, spec: RNNSpec, values: Mapping[str, Any]) -> RNNWeights:
-        """Make weights from host arrays (NumPy, or PyTorch tensors) by this class's own names.
-
-        Raises
-        ------
-        ArgumentError
-            A name is missing or not known, or a shape is wrong.
-        """
-        weights = cls(handle, spec)
-        weights.update(values)
-        return weights
 
     @classmethod
     def from_torch(
@@ -291,35 +151,13 @@ class RNNWeights(Mapping[str, DeviceArray]):
         """
         return cls.from_arrays(handle, spec, rnn_formats.from_keras(spec, weights))
 
-    def close(self) -> None:
-        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
-        self.array.close()
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __repr__(self) -> str:
-        return f"<RNNWeights of {self.spec} on {self.array.device}>"
-
-
-class _EmptyTensorDescriptor(NativeObject):
-    """A tensor descriptor that cuDNN will describe."""
-
-    _type = cudnnTensorDescriptor_t
-    _create = TensorDescriptor._create
-    _destroy = TensorDescriptor._destroy
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-
-def _read_layout(handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, nbytes: int) -> dict[str, WeightPlace]:
+def _read_layout(
+    handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, nbytes: int
+) -> dict[str, tuple[int, TensorSpec]]:
     """Ask cuDNN for the address of every matrix and bias, and check that each has the shape that its name promises."""
     places = {}
-    with _EmptyTensorDescriptor() as matrix, _EmptyTensorDescriptor() as bias:
+    with EmptyTensorDescriptor() as matrix, EmptyTensorDescriptor() as bias:
         for part in weight_parts(spec):
             matrix_at, bias_at = ctypes.c_void_p(), ctypes.c_void_p()
             handle.api.cudnnGetRNNWeightParams(
@@ -332,5 +170,5 @@ def _read_layout(handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, n
             shape = TensorDescriptor.read(handle.api, descriptor.ptr).shape  # (1, rows, columns); a bias has one column
             if shape != (1, *part.shape, *(1,) * (2 - len(part.shape))):
                 raise LibraryError(f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}")
-            places[part.name] = WeightPlace(part.name, address - base, part.shape)
+            places[part.name] = address - base, TensorSpec(part.shape, spec.dtype)
     return places

@@ -1,0 +1,162 @@
+"""`AttentionDescriptor` and `SeqDataDescriptor`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.types import (
+    CUDNN_ATTN_ENABLE_PROJ_BIASES,
+    CUDNN_ATTN_QUERYMAP_ONE_TO_ONE,
+    CUDNN_SEQDATA_DIM_COUNT,
+    cudnnAttnDescriptor_t,
+    cudnnDropoutDescriptor_t,
+    cudnnSeqDataDescriptor_t,
+)
+from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.dropout import DropoutDescriptor
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.enums import DataType, MathType, SeqDataAxis
+from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec
+
+_SIZES = (
+    "q_size", "k_size", "v_size", "q_proj_size", "k_proj_size", "v_proj_size", "o_proj_size", *MAXIMA,
+)  # fmt: skip
+
+
+class AttentionDescriptor(NativeObject, describes=AttentionSpec):
+    """A `cudnnAttnDescriptor_t`.
+
+    Parameters
+    ----------
+    spec : AttentionSpec
+        With all its maxima.
+    dropout, post_dropout : DropoutDescriptor, optional
+        Kept alive here: cuDNN keeps pointers to them.
+    api : CudnnApi, optional
+        The function table of a handle that it is used with; the process-wide one if not given.
+
+    Raises
+    ------
+    ArgumentError
+        A maximum is missing.
+    CudnnError
+        cuDNN refused the description.
+
+    Notes
+    -----
+    C functions: `cudnnCreateAttnDescriptor`, `cudnnSetAttnDescriptor`, `cudnnGetAttnDescriptor`,
+    `cudnnDestroyAttnDescriptor`; deprecated since cuDNN 9.0.0.
+
+    Examples
+    --------
+    >>> spec = dnn.AttentionSpec(2, 6, max_q_length=5, max_kv_length=5, max_batch=3, max_beam=1)
+    >>> with dnn.AttentionDescriptor(spec) as attention_desc:
+    ...     print(attention_desc.read_back() == spec)
+    True
+    """
+
+    _type = cudnnAttnDescriptor_t
+    _create, _destroy = "cudnnCreateAttnDescriptor", "cudnnDestroyAttnDescriptor"
+
+    def __init__(
+        self, spec: AttentionSpec, *, dropout: DropoutDescriptor | None = None,
+        post_dropout: DropoutDescriptor | None = None, api: CudnnApi | None = None,
+    ) -> None:  # fmt: skip
+        for name in MAXIMA:
+            if getattr(spec, name) is None:
+                raise ArgumentError(f"spec has no {name}, which a descriptor needs: spec.replace({name}=...)")
+        self._dropouts = dropout, post_dropout
+        super().__init__(spec, api=api)
+
+    def _set(self, spec: AttentionSpec) -> None:
+        first, second = (None if dropout is None else dropout.ptr for dropout in self._dropouts)
+        mode = CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0
+        q, k, v, to_q, to_k, to_v, to_o, *room = (getattr(spec, name) for name in _SIZES)
+        try:
+            self.api.cudnnSetAttnDescriptor(
+                self.ptr, mode, spec.heads, spec.scale, spec.dtype, spec.compute_type, spec.math_type, first, second, q, k, v,
+                to_q, to_k, to_v, to_o, room[0], room[1], room[2], room[3],
+            )  # fmt: skip
+        except CudnnError as error:  # without a word
+            error.involving(spec=spec)
+            raise
+
+    def read_back(self) -> AttentionSpec:
+        """Return what cuDNN holds (`cudnnGetAttnDescriptor`), but for dropout, which it keeps pointers to."""
+        return read_attention(self.api, self.ptr).spec
+
+
+class AttentionReading(NamedTuple):
+    """What a `cudnnAttnDescriptor_t` holds."""
+
+    spec: AttentionSpec
+    one_to_one: bool
+    dropout: Any
+    post_dropout: Any
+
+
+def read_attention(api: CudnnApi, native: Any) -> AttentionReading:
+    """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`)."""
+    mode, scale = ctypes.c_uint(), ctypes.c_double()
+    heads, dtype, compute, math = (ctypes.c_int() for _ in range(4))
+    first, second = cudnnDropoutDescriptor_t(), cudnnDropoutDescriptor_t()
+    q, k, v, to_q, to_k, to_v, to_o, *room = sizes = [ctypes.c_int() for _ in _SIZES]
+    api.cudnnGetAttnDescriptor(
+        native, mode, heads, scale, dtype, compute, math, ctypes.byref(first), ctypes.byref(second), q, k, v, to_q, to_k,
+        to_v, to_o, room[0], room[1], room[2], room[3],
+    )  # fmt: skip
+    values = {name: size.value for name, size in zip(_SIZES, sizes, strict=True)}
+    spec = AttentionSpec(
+        heads.value, **values, scale=scale.value, bias=bool(mode.value & CUDNN_ATTN_ENABLE_PROJ_BIASES),
+        dtype=DataType(dtype.value), compute_type=DataType(compute.value), math_type=MathType(math.value),
+    )  # fmt: skip
+    return AttentionReading(spec, bool(mode.value & CUDNN_ATTN_QUERYMAP_ONE_TO_ONE), first, second)
+
+
+class SeqDataDescriptor(NativeObject, describes=SeqDataSpec):
+    """A `cudnnSeqDataDescriptor_t`.
+
+    Parameters
+    ----------
+    spec : SeqDataSpec
+        What it describes.
+    api : CudnnApi, optional
+        The function table; the process's own if not given.
+
+    Notes
+    -----
+    C functions: `cudnnCreateSeqDataDescriptor`, `cudnnSetSeqDataDescriptor`, `cudnnGetSeqDataDescriptor`,
+    `cudnnDestroySeqDataDescriptor`; deprecated since cuDNN 9.0.0.
+
+    Examples
+    --------
+    >>> with dnn.SeqDataDescriptor(dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])) as q_desc:
+    ...     print(q_desc.read_back().shape, q_desc.read_back().lengths)
+    (2, 1, 5, 8) (5, 3)
+    """
+
+    _type = cudnnSeqDataDescriptor_t
+    _create, _destroy = "cudnnCreateSeqDataDescriptor", "cudnnDestroySeqDataDescriptor"
+
+    def _set(self, spec: SeqDataSpec) -> None:
+        dims = dict(zip(AXES, spec.shape, strict=True))
+        self.api.cudnnSetSeqDataDescriptor(
+            self.ptr, spec.dtype, len(dims), c_ints(dims[axis] for axis in sorted(dims)), c_ints(spec.axes),
+            len(spec.lengths), c_ints(spec.lengths), None,
+        )  # fmt: skip
+
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> SeqDataSpec:
+        """Read a `cudnnSeqDataDescriptor_t` back (`cudnnGetSeqDataDescriptor`)."""
+        count = CUDNN_SEQDATA_DIM_COUNT
+        dtype, rank, known = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+        dims, axes = c_ints([0] * count), c_ints([0] * count)
+        # without the padding's fill: asked for that of bfloat16, cuDNN 9.28 has an internal error
+        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, 0, None, None)
+        lengths = c_ints([0] * known.value)
+        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, known, known.value, lengths, None)
+        order = [SeqDataAxis(axis) for axis in axes]
+        return SeqDataSpec([dims[axis] for axis in AXES], lengths, DataType(dtype.value), order)

@@ -1,0 +1,181 @@
+"""Emulated CTC loss.
+
+Stricter than hardware, which reads outside of its arrays or computes something else instead: labels and lengths are checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.descriptors.ctc import CTCLossDescriptor
+from cudnnlite.devices.storage import memory_view
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.memory import POISON_FREED
+from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.ctc import CTCLossSpec
+
+Array = np.ndarray[Any, Any]
+_LONGEST, _LARGEST, _MOST = 255, 10000, 65535  # as far as an H200 was asked: not 256, 12000, 65536
+
+
+def _bad(message: str) -> RefusalError:
+    return RefusalError(Status.BAD_PARAM, message)
+
+
+def _described(
+    api: EmulatedApi, probs: Any, gradients: Any, algorithm: int, ctc: Any
+) -> tuple[TensorSpec, CTCLossSpec]:
+    """Return what the descriptors hold, as far as an H200 takes it."""
+    x, spec = TensorDescriptor.read(api.real, probs), CTCLossDescriptor.read(api.real, ctc)
+    if gradients and TensorDescriptor.read(api.real, gradients) != x:
+        raise _bad("gradientsDesc is another than probsDesc, whose strides cuDNN uses for both")
+    if x.rank != 3 or x.strides[2] != 1:
+        raise _bad(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
+    if algorithm not in list(CTCLossAlgo):
+        raise _bad(f"algo={algorithm}; allowed: {', '.join(CTCLossAlgo.__members__)}")
+    if x.dtype not in (DataType.FLOAT, DataType.DOUBLE) or spec.compute_type != x.dtype:
+        raise RefusalError(Status.NOT_SUPPORTED, f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
+    return x, spec
+
+
+def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
+    """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
+    if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
+        raise RefusalError(Status.NOT_SUPPORTED, f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
+    if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST:
+        raise RefusalError(
+            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST}"
+        )
+    if x.shape[2] < 2 or x.shape[1] > _MOST:
+        raise _bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
+    return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)
+
+
+@emulates("cudnnGetCTCLossWorkspaceSize")
+def workspace_size(
+    api: EmulatedApi, handle: Any, probs: Any, gradients: Any, labels: Any, label_lengths: Any, input_lengths: Any,
+    algorithm: int, ctc: Any, size: Any,
+) -> None:  # fmt: skip
+    """Tell how much workspace is wanted for labels on the host."""
+    x, _ = _described(api, probs, gradients, algorithm, ctc)
+    size[0] = _workspace_bytes(x, max(label_lengths[: x.shape[1]]), algorithm)
+
+
+@emulates("cudnnGetCTCLossWorkspaceSize_v8")
+def workspace_size_v8(
+    api: EmulatedApi, handle: Any, algorithm: int, ctc: Any, probs: Any, gradients: Any, size: Any
+) -> None:
+    """Tell how much workspace is wanted for labels on the device."""
+    x, spec = _described(api, probs, gradients, algorithm, ctc)
+    size[0] = _workspace_bytes(x, spec.max_label_length, algorithm)
+
+
+@emulates("cudnnCTCLoss")
+def loss(
+    api: EmulatedApi, handle: Any, probs_desc: Any, probs: int, labels: Any, label_lengths: Any, input_lengths: Any,
+    costs: int, gradients_desc: Any, gradients: int, algorithm: int, ctc: Any, workspace: int, workspace_bytes: int,
+) -> Any:  # fmt: skip
+    """Compute costs and gradients of labels on the host, which are copied now."""
+    x, spec = _described(api, probs_desc, gradients_desc, algorithm, ctc)
+    lengths = label_lengths[: x.shape[1]]
+    needed = _workspace_bytes(x, max(lengths), algorithm)
+    numbers = labels[: sum(lengths)], lengths, input_lengths[: x.shape[1]]
+    return partial(_run, api, x, spec, numbers, probs, costs, gradients, (workspace, workspace_bytes, needed))
+
+
+@emulates("cudnnCTCLoss_v8")
+def loss_v8(
+    api: EmulatedApi, handle: Any, algorithm: int, ctc: Any, probs_desc: Any, probs: int, labels: Any,
+    label_lengths: Any, input_lengths: Any, costs: int, gradients_desc: Any, gradients: int, workspace_bytes: int,
+    workspace: int,
+) -> Any:  # fmt: skip
+    """Compute costs and gradients of labels on the device."""
+    x, spec = _described(api, probs_desc, gradients_desc, algorithm, ctc)
+
+    def read(pointer: Any, count: int) -> list[int]:
+        memory = api.memory.view(ctypes.addressof(pointer.contents), 4 * count)
+        return [int(number) for number in memory.view(np.int32)]
+
+    needed = _workspace_bytes(x, spec.max_label_length, algorithm)
+
+    def work() -> None:
+        lengths = read(label_lengths, x.shape[1])
+        if max(lengths) > spec.max_label_length:
+            told = f"a label of {max(lengths)}, maxLabelLength is {spec.max_label_length}"
+            raise RefusalError(Status.EXECUTION_FAILED, f"{told}: a GPU ends in an illegal memory access")
+        numbers = read(labels, sum(lengths)), lengths, read(input_lengths, x.shape[1])
+        _run(api, x, spec, numbers, probs, costs, gradients, (workspace, workspace_bytes, needed))
+
+    return work
+
+
+def _run(
+    api: EmulatedApi, x: TensorSpec, spec: CTCLossSpec, numbers: tuple[Sequence[int], ...], probs: int, costs: int,
+    gradients: int, workspace: tuple[int, int, int],
+) -> None:  # fmt: skip
+    labels, label_lengths, input_lengths = numbers
+    steps, n, alphabet = x.shape
+    if min(label_lengths) < 1 or min(labels) < 1 or max(labels) >= alphabet:
+        raise _bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
+    if min(input_lengths) < 0 or max(input_lengths) > steps:
+        raise _bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
+    address, given, needed = workspace
+    if given < needed:
+        raise _bad(f"workspace of {given} bytes; {needed} are needed")
+    scratch = api.memory.view(address or 0, needed)
+    values = memory_view(api.memory.view(probs or 0, x.nbytes), x).copy()
+    cost = api.memory.view(costs or 0, n * values.itemsize).view(values.dtype)
+    target = memory_view(api.memory.view(gradients, x.nbytes), x) if gradients else None
+    scratch[:] = POISON_FREED
+    start = 0
+    for i, (length, inputs) in enumerate(zip(label_lengths, input_lengths, strict=True)):
+        label = np.asarray(labels[start : start + length])
+        start += length
+        with np.errstate(all="ignore"):
+            cost[i], slopes = _of_one(values[:inputs, i], label, spec.normalization)
+        if target is not None:
+            target[:inputs, i] = slopes
+
+
+def _of_one(x: Array, label: Array, normalization: LossNormalizationMode) -> tuple[float, Array]:
+    """Return cost and gradients of one sequence: 0 where it is too short for its label."""
+    softmax = normalization == LossNormalizationMode.SOFTMAX
+    if len(x) < len(label) + np.count_nonzero(label[1:] == label[:-1]):
+        return 0.0, np.zeros(x.shape)
+    probs = x
+    if softmax:  # in float32, where what is below its range is 0, and a label that has no other path impossible
+        probs = np.exp(x - x.max(1, keepdims=True))
+        probs = probs / probs.sum(1, keepdims=True)
+    path = np.zeros(2 * len(label) + 1, int)  # with blanks between the labels, and around them
+    path[1::2] = label
+    skips = np.array([position > 1 and path[position] not in (0, path[position - 2]) for position in range(len(path))])
+    emitted = np.log(probs.astype(np.float64))[:, path]
+    ahead = _forward(emitted, skips)
+    back = _forward(emitted[::-1, ::-1], np.concatenate(([False, False], skips[2:][::-1])))[::-1, ::-1]
+    total = np.logaddexp.reduce(ahead[-1, -2:])
+    passing = np.zeros(x.shape)
+    if math.isnan(total) or total > -math.inf:
+        np.add.at(passing.T, path, np.where(emitted > -np.inf, np.exp(ahead + back - emitted - total), 0).T)
+    # an H200 leaves the probability itself where no path of the label passes
+    return -total, probs - passing if softmax else np.where(passing > 0, -passing / probs, probs)
+
+
+def _forward(emitted: Array, skips: Array) -> Array:
+    """Return, for each step and position of the path, the logarithm of the probability of all ways to it."""
+    ways = np.full(emitted.shape, -np.inf)
+    ways[0, :2] = emitted[0, :2]
+    for step in range(1, len(emitted)):
+        before = ways[step - 1]
+        stay = np.logaddexp(before, np.concatenate(([-np.inf], before[:-1])))
+        jump = np.where(skips, np.concatenate(([-np.inf, -np.inf], before[:-2])), -np.inf)
+        ways[step] = np.logaddexp(stay, jump) + emitted[step]
+    return ways

@@ -1,0 +1,331 @@
+"""`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind.
+
+By hand, as recurrent networks are: weights whose layout cuDNN alone knows, and a reserve space between the passes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudnnlite._raw.enums import WgradMode
+from cudnnlite.descriptors import DropoutDescriptor
+from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
+from cudnnlite.descriptors.c_ints import c_ints, device_ints
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import bytes_spec
+from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.operations import recording
+from cudnnlite.operations.attention_outputs import (
+    AttentionCall,
+    AttentionGradients,
+    AttentionReserve,
+    AttentionTrainingOutput,
+)
+from cudnnlite.operations.attention_weights import AttentionWeights
+from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
+from cudnnlite.operations.plan import Plan
+from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
+from cudnnlite.specs.layout import same_strides
+from cudnnlite.specs.steps import parse_step
+
+Window = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class AttentionRequest(NamedTuple):
+    """What a plan is made for: plain values, so that equal requests find the same plan."""
+
+    spec: AttentionSpec
+    q: SeqDataSpec
+    k: SeqDataSpec
+    v: SeqDataSpec
+    y: SeqDataSpec
+    q_lengths: tuple[int, ...]
+    kv_lengths: tuple[int, ...]
+    window: Window
+    training: bool
+    dropout_state: DropoutState | None
+
+
+class AttentionPlan(Plan):
+    """The descriptors of attention over sequences of one kind, and the sizes that cuDNN wants."""
+
+    def __init__(self, handle: Handle, request: AttentionRequest) -> None:
+        super().__init__(handle, f"AttentionPlan of {request.spec}")
+        self.request = request
+        own, api, spec = self._resources.enter_context, handle.api, request.spec
+        try:
+            dropouts = [self._dropout(chance) for chance in (spec.dropout, spec.post_dropout)]
+            self._attention = own(AttentionDescriptor(spec, dropout=dropouts[0], post_dropout=dropouts[1], api=api))
+            self._q, self._k, self._v, self._y = (
+                own(SeqDataDescriptor(data, api=api)).ptr for data in (request.q, request.k, request.v, request.y)
+            )
+            sizes = [ctypes.c_size_t() for _ in range(3)]
+            reserve = sizes[2] if request.training else None
+            api.cudnnGetMultiHeadAttnBuffers(handle.ptr, self._attention.ptr, sizes[0], sizes[1], reserve)
+            self._weight_bytes, self._workspace, self._reserve = (size.value for size in sizes)
+            self._lengths = [
+                arrays.from_host(self._device, handle.stream, np.array(lengths, np.int32))
+                for lengths in (request.q_lengths, request.kv_lengths)
+            ]
+        except BaseException:
+            self.close()
+            raise
+        self._window = [c_ints(ends) for ends in request.window]
+
+    def _dropout(self, chance: float) -> DropoutDescriptor | None:
+        state = self.request.dropout_state
+        if not chance or state is None:
+            return None
+        return self._resources.enter_context(DropoutDescriptor(self._handle, chance, state.array, state.seed))
+
+    def __call__(
+        self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any, step: int | None,
+        out: Any, reserve: AttentionReserve | None,
+    ) -> DeviceArray | AttentionTrainingOutput:  # fmt: skip
+        """Enqueue the forward pass on the handle's stream."""
+        self.use()
+        request, handle = self.request, self._handle
+        self._check_weights(weights, "weights")
+        y_spec = _at_rank(request.y.tensor(), len(q.shape))
+        added = None if residual is None else self._operand(residual, "residual", y_spec)
+        if added is not None and request.spec.output_size != request.spec.q_size:
+            raise ArgumentError(
+                f"residual with outputs of {request.spec.output_size}; cuDNN adds one where they are as long as queries, "
+                f"{request.spec.q_size}"
+            )
+        if step is not None and request.training:
+            raise ArgumentError("step is given with training=True, which computes all steps")
+        at = -1 if step is None else parse_step(step, "step", 0)
+        if at >= request.q.shape[2]:
+            raise ArgumentError(f"step={step}; allowed: below {request.q.shape[2]}")
+        y = self._outputs((out,) if out is not None else None, ("out",), (y_spec,))[0]
+        inputs = {"weights": weights.array, "q": q, "k": k, "v": v} | ({} if added is None else {"residual": added})
+        check_writable(y, "out", frozenset(), **inputs)
+        space = self._reserve_space(reserve)
+        if space is not None:
+            check_writable(space.array, "reserve", frozenset(), **inputs, out=y)
+            space.begin()
+        low, high = self._window
+        q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
+        self._run(
+            handle.api.cudnnMultiHeadAttnForward, [*inputs.values(), y],
+            (handle.ptr, self._attention.ptr, at, low, high, q_lengths, kv_lengths, self._q, q.ptr,
+             0 if added is None else added.ptr, self._k, k.ptr, self._v, v.ptr, self._y, y.ptr, *self._weight_space(weights)),
+            None if space is None else space.array,
+        )  # fmt: skip
+        if space is None:
+            return y
+        space.finish(AttentionCall(request, weights, q, k, v, y_spec))
+        return AttentionTrainingOutput(y, space)
+
+    def backward_data(self, reserve: AttentionReserve, dy: Any, *, out: Any) -> AttentionGradients:
+        """Enqueue the backward pass over the data; see `multi_head_attention_backward_data`."""
+        self.use()
+        call, handle, spec = reserve.recall(has_gradients=False), self._handle, self.request.spec
+        if spec.dropout or spec.post_dropout:
+            raise ArgumentError(
+                f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients that are not those of its output"
+            )
+        dy = self._operand(dy, "dy", call.y)
+        names, inputs = ("dq", "dk", "dv"), _inputs(call, reserve, dy)
+        gradients = self._outputs(out, names, tuple(array.spec for array in (call.q, call.k, call.v)))
+        for name, array in zip(names, gradients, strict=True):
+            check_writable(array, name, frozenset(), **inputs)
+            inputs[name] = array
+        low, high = self._window
+        q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
+        dq, dk, dv = gradients
+        reserve.begin()
+        self._run(
+            handle.api.cudnnMultiHeadAttnBackwardData, list(inputs.values()),
+            (handle.ptr, self._attention.ptr, low, high, q_lengths, kv_lengths, self._y, dy.ptr, self._q, dq.ptr, call.q.ptr,
+             self._k, dk.ptr, call.k.ptr, self._v, dv.ptr, call.v.ptr, *self._weight_space(call.weights)),
+            reserve.array,
+        )  # fmt: skip
+        reserve.finish(call._replace(dy=dy), has_gradients=True)
+        return AttentionGradients(dq, dk, dv)
+
+    def backward_weights(
+        self, reserve: AttentionReserve, *, out: AttentionWeights | None, accumulate: bool
+    ) -> AttentionWeights:
+        """Enqueue the backward pass over the weights; see `multi_head_attention_backward_weights`."""
+        self.use()
+        call, handle = reserve.recall(has_gradients=True), self._handle
+        dy = call.dy
+        assert dy is not None
+        inputs = _inputs(call, reserve, dy)
+        if out is None:
+            if accumulate:
+                raise ArgumentError("accumulate=True needs out, which it adds to")
+            out = AttentionWeights.zeros_like(call.weights, handle)
+        else:
+            self._check_weights(out, "out")
+            check_writable(out.array, "out", frozenset(), **inputs)
+        size, weights = self._weight_space(call.weights)
+        self._run(
+            handle.api.cudnnMultiHeadAttnBackwardWeights, [*inputs.values(), out.array],
+            (handle.ptr, self._attention.ptr, WgradMode.ADD if accumulate else WgradMode.SET, self._q, call.q.ptr, self._k,
+             call.k.ptr, self._v, call.v.ptr, self._y, dy.ptr, size, weights, out.array.ptr if size else 0),
+            reserve.array,
+        )  # fmt: skip
+        return out
+
+    def _run(self, function: Any, operands: list[DeviceArray], arguments: Any, reserve: DeviceArray | None) -> None:
+        """Make the C call, which ends with workspace and reserve space, in order with the operands' streams."""
+        handle, state = self._handle, self.request.dropout_state
+        there = [*operands, *self._lengths]
+        there += [array for array in (reserve, None if state is None else state.array) if array is not None]
+        _ = None if state is None else state.array.ptr  # ClosedError: cuDNN has the address of what was closed
+        scratch = handle.workspace.reserve(self._workspace, handle.stream)
+        kept = 0 if reserve is None else reserve.ptr
+        crossed = wait_for_streams(handle.stream, *there)
+        try:
+            function(*arguments, self._workspace, scratch, self._reserve, kept)
+            if recording.active:
+                self.keep_for_graph(there)
+        except CudnnError as error:
+            error.involving(spec=self.request.spec, q=self.request.q, k=self.request.k, v=self.request.v)
+            raise
+        finally:
+            for other in crossed:
+                other.wait(handle.stream)
+
+    def _reserve_space(self, reserve: AttentionReserve | None) -> AttentionReserve | None:
+        """Return what the backward passes need: the caller's, or a new one; None in inference."""
+        if not self.request.training:
+            if reserve is not None:
+                raise ArgumentError("reserve is given without training=True, which alone writes to it")
+            return None
+        if reserve is None:
+            return AttentionReserve(arrays.empty(self._device, self._handle.stream, bytes_spec(self._reserve)))
+        on_device(self._handle, check_reserve(reserve).array, "reserve")
+        if reserve.nbytes < self._reserve:
+            raise ArgumentError(
+                f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(self._reserve)}"
+            )
+        return reserve
+
+    def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
+        return self._weight_bytes, weights.array.ptr if self._weight_bytes else 0
+
+    def _check_weights(self, weights: Any, argument: str) -> None:
+        if not isinstance(weights, AttentionWeights):
+            raise ArgumentError(f"{argument} of type {type(weights).__name__} is no AttentionWeights")
+        if weights.kind != self.request.spec.weights_of():
+            raise ArgumentError(f"{argument} are for {weights.spec}; the attention is {self.request.spec}")
+        on_device(self._handle, weights.array, argument)
+
+    def _operand(self, array: Any, argument: str, wanted: TensorSpec) -> DeviceArray:
+        """Return an array on the device, which must look so."""
+        found = on_device(self._handle, array, argument)
+        spec = found.spec
+        alike = spec.shape == wanted.shape and spec.dtype == wanted.dtype
+        if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
+            raise ArgumentError(f"{argument} is {spec}; needed: {wanted}")
+        return found
+
+    def _outputs(self, out: Any, names: Sequence[str], specs: Sequence[TensorSpec]) -> list[DeviceArray]:
+        """Return the arrays to write: the caller's, or new ones."""
+        if out is None:
+            return [arrays.empty(self._device, self._handle.stream, spec) for spec in specs]
+        if not isinstance(out, (tuple, list)) or len(out) != len(names):
+            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(names)}")
+        return [self._operand(array, name, spec) for array, name, spec in zip(out, names, specs, strict=True)]
+
+
+def _inputs(call: AttentionCall, reserve: AttentionReserve, dy: DeviceArray) -> dict[str, DeviceArray]:
+    """Return what a backward pass reads, by name."""
+    weights = call.weights.array
+    return {"dy": dy, "q": call.q, "k": call.k, "v": call.v, "weights": weights, "reserve": reserve.array}
+
+
+def check_reserve(reserve: Any) -> AttentionReserve:
+    """Return a reserve space; ArgumentError if it is none."""
+    if not isinstance(reserve, AttentionReserve):
+        raise ArgumentError(
+            f"reserve of type {type(reserve).__name__} is not an AttentionReserve, which training returns"
+        )
+    return reserve
+
+
+def make_request(
+    spec: AttentionSpec, given: dict[str, DeviceArray], q_lengths: Any, kv_lengths: Any, window: Any,
+    dropout_state: DropoutState | None, *, training: bool,
+) -> AttentionRequest:  # fmt: skip
+    """Return what a plan is made for; ArgumentError where operands and spec do not fit together."""
+    whole = {name: _with_beam(array.spec, name) for name, array in given.items()}
+    (batch, beam, steps, _), (_, _, reach, _) = whole["q"].shape, whole["k"].shape
+    shapes = {
+        "q": (batch, beam, steps, spec.q_size),
+        "k": (batch, 1, reach, spec.k_size),
+        "v": (batch, 1, reach, spec.v_size),
+    }
+    for name, found in whole.items():
+        if found.shape != shapes[name] or found.dtype != spec.dtype:
+            raise ArgumentError(f"{name} is {found}; needed: {TensorSpec(shapes[name], spec.dtype)}")
+    lengths = (
+        parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, 0),
+        parse_seq_lengths(kv_lengths, "kv_lengths", batch, reach, 0),
+    )
+    for name, there in zip(MAXIMA, (steps, reach, batch, beam), strict=True):
+        if there > (getattr(spec, name) or there):
+            raise ArgumentError(f"{name}={getattr(spec, name)} of the spec; there are {there}")
+    fitted = zip(MAXIMA, (steps, reach, batch, beam), strict=True)
+    spec = spec.replace(**{name: getattr(spec, name) or there for name, there in fitted})
+    assert spec.max_q_length is not None
+    # a descriptor's lengths begin with 1; those that count are on the device, and may be 0
+    told = [[max(1, length) for length in of] for of in lengths]
+    for order in permutations(AXES[:3]):
+        axes = (*order, AXES[3])
+        data = [
+            SeqDataSpec(shapes[name], of, spec.dtype, axes)
+            for name, of in zip("qkv", (told[0], *told[1:] * 2), strict=True)
+        ]
+        pairs = zip(data, whole.values(), strict=True)
+        if all(same_strides(x.shape, found.strides, x.tensor().strides) for x, found in pairs):
+            y = SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes)
+            ends = _parse_window(window, steps, reach, spec.max_q_length)
+            return AttentionRequest(spec, data[0], data[1], data[2], y, *lengths, ends, training, dropout_state)
+    listed = ", ".join(f"{name} is {found}" for name, found in whole.items())
+    raise ArgumentError(f"{listed}; needed: all packed in one order of their axes, and the vectors last")
+
+
+def _with_beam(spec: TensorSpec, argument: str) -> TensorSpec:
+    """Return the spec of (batch, beam, time, vector) for what may lack a beam."""
+    if spec.rank not in (3, 4):
+        raise ArgumentError(f"{argument} is {spec}; needed: (batch, beam, time, vector), or (batch, time, vector)")
+    if spec.rank == 4:
+        return spec
+    (batch, *shape), (first, *strides) = spec.shape, spec.strides
+    return TensorSpec((batch, 1, *shape), spec.dtype, strides=(first, 1, *strides))
+
+
+def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:
+    """Return the spec of (batch, time, vector) where that is what was given."""
+    if rank == 4:
+        return spec
+    shape, strides = spec.shape, spec.strides
+    return TensorSpec((shape[0], *shape[2:]), spec.dtype, strides=(strides[0], *strides[2:]))
+
+
+def _parse_window(window: Any, steps: int, reach: int, room: int) -> Window:
+    """Return first and end for each step that there is room for."""
+    if window is None:
+        return (0,) * room, (reach,) * room
+    try:
+        low, high = (tuple(parse_step(end, "window", 0) for end in ends) for ends in window)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"window={window!r} is not a pair of sequences of integers") from None
+    if len(low) != steps or len(high) != steps:
+        raise ArgumentError(f"window has {len(low)} and {len(high)} entries; needed: one for each of the {steps} steps")
+    return low + (0,) * (room - steps), high + (reach,) * (room - steps)

@@ -1,0 +1,190 @@
+"""`NamedWeights`: matrices and biases in one device buffer, reachable by name; how they lie there is cuDNN's own affair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.dtypes import itemsize, numpy_dtype
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.rnn.formats import check_names, checked, host_array
+from cudnnlite.specs import TensorSpec
+from cudnnlite.texts import aligned
+
+Array = np.ndarray[Any, Any]
+WeightsT = TypeVar("WeightsT", bound="NamedWeights")
+
+
+class WeightPlace(NamedTuple):
+    """Where one matrix or bias lies.
+
+    Attributes
+    ----------
+    name : str
+        Such as "layer0.forward.input.i" or "layer0.forward.input.i.bias".
+    offset : int
+        In bytes from the beginning of the buffer.
+    shape : tuple of int
+        Of an RNN: (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size) of a projection.
+    """
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+
+
+class WeightLayout(Sequence[WeightPlace]):
+    """The places of all matrices and biases; prints as a table.  Opaque: another device or cuDNN may have another."""
+
+    def __init__(self, places: Sequence[WeightPlace], nbytes: int) -> None:
+        self._places = tuple(places)
+        self.nbytes = nbytes
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._places[index]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        rows = [("name", "offset", "shape"), *((p.name, str(p.offset), str(p.shape)) for p in self._places)]
+        return "\n".join([*aligned(rows, ["offset"]), f"{self.nbytes} bytes"])
+
+
+class NamedWeights(Mapping[str, DeviceArray]):
+    """One buffer, zero at first; a subclass says what for, and asks cuDNN for the places."""
+
+    _places: dict[str, tuple[int, TensorSpec]]  # by name: the offset in bytes, and how it lies there
+
+    def __init__(self, handle: Handle, spec: Any, kind: Any, nbytes: int) -> None:
+        self.spec, self.kind, self.device, self.nbytes = spec, kind, handle.device, nbytes
+        flat = TensorSpec((max(-(-nbytes // itemsize(spec.dtype)), 1),), spec.dtype)
+        self.array = arrays.empty(handle.device, handle.stream, flat)
+        self.fill_zero(handle.stream)
+
+    @classmethod
+    def zeros_like(cls: type[WeightsT], weights: WeightsT, handle: Handle) -> WeightsT:
+        """Make weights of the same layout, all zero: what gradients are added to."""
+        new = copy(weights)
+        new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
+        new.fill_zero(handle.stream)
+        return new
+
+    def view(self: WeightsT, handle: Handle) -> WeightsT:
+        """Return the same weights as belonging to `handle`'s stream, which waits once, here, for the stream they belong to.
+
+        So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
+        """
+        handle.use()
+        array = arrays.view(handle.device, handle.stream, self.array, "weights")
+        new = copy(self)
+        new.array = arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
+        return new
+
+    def fill_zero(self, stream: Any) -> None:
+        """Set everything to zero, in stream order."""
+        self.device.fill(self.array.ptr, self.array.nbytes, 0, stream)
+
+    def __getitem__(self, name: str) -> DeviceArray:
+        offset, spec = self._place(name)
+        return arrays.part_of(self.array, spec, offset)
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        view = self[name]
+        given = values.numpy() if isinstance(values, DeviceArray) else values
+        host = host_array(given, f"weights[{name!r}]")
+        if host.shape != view.shape:
+            raise ArgumentError(f"weights[{name!r}] has shape {view.shape}; given: {host.shape}")
+        memory = np.empty(view.nbytes, np.uint8)
+        write_values(memory, view.spec, slice(None), host.astype(numpy_dtype(self.spec.dtype), copy=False))
+        view.device.copy_in(view.ptr, memory, view.stream)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def _place(self, name: str) -> tuple[int, TensorSpec]:
+        try:
+            return self._places[name]
+        except (KeyError, TypeError):
+            raise KeyError(
+                f"{name!r} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
+            ) from None
+
+    def layout(self) -> WeightLayout:
+        """Return the table of names, offsets in bytes, and shapes."""
+        places = [WeightPlace(name, offset, spec.shape) for name, (offset, spec) in self._places.items()]
+        return WeightLayout(places, self.nbytes)
+
+    def numpy(self) -> dict[str, Array]:
+        """Copy every matrix and bias to the host, by name, and wait for it."""
+        memory = np.empty(self.array.nbytes, np.uint8)
+        self.array.device.copy_out(memory, self.array.ptr, self.array.stream)
+        places = self._places.items()
+        return {name: read_values(memory[offset:], spec).copy(order="C") for name, (offset, spec) in places}
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Copy host arrays into their places, all of them in one go.
+
+        Raises
+        ------
+        ArgumentError
+            A name is missing or not known, or a shape is wrong; nothing is written then.
+        """
+        check_names("values", values, self._places)
+        memory = np.zeros(self.array.nbytes, np.uint8)
+        dtype = numpy_dtype(self.spec.dtype)
+        for name, (offset, spec) in self._places.items():
+            host = checked(f"values[{name!r}]", values[name], spec.shape)
+            write_values(memory[offset:], spec, slice(None), host.astype(dtype, copy=False))
+        self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
+
+    @classmethod
+    def from_arrays(cls: type[WeightsT], handle: Handle, spec: Any, values: Mapping[str, Any]) -> WeightsT:
+        """Make weights from host arrays (NumPy, or PyTorch tensors) by this class's own names.
+
+        Raises
+        ------
+        ArgumentError
+            A name is missing or not known, or a shape is wrong.
+        """
+        make: Any = cls
+        weights: WeightsT = make(handle, spec)
+        weights.update(values)
+        return weights
+
+    def close(self) -> None:
+        """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
+        self.array.close()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.spec} on {self.array.device}>"
+
+
+class EmptyTensorDescriptor(NativeObject):
+    """A tensor descriptor that cuDNN will describe."""
+
+    _type = cudnnTensorDescriptor_t
+    _create = TensorDescriptor._create
+    _destroy = TensorDescriptor._destroy
+
+    def __init__(self) -> None:
+        super().__init__(None)

@@ -1,0 +1,229 @@
+"""`AttentionSpec` and `SeqDataSpec`: multi-head attention, and the sequences that it reads and writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cudnnlite.dtypes import compute_type_for, parse_dtype
+from cudnnlite.enums import DataType, MathType, SeqDataAxis, parse_enum, parse_math_type
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layout import parse_shape
+from cudnnlite.specs.numbers import real_number
+from cudnnlite.specs.steps import parse_step
+from cudnnlite.specs.tensor import TensorSpec
+
+MAXIMA = ("max_q_length", "max_kv_length", "max_batch", "max_beam")
+AXES = (SeqDataAxis.BATCH, SeqDataAxis.BEAM, SeqDataAxis.TIME, SeqDataAxis.VECT)  # of a shape
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class AttentionSpec(FrozenSpec):
+    """Multi-head attention: a frozen value, equal and hashable by its fields.
+
+    Each head projects queries, keys and values, weighs the values by ``softmax(scale * q @ k.T)``, and projects what comes out;
+    the heads' results are added, or, without output projection, concatenated.
+
+    Parameters
+    ----------
+    heads : int
+        How many.
+    q_size, k_size, v_size : int
+        The lengths of the vectors that are given; keys are as long as queries, values as keys, if not given.
+    q_proj_size, k_proj_size, v_proj_size, o_proj_size : int
+        Their lengths after the projection, in each head; 0 for none.  Keys and values are as queries if not given; projected
+        queries and keys must be equally long.
+    scale : float, optional
+        At least 0; one over the root of that length if not given.
+    bias : bool
+        Whether projections have biases.
+    dropout, post_dropout : float
+        The probabilities with which, in training, a weight of the softmax and a value of the output are set to zero; there
+        are no gradients then.
+    max_q_length, max_kv_length, max_batch, max_beam : int, optional
+        What there is to be room for; just enough for each call if not given.
+    dtype : DataType or str
+        Of data and weights: "float32", "float64", "float16" or "bfloat16".
+    compute_type : DataType or str, optional
+        float64 for float64, float32 for the others if not given; float16 may be computed in float16.
+    math_type : MathType or str
+        As in `RNNSpec`.
+
+    Attributes
+    ----------
+    head_size, output_size : int
+        The lengths of a projected query, and of an output vector.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed.
+
+    Notes
+    -----
+    C function: `cudnnSetAttnDescriptor`, with one beam of keys and values for all beams of queries
+    (CUDNN_ATTN_QUERYMAP_ALL_TO_ONE): the other way cuDNN 9 has for a single beam only, where there is no difference.
+
+    Examples
+    --------
+    >>> spec = dnn.AttentionSpec(8, 512, q_proj_size=64, o_proj_size=512, bias=True)  # as torch.nn.MultiheadAttention(512, 8)
+    >>> spec.scale, spec.output_size, spec.weight_shapes()["wo"]
+    (0.125, 512, (8, 512, 64))
+    """
+
+    heads: int
+    q_size: int
+    k_size: int
+    v_size: int
+    q_proj_size: int
+    k_proj_size: int
+    v_proj_size: int
+    o_proj_size: int
+    scale: float
+    bias: bool
+    dropout: float
+    post_dropout: float
+    max_q_length: int | None
+    max_kv_length: int | None
+    max_batch: int | None
+    max_beam: int | None
+    dtype: DataType
+    compute_type: DataType
+    math_type: MathType
+
+    def __init__(
+        self, heads: int, q_size: int, k_size: int | None = None, v_size: int | None = None, *, q_proj_size: int = 0,
+        k_proj_size: int | None = None, v_proj_size: int | None = None, o_proj_size: int = 0, scale: float | None = None,
+        bias: bool = False, dropout: float = 0.0, post_dropout: float = 0.0, max_q_length: int | None = None,
+        max_kv_length: int | None = None, max_batch: int | None = None, max_beam: int | None = None,
+        dtype: Any = "float32", compute_type: Any = None, math_type: MathType | str = MathType.DEFAULT,
+    ) -> None:  # fmt: skip
+        k_size = q_size if k_size is None else k_size
+        sizes = {"heads": heads, "q_size": q_size, "k_size": k_size, "v_size": k_size if v_size is None else v_size}
+        projected = {
+            "q_proj_size": q_proj_size, "k_proj_size": q_proj_size if k_proj_size is None else k_proj_size,
+            "v_proj_size": q_proj_size if v_proj_size is None else v_proj_size, "o_proj_size": o_proj_size,
+        }  # fmt: skip
+        numbers = {name: parse_step(size, name, 1) for name, size in sizes.items()}
+        numbers |= {name: parse_step(size, name, 0) for name, size in projected.items()}
+        queries, keys = (numbers[f"{x}_proj_size"] or numbers[f"{x}_size"] for x in "qk")
+        if queries != keys:
+            raise ArgumentError(
+                f"queries of {queries} and keys of {keys} after the projections; they must be equally long"
+            )
+        factor = queries**-0.5 if scale is None else real_number(scale, "scale")
+        if not 0 <= factor < math.inf:
+            raise ArgumentError(f"scale={scale!r}; allowed: from 0 on")
+        if not isinstance(bias, bool):
+            raise ArgumentError(f"bias={bias!r}; allowed: True, False")
+        chances = {"dropout": dropout, "post_dropout": post_dropout}
+        for name, chance in chances.items():
+            if not 0 <= real_number(chance, name) < 1:
+                raise ArgumentError(f"{name}={chance!r}; allowed: a probability from 0 to below 1")
+        room = dict(zip(MAXIMA, (max_q_length, max_kv_length, max_batch, max_beam), strict=True))
+        kind = parse_dtype(dtype)
+        self._freeze(
+            **numbers, scale=factor, bias=bias, **{name: float(chance) for name, chance in chances.items()},
+            **{name: None if size is None else parse_step(size, name, 1) for name, size in room.items()}, dtype=kind,
+            compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
+            math_type=parse_math_type(math_type),
+        )  # fmt: skip
+
+    @property
+    def head_size(self) -> int:
+        """The length of a projected query, and of a projected key."""
+        return self.q_proj_size or self.q_size
+
+    @property
+    def output_size(self) -> int:
+        """The length of an output vector."""
+        return self.o_proj_size or self.heads * (self.v_proj_size or self.v_size)
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what weights there are, by name, in cuDNN's order: wq, wk, wv, wo, bq, bk, bv, bo."""
+        rows = {"q": self.q_proj_size, "k": self.k_proj_size, "v": self.v_proj_size, "o": self.o_proj_size}
+        columns = {"q": self.q_size, "k": self.k_size, "v": self.v_size, "o": self.v_proj_size or self.v_size}
+        there = [name for name, size in rows.items() if size]
+        shapes: dict[str, tuple[int, ...]] = {f"w{name}": (self.heads, rows[name], columns[name]) for name in there}
+        if self.bias:
+            shapes |= {f"b{x}": (rows[x],) if x == "o" else (self.heads, rows[x]) for x in there}
+        return shapes
+
+    def weights_of(self) -> AttentionSpec:
+        """Return what the weights depend on: this spec without scale, dropout, room, compute type and math type."""
+        plain = {"scale": 1.0, "dropout": 0.0, "post_dropout": 0.0, "compute_type": None, "math_type": MathType.DEFAULT}
+        return self.replace(**plain, **dict.fromkeys(MAXIMA))
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class SeqDataSpec(FrozenSpec):
+    """Sequences of vectors for attention: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    shape : iterable of int
+        ``(batch, beam, time, vector)``, in whatever order they lie in memory.
+    lengths : iterable of int, optional
+        Of each beam of each entry of the batch, 1 to time; all are time if not given.
+    dtype : DataType or str
+        Of the values.
+    axes : iterable of SeqDataAxis or str
+        Their order in memory, from the outermost; the vectors come last.
+
+    Raises
+    ------
+    ArgumentError
+        A value that is not allowed.
+
+    Notes
+    -----
+    C function: `cudnnSetSeqDataDescriptor`.
+
+    Examples
+    --------
+    >>> dnn.SeqDataSpec((2, 1, 5, 8), [5, 3]).lengths
+    (5, 3)
+    """
+
+    shape: tuple[int, ...]
+    lengths: tuple[int, ...]
+    dtype: DataType
+    axes: tuple[SeqDataAxis, ...]
+
+    def __init__(
+        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: Any = "float32",
+        axes: Iterable[SeqDataAxis | str] = AXES,
+    ) -> None:  # fmt: skip
+        sizes = parse_shape(shape, batch_may_be_empty=False)
+        order = tuple(parse_enum(SeqDataAxis, axis, "axes") for axis in axes)
+        if len(sizes) != 4 or sorted(order) != sorted(AXES) or order[3] != SeqDataAxis.VECT:
+            raise ArgumentError(
+                f"shape={sizes}, axes={order}; needed: (batch, beam, time, vector), and the vectors last"
+            )
+        count = sizes[0] * sizes[1]
+        known = parse_seq_lengths(lengths, "lengths", count, sizes[2], 1)
+        self._freeze(shape=sizes, lengths=known, dtype=parse_dtype(dtype), axes=order)
+
+    def tensor(self) -> TensorSpec:
+        """Return the spec of the array, packed in the order of `axes`."""
+        sizes, strides, step = dict(zip(AXES, self.shape, strict=True)), {}, 1
+        for axis in reversed(self.axes):
+            strides[axis] = step
+            step *= sizes[axis]
+        return TensorSpec(self.shape, self.dtype, strides=[strides[axis] for axis in AXES])
+
+
+def parse_seq_lengths(lengths: Any, argument: str, count: int, steps: int, smallest: int) -> tuple[int, ...]:
+    """Return the lengths of so many sequences, all of them full if none are given."""
+    if lengths is None:
+        return (steps,) * count
+    try:
+        known = tuple(parse_step(length, argument, smallest) for length in lengths)
+    except TypeError:
+        raise ArgumentError(f"{argument}={lengths!r} is not a sequence of integers") from None
+    if len(known) != count or max(known) > steps:
+        raise ArgumentError(f"{argument}={known}; needed: {count} of at most {steps}")
+    return known

@@ -1,0 +1,410 @@
+"""Multi-head attention against PyTorch in float64, forward and backward; dropout by what it leaves; what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import ATTENTION_BOUNDS, assert_close
+
+import cudnnlite as dnn
+from cudnnlite.specs.tensor import TensorSpec
+
+torch: Any = pytest.importorskip("torch")
+Array = np.ndarray[Any, Any]
+BATCH, BEAM, STEPS, REACH = 3, 2, 4, 6
+Q_LENGTHS, KV_LENGTHS = [4, 2, 0, 1, 3, 4], [6, 3, 0]
+CAUSAL = ([0, 0, 1, 2], [1, 3, 4, 6])
+WHOLE = {"q_proj_size": 4, "v_proj_size": 3, "o_proj_size": 9}
+PROJECTIONS = {
+    "all": WHOLE, "none": {"k_size": 5}, "no output": WHOLE | {"o_proj_size": 0}, "output": {"k_size": 5, "o_proj_size": 9},
+    "no values": WHOLE | {"v_proj_size": 0}, "keys": {"k_proj_size": 5, "v_proj_size": 2},
+    "queries": {"q_proj_size": 6, "k_proj_size": 0, "v_proj_size": 0, "o_proj_size": 4},
+}  # fmt: skip
+
+
+def spec_of(projections: str = "all", dtype: str = "float64", math: str = "fma", **options: Any) -> dnn.AttentionSpec:
+    sizes = {"k_size": 6} | PROJECTIONS[projections] | options
+    return dnn.AttentionSpec(2, 5, v_size=7, dtype=dtype, math_type=math, **sizes)
+
+
+class Case:
+    """Operands of a call, and what PyTorch computes of them in float64."""
+
+    def __init__(self, handle: dnn.Handle, spec: dnn.AttentionSpec, beam: int = BEAM, seed: int = 0) -> None:
+        self.handle, self.spec, self.rng = handle, spec, np.random.default_rng(seed)
+        weights = {name: self.values(shape) / 2 for name, shape in spec.weight_shapes().items()}
+        self.weights = dnn.AttentionWeights.from_arrays(handle, spec, weights)
+        shapes = ((BATCH, beam, STEPS, spec.q_size), (BATCH, 1, REACH, spec.k_size), (BATCH, 1, REACH, spec.v_size))
+        self.hosts = {name: self.values(shape) for name, shape in zip("qkv", shapes, strict=True)}
+        self.leaves = {name: torch.tensor(a, requires_grad=True) for name, a in (self.hosts | weights).items()}
+        self.operands = [handle.array(a, dtype=self.dtype) for a in self.hosts.values()]
+        self.beam = beam
+
+    @property
+    def dtype(self) -> str:
+        return {"FLOAT": "float32", "DOUBLE": "float64", "HALF": "float16", "BFLOAT16": "bfloat16"}[
+            self.spec.dtype.name
+        ]
+
+    def values(self, shape: tuple[int, ...]) -> Array:
+        """Return values that the data type holds exactly."""
+        rounded = self.handle.array(self.rng.standard_normal(shape), dtype=self.dtype).numpy()
+        return np.asarray(rounded.astype(np.float64))
+
+    def live(self, q_lengths: Any) -> Any:
+        return torch.tensor(
+            np.arange(STEPS) < np.reshape(q_lengths or [STEPS] * BATCH * self.beam, (BATCH, self.beam, 1))
+        )
+
+    def expected(self, q_lengths: Any = None, kv_lengths: Any = None, window: Any = None) -> Any:
+        spec, leaves = self.spec, self.leaves
+        low, high = window or ([0] * STEPS, [REACH] * STEPS)
+        keys = np.arange(REACH)
+        seen = (keys >= np.reshape(low, (-1, 1))) & (keys < np.reshape(high, (-1, 1)))
+        seen = seen & (keys < np.reshape(kv_lengths or [REACH] * BATCH, (-1, 1, 1, 1)))
+        live = self.live(q_lengths)[..., None]
+        outs = []
+        for head in range(spec.heads):
+            each = []
+            for name in "qkv":
+                x = leaves[name]
+                x = x @ leaves[f"w{name}"][head].T if f"w{name}" in leaves else x
+                each.append(x + leaves[f"b{name}"][head] if f"b{name}" in leaves else x)
+            q, k, v = each
+            scores = (q @ k.transpose(-1, -2) * spec.scale).masked_fill(~torch.tensor(seen), -1e300)
+            outs.append(torch.softmax(scores, -1) * torch.tensor(seen) * live @ v)
+        if "wo" not in leaves:
+            return torch.cat(outs, -1)
+        y = sum(out @ leaves["wo"][head].T for head, out in enumerate(outs))
+        return y + leaves["bo"] if "bo" in leaves else y
+
+    def forward(self, **options: Any) -> Any:
+        return dnn.multi_head_attention_forward(self.handle, self.spec, self.weights, *self.operands, **options)
+
+    def check(self, bound: tuple[float, float], **limits: Any) -> None:
+        """Compare output and all gradients; outputs are poisoned before."""
+        expected = self.expected(**limits)
+        live = self.live(limits.get("q_lengths"))[..., None]
+        dy = self.values(tuple(expected.shape)) * live.numpy()
+        out = self.handle.array(np.full(expected.shape, np.nan), dtype=self.dtype)
+        y, reserve = self.forward(training=True, out=out, **limits)
+        assert y is out
+        assert_close(y.numpy(), expected.detach().numpy(), bound[0])
+        assert_close(self.forward(**limits).numpy(), expected.detach().numpy(), bound[0])
+        (expected * torch.tensor(dy)).sum().backward()
+        given = self.handle.array(dy, dtype=self.dtype)
+        poisoned = [self.handle.array(np.full(a.shape, np.nan), dtype=self.dtype) for a in self.operands]
+        gradients = dnn.multi_head_attention_backward_data(self.handle, reserve, given, out=poisoned)
+        for name, gradient in zip("qkv", gradients, strict=True):
+            self.compare(gradient.numpy(), name, bound[1])
+        dweights = dnn.multi_head_attention_backward_weights(self.handle, reserve)
+        for name in self.weights:
+            self.compare(dweights[name].numpy(), name, bound[1])
+        again = dnn.multi_head_attention_backward_weights(self.handle, reserve, out=dweights, accumulate=True)
+        assert again is dweights
+        for name in self.weights:
+            self.compare(again[name].numpy() / 2, name, 2 * bound[1])
+
+    def compare(self, got: Array, name: str, bound: float) -> None:
+        gradient = self.leaves[name].grad.numpy()
+        # a bias of keys changes no softmax, and other slopes may cancel: the operands' own size is what an error is of
+        assert_close(got, gradient, bound, magnitude=np.full(gradient.shape, 1.0))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("projections", PROJECTIONS)
+def test_output_and_gradients_are_pytorchs(handle, projections, bias):
+    case = Case(handle, spec_of(projections, bias=bias))
+    case.check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS, window=CAUSAL)
+
+
+@pytest.mark.parametrize("math", ["fma", "default", "tensor_op", "tensor_op_allow_conversion"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_data_types(handle, dtype, math):
+    bound = "tf32" if (dtype, math == "fma") == ("float32", False) else dtype
+    Case(handle, spec_of("all", dtype, math, bias=True)).check(ATTENTION_BOUNDS[bound], kv_lengths=KV_LENGTHS)
+
+
+def test_float16_throughout(handle):
+    Case(handle, spec_of("all", "float16", compute_type="float16")).check((1e-2, 5e-2))
+
+
+@pytest.mark.parametrize("limits", [{}, {"q_lengths": Q_LENGTHS}, {"kv_lengths": [0, 6, 2]}, {"window": CAUSAL}])
+@pytest.mark.parametrize("beam", [1, 2])
+def test_lengths_and_windows(handle, beam, limits):
+    limits = {name: value[: BATCH * beam] if name == "q_lengths" else value for name, value in limits.items()}
+    Case(handle, spec_of(bias=True), beam).check(ATTENTION_BOUNDS["float64"], **limits)
+
+
+def test_a_window_may_be_empty_or_reach_too_far(handle):
+    Case(handle, spec_of(bias=True)).check(ATTENTION_BOUNDS["float64"], window=([0, 3, 2, 0], [2, 3, 1, 99]))
+
+
+def test_queries_of_no_steps(handle):
+    case = Case(handle, spec_of(bias=True))
+    lengths = [4, 0, 1, 0, 3, 4]
+    y = case.forward(q_lengths=lengths).numpy()
+    assert_close(y, case.expected(lengths).detach().numpy(), ATTENTION_BOUNDS["float64"][0])
+    np.testing.assert_array_equal(y[0, 1], np.broadcast_to(case.weights["bo"].numpy(), y[0, 1].shape))
+
+
+def test_more_room_than_is_used(handle):
+    spec = spec_of(max_q_length=9, max_kv_length=8, max_batch=5, max_beam=4)
+    Case(handle, spec).check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+def test_any_order_of_axes(handle, order):
+    case = Case(handle, spec_of())
+    expected, back = case.expected(), tuple(np.argsort((*order, 3)))
+    for number, host in enumerate(case.hosts.values()):
+        lying = handle.array(np.ascontiguousarray(host.transpose((*order, 3))))
+        spec = TensorSpec(host.shape, "float64", strides=[lying.strides[axis] for axis in back])
+        case.operands[number] = dnn.DeviceArray(spec, lying.device, lying.ptr, lying, lying.stream)
+    y = case.forward()
+    assert_close(y.numpy(), expected.detach().numpy(), ATTENTION_BOUNDS["float64"][0])
+    assert y.strides == tuple(np.array(handle.empty([y.shape[axis] for axis in (*order, 3)]).strides)[list(back)])
+
+
+def test_three_axes_are_one_beam(handle):
+    case = Case(handle, spec_of(), beam=1)
+    expected = case.expected().detach().numpy()
+    case.operands = [handle.array(host[:, 0]) for host in case.hosts.values()]
+    y, reserve = case.forward(training=True)
+    assert_close(y.numpy(), expected[:, 0], ATTENTION_BOUNDS["float64"][0])
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, y)
+    assert [g.shape for g in gradients] == [a.shape for a in case.operands]
+
+
+def test_a_residual_is_added(handle):
+    case = Case(handle, dnn.AttentionSpec(2, 5, 6, 7, **WHOLE | {"o_proj_size": 5}, bias=True, dtype="float64"))
+    residual = case.values((BATCH, BEAM, STEPS, 5))
+    y = case.forward(residual=handle.array(residual))
+    assert_close(y.numpy(), case.expected().detach().numpy() + residual, ATTENTION_BOUNDS["float64"][0])
+    other = Case(handle, spec_of())
+    with pytest.raises(dnn.ArgumentError, match="residual with outputs of 9"):
+        other.forward(residual=handle.empty((BATCH, BEAM, STEPS, 9), "float64"))
+
+
+def test_one_step_leaves_the_others(handle):
+    case = Case(handle, spec_of())
+    expected = case.expected(kv_lengths=KV_LENGTHS).detach().numpy()
+    for step in range(STEPS):
+        out = handle.array(np.full(expected.shape, 77.0))
+        case.forward(kv_lengths=KV_LENGTHS, step=step, out=out)
+        got = out.numpy()
+        assert_close(got[:, :, step], expected[:, :, step], ATTENTION_BOUNDS["float64"][0])
+        assert (np.delete(got, step, 2) == 77).all()
+
+
+@pytest.mark.parametrize("chances", [{"dropout": 0.4}, {"post_dropout": 0.3}, {"dropout": 0.4, "post_dropout": 0.3}])
+def test_dropout(handle, chances):
+    # without projections, and with values that are the unit vectors, the output shows each weight of the softmax
+    spec = dnn.AttentionSpec(2, REACH, dtype="float64", math_type="fma", **chances)
+    case = Case(handle, spec)
+    case.operands[2] = handle.array(np.broadcast_to(np.eye(REACH), (BATCH, 1, REACH, REACH)))
+    state = dnn.DropoutState(handle, seed=3)
+    saved = state.save()
+    y, reserve = case.forward(training=True, dropout_state=state)
+    other = case.forward(training=True, dropout_state=state).y.numpy()
+    state.restore(saved)
+    np.testing.assert_array_equal(case.forward(training=True, dropout_state=state).y.numpy(), y.numpy())
+    plain, got = case.forward().numpy(), y.numpy()
+    kept = got != 0
+    share = np.prod([1 - chance for chance in chances.values()])
+    assert abs(kept.mean() - share) < 0.15
+    assert ((other != 0) != kept).any()
+    # cuDNN keeps a probability in single precision
+    np.testing.assert_allclose(got[kept], plain[kept] / share, rtol=1e-6)
+    state.close()
+    with pytest.raises(dnn.ClosedError):
+        case.forward(training=True, dropout_state=state)
+    with pytest.raises(dnn.ArgumentError, match=r"with dropout cuDNN 9\.19 computes gradients that are not"):
+        dnn.multi_head_attention_backward_data(handle, reserve, y)
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_from_and_to_pytorch(handle, bias, same):
+    module = torch.nn.MultiheadAttention(
+        12, 3, bias=bias, batch_first=True, kdim=None if same else 5, vdim=None if same else 7, dtype=torch.float64
+    )
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    spec = dnn.AttentionSpec(
+        3, 12, None if same else 5, None if same else 7, q_proj_size=4, o_proj_size=12, bias=bias, dtype="float64"
+    )
+    given = {f"layer.{name}": value for name, value in module.state_dict().items()} | {"other": torch.zeros(1)}
+    weights = dnn.AttentionWeights.from_torch(handle, spec, given, prefix="layer.")
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal((2, steps, size))
+        for steps, size in zip((4, 6, 6), (12, spec.k_size, spec.v_size), strict=True)
+    )
+    y = dnn.multi_head_attention_forward(handle, spec, weights, *map(handle.array, (q, k, v)), kv_lengths=[6, 3])
+    ignored = torch.tensor(np.arange(6) >= np.array([[6], [3]]))
+    expected, _ = module(*map(torch.tensor, (q, k, v)), key_padding_mask=ignored)
+    assert_close(y.numpy(), expected.detach().numpy(), ATTENTION_BOUNDS["float64"][0])
+    back = weights.to_torch()
+    assert list(back) == [name for name in module.state_dict() if name in back]
+    assert len(back) == len(module.state_dict())
+    for name, tensor in module.state_dict().items():
+        np.testing.assert_array_equal(back[name], tensor.numpy())
+
+
+def test_weights_by_name(handle):
+    spec = spec_of(bias=True, dtype="float32")
+    weights = dnn.AttentionWeights(handle, spec)
+    assert {name: array.shape for name, array in weights.items()} == spec.weight_shapes()
+    assert not any(array.numpy().any() for array in weights.values())
+    values = {
+        name: np.random.default_rng(1).standard_normal(s).astype(np.float32) for name, s in spec.weight_shapes().items()
+    }
+    for name, value in values.items():
+        weights[name] = value
+    for name, value in weights.numpy().items():
+        np.testing.assert_array_equal(value, values[name])
+        np.testing.assert_array_equal(weights[name].numpy(), values[name])
+    assert [(p.name, p.shape) for p in weights.layout()] == list(spec.weight_shapes().items())
+    with pytest.raises(KeyError, match="'wx' is no weight"):
+        weights["wx"]
+    with pytest.raises(dnn.ArgumentError, match=r"weights\['wq'\] has shape \(2, 4, 5\)"):
+        weights["wq"] = np.zeros((2, 5, 4))
+    with pytest.raises(dnn.ArgumentError, match="missing bo"):
+        weights.update({name: value for name, value in values.items() if name != "bo"})
+    with pytest.raises(dnn.ArgumentError, match="is none that PyTorch has"):
+        dnn.AttentionWeights.from_torch(handle, spec_of("none"), {})
+    for bad, message in (((3, {}), "spec=3 is not"), ((spec_of(v_proj_size=4), 3), "state_dict of type int")):
+        with pytest.raises(dnn.ArgumentError, match=message):
+            dnn.AttentionWeights.from_torch(handle, *bad)
+
+
+def test_the_passes_have_an_order(handle):
+    case = Case(handle, spec_of())
+    y, reserve = case.forward(training=True)
+    with pytest.raises(dnn.ArgumentError, match="reserve has no gradients yet"):
+        dnn.multi_head_attention_backward_weights(handle, reserve)
+    with pytest.raises(dnn.ArgumentError, match="dy is"):
+        dnn.multi_head_attention_backward_data(handle, reserve, case.operands[0])
+    dnn.multi_head_attention_backward_data(handle, reserve, y)
+    with pytest.raises(dnn.ArgumentError, match="overwritten by a backward pass over the data"):
+        dnn.multi_head_attention_backward_data(handle, reserve, y)
+    other = dnn.AttentionWeights(handle, spec_of("none"))
+    with pytest.raises(dnn.ArgumentError, match="out are for"):
+        dnn.multi_head_attention_backward_weights(handle, reserve, out=other)
+    with pytest.raises(dnn.ArgumentError, match="accumulate=True needs out"):
+        dnn.multi_head_attention_backward_weights(handle, reserve, accumulate=True)
+    reserve.close()
+    with pytest.raises(dnn.ClosedError):
+        dnn.multi_head_attention_backward_weights(handle, reserve)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q_lengths": [5] * 6}, "q_lengths=.*; needed: 6 of at most 4"),
+        ({"q_lengths": [4] * 3}, "q_lengths=.*; needed: 6 of at most 4"),
+        ({"kv_lengths": [6, 6, -1]}, "kv_lengths=-1; allowed: 0"),
+        ({"kv_lengths": 6}, "kv_lengths=6 is not a sequence"),
+        ({"window": ([0], [1])}, "window has 1 and 1 entries"),
+        ({"window": [0, 1]}, "window=.* is not a pair"),
+        ({"step": 4}, "step=4; allowed: below 4"),
+        ({"step": 1, "training": True}, "step is given with training=True"),
+        ({"dropout_state": 3}, "dropout_state=3 is not a DropoutState"),
+        ({"out": lambda h: h.empty((3, 2, 4, 9), "float32")}, "out is TensorSpec"),
+        ({"residual": lambda h: h.empty((3, 2, 4, 5), "float64")}, "residual is TensorSpec"),
+        ({"k": lambda h: h.empty((3, 2, 6, 6), "float64")}, r"k is .*; needed: .*\(3, 1, 6, 6\)"),
+        ({"v": lambda h: h.empty((3, 1, 5, 7), "float64")}, "v is .*; needed"),
+        ({"q": lambda h: h.empty((3, 2, 4, 5))}, "q is .*; needed"),
+        ({"q": lambda h: h.empty((24, 5), "float64")}, "q is .*; needed: .batch, beam, time, vector"),
+        ({"q": lambda h: h.empty(TensorSpec((3, 2, 4, 5), "float64", strides=(80, 40, 10, 2)))}, "packed in one order"),
+        ({"weights": 3}, "weights of type int is no AttentionWeights"),
+        ({"spec": 3}, "spec=3 is not an AttentionSpec"),
+        ({"spec": spec_of(max_batch=2)}, "max_batch=2 of the spec; there are 3"),
+        ({"spec": spec_of(dropout=0.5), "training": True}, "dropout_state is not given"),
+        ({"spec": spec_of(bias=True)}, "weights are for"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_by_name(handle, changes, message):
+    case = Case(handle, spec_of())
+    given = {"spec": case.spec, "weights": case.weights} | dict(zip("qkv", case.operands, strict=True))
+    given |= {name: value(handle) if callable(value) else value for name, value in changes.items()}
+    with pytest.raises(dnn.ArgumentError, match=message):
+        dnn.multi_head_attention_forward(
+            handle, *(given.pop(name) for name in ("spec", "weights", "q", "k", "v")), **given
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 0}, "heads=0"), ({"q_size": 2.5}, "q_size=2.5"), ({"q_proj_size": -1}, "q_proj_size=-1"),
+        ({"k_size": 6}, "queries of 5 and keys of 6"), ({"scale": -1.0}, "scale=-1.0"), ({"scale": float("nan")}, "scale=nan"),
+        ({"bias": 1}, "bias=1"), ({"dropout": 1.0}, "dropout=1.0"), ({"post_dropout": -0.1}, "post_dropout=-0.1"),
+        ({"max_batch": 0}, "max_batch=0"), ({"dtype": "float"}, "dtype='float'"),
+    ],
+)  # fmt: skip
+def test_specs_refuse_by_name(options, message):
+    with pytest.raises(dnn.ArgumentError, match=message):
+        dnn.AttentionSpec(**{"heads": 2, "q_size": 5} | options)
+
+
+def test_sequences_refuse_by_name():
+    with pytest.raises(dnn.ArgumentError, match="lengths=0; allowed: 1"):
+        dnn.SeqDataSpec((2, 1, 5, 8), [5, 0])
+    with pytest.raises(dnn.ArgumentError, match="the vectors last"):
+        dnn.SeqDataSpec((2, 1, 5, 8), axes=("vect", "batch", "beam", "time"))
+    with pytest.raises(dnn.ArgumentError, match="spec has no max_q_length"):
+        dnn.AttentionDescriptor(spec_of())
+
+
+def test_what_cudnn_refuses_names_the_operands(handle):
+    with pytest.raises(dnn.NotSupportedError, match="spec = AttentionSpec"):
+        Case(handle, spec_of(dtype="float64", compute_type="float32")).forward()
+
+
+def test_a_training_step_is_captured(handle):
+    case = Case(handle, spec_of(bias=True))
+    y, reserve = case.forward(training=True, window=CAUSAL)
+    expected = y.numpy()
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, y)
+    dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
+    wanted = [array.numpy() for array in gradients], dweights.numpy()
+    with dnn.capture(handle) as graph:
+        case.forward(training=True, window=CAUSAL, out=y, reserve=reserve)
+        dnn.multi_head_attention_backward_data(handle, reserve, y, out=gradients)
+        dnn.multi_head_attention_backward_weights(handle, reserve, out=dweights)
+    for array in (y, *gradients, dweights.array):
+        handle.device.fill(array.ptr, array.nbytes, 0xFF, handle.stream)
+    graph.launch()
+    np.testing.assert_array_equal(y.numpy(), expected)
+    for array, values in zip(gradients, wanted[0], strict=True):
+        np.testing.assert_allclose(array.numpy(), values, rtol=0, atol=1e-12)
+    for name, values in dweights.numpy().items():
+        np.testing.assert_allclose(values, wanted[1][name], rtol=0, atol=1e-12)
+    graph.close()
+
+
+def test_a_reserve_is_used_again(handle):
+    case = Case(handle, spec_of())
+    y, reserve = case.forward(training=True)
+    small = Case(handle, dnn.AttentionSpec(1, 5, dtype="float64"), beam=1)
+    small.operands = [handle.array(small.values((1, 1, 1, 5))) for _ in "qkv"]
+    _, little = small.forward(training=True)
+    again = case.forward(training=True, reserve=reserve)
+    assert again.reserve is reserve
+    np.testing.assert_array_equal(again.y.numpy(), y.numpy())
+    with pytest.raises(dnn.ArgumentError, match=r"reserve has .*; this call needs"):
+        case.forward(training=True, reserve=little)
+    with pytest.raises(dnn.ArgumentError, match="reserve is given without training=True"):
+        case.forward(reserve=reserve)
+
+
+def test_plans_go_with_the_handle(handle):
+    case = Case(handle, spec_of())
+    before = len(handle.plans)
+    for _ in range(3):
+        case.forward()
+    assert len(handle.plans) == before + 1
