@@ -30,6 +30,8 @@ from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.lrn import LRNDescriptor
 from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnlite.descriptors.pooling import PoolingDescriptor
+from cudnnlite.descriptors.spatial_transformer import SpatialTransformerDescriptor
+from cudnnlite.descriptors.transform import TensorTransformDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -133,21 +135,26 @@ from cudnnlite.operations.convolution_backward_problem import (
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.ctc import ctc_loss
-from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.dropout import DropoutState, dropout_backward, dropout_forward
 from cudnnlite.operations.folding import fold_batch_normalization
 from cudnnlite.operations.fused_convolution import (
     ConvolutionBiasActivationForwardPlan,
     convolution_bias_activation_forward,
     plan_convolution_bias_activation_forward,
 )
-from cudnnlite.operations.lrn import lrn_backward, lrn_forward
+from cudnnlite.operations.im2col import im2col
+from cudnnlite.operations.lrn import (
+    divisive_normalization_backward,
+    divisive_normalization_forward,
+    lrn_backward,
+    lrn_forward,
+)
 from cudnnlite.operations.pointwise import (
     add_tensor,
     op_tensor,
     reduce_tensor,
     scale_tensor,
     set_tensor,
-    transform_tensor,
 )
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
@@ -160,6 +167,13 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.softmax import softmax_backward, softmax_forward
+from cudnnlite.operations.spatial_transformer import (
+    spatial_transformer_grid,
+    spatial_transformer_grid_backward,
+    spatial_transformer_sample,
+    spatial_transformer_sample_backward,
+)
+from cudnnlite.operations.transform import transform_filter, transform_tensor
 from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
@@ -169,6 +183,8 @@ from cudnnlite.specs.ctc import CTCLossSpec
 from cudnnlite.specs.lrn import LRNSpec
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.transform import TensorTransformSpec
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -284,11 +300,15 @@ __all__ = [
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
+    "SpatialTransformerDescriptor",
+    "SpatialTransformerSpec",
     "Status",
     "SymbolNotFoundError",
     "TensorDescriptor",
     "TensorFormat",
     "TensorSpec",
+    "TensorTransformDescriptor",
+    "TensorTransformSpec",
     "ThreadError",
     "TunedProblem",
     "Tuner",
@@ -317,6 +337,10 @@ __all__ = [
     "convolution_forward",
     "convolution_transpose",
     "ctc_loss",
+    "divisive_normalization_backward",
+    "divisive_normalization_forward",
+    "dropout_backward",
+    "dropout_forward",
     "errors",
     "find_convolution_backward_data",
     "find_convolution_backward_filter",
@@ -326,6 +350,7 @@ __all__ = [
     "get_convolution_backward_data",
     "get_convolution_backward_filter",
     "get_convolution_forward",
+    "im2col",
     "lrn_backward",
     "lrn_forward",
     "multi_head_attention_backward_data",
@@ -350,6 +375,11 @@ __all__ = [
     "set_tensor",
     "softmax_backward",
     "softmax_forward",
+    "spatial_transformer_grid",
+    "spatial_transformer_grid_backward",
+    "spatial_transformer_sample",
+    "spatial_transformer_sample_backward",
+    "transform_filter",
     "transform_tensor",
     "tune_model",
 ]

@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 
 # the tutorials are the notebooks of examples/, executed here on the emulated device
 os.environ["CUDNNLITE_DEVICE"] = "emulated"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE.parent / "examples"), os.environ.get("PYTHONPATH"))))
 for copied in (HERE / "tutorials").glob("[0-9][0-9]_*.ipynb"):
     copied.unlink()
 for source in (HERE.parent / "examples").glob("*.*"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from cudnnlite._raw.library import load_library
 
 FOLDER = Path(__file__).parents[1] / "examples" / "c"
-NAMES = ("convolution_with_search", "lstm_forward")
+NAMES = ("convolution_with_search", "lstm_forward", "small_network")
 DIFFERING = ("cuDNN ", "algorithm ")  # how lines begin that tell of the machine
 # Sums of thousands of values, each right to single precision but for what Winograd's transforms lose, some 1e-5: an error
 # in the program moves them by whole numbers.  Of single values that is far less than the tolerance.

@@ -18,9 +18,8 @@ from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
-from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
+from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.operations.choosing import alignment_of
 from cudnnlite.operations.convolution_backward_problem import (
     ConvolutionBackwardDataProblem,
@@ -29,6 +28,7 @@ from cudnnlite.operations.convolution_backward_problem import (
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
@@ -250,6 +250,10 @@ class Tuner:
                 if key is None:
                     raise
                 why = f"for want of memory ({error})"
+            except CaptureError as error:  # another thread's capture
+                if key is None:
+                    raise
+                why = f"and cannot be now ({error})"
             if table is None:
                 self._tell_untuned(posed, why)
                 return None
@@ -290,8 +294,7 @@ class Tuner:
 
     def _search(self, known: Remembered, problem: Problem, aligned: Mapping[str, int], operands: Any) -> AlgorithmTable:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
-        stream = self.handle.stream
-        refuse_in_capture(self.handle.device, stream, "a search waits, and cannot be made", "tune before the capture")
+        refuse_search(self.handle)
         start, search = time.perf_counter(), search_of(problem)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)

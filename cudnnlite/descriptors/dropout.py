@@ -7,9 +7,10 @@ from typing import Any
 
 from cudnnlite._raw.types import cudnnDropoutDescriptor_t
 from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.specs.dropout import DropoutSpec
 
 
-class DropoutDescriptor(NativeObject):
+class DropoutDescriptor(NativeObject, describes=DropoutSpec):
     """A `cudnnDropoutDescriptor_t`: a probability, and the random number generator's states on a device.
 
     Unlike the other descriptors it belongs to a handle.  The states are advanced by each training call that uses it.
@@ -44,6 +45,12 @@ class DropoutDescriptor(NativeObject):
     _type = cudnnDropoutDescriptor_t
     _create = "cudnnCreateDropoutDescriptor"
     _destroy = "cudnnDestroyDropoutDescriptor"
+    by_handle = True
+
+    @classmethod
+    def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
+        """Return a descriptor of a probability, with the states that it was given."""
+        return cls(handle, spec.dropout, spec.state.array, spec.state.seed)
 
     def __init__(
         self, handle: Any, probability: float, states: Any, seed: int = 0, *, initialize: bool = False

@@ -74,15 +74,16 @@ class NativeObject(Closable):
     _type: ClassVar[type[ctypes.c_void_p]]
     _create: ClassVar[str]
     _destroy: ClassVar[str]
+    by_handle: ClassVar[bool] = False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         if describes is not None:
             DESCRIPTORS[describes] = cls
 
     @classmethod
-    def describing(cls, spec: Any, spatial_rank: int) -> Any:
-        """Return a descriptor of a spec, for tensors with so many spatial axes."""
-        return cls(spec)
+    def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
+        """Return a descriptor of a spec, for tensors with so many spatial axes, on a handle."""
+        return cls(spec, api=handle.api) if cls.by_handle else cls(spec)
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> Any:

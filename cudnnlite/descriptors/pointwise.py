@@ -1,6 +1,6 @@
 """`OpTensorDescriptor` and `ReduceTensorDescriptor`."""
 
-from cudnnlite._raw.enums import IndicesType, ReduceTensorIndices
+from cudnnlite._raw.enums import IndicesType
 from cudnnlite._raw.types import cudnnOpTensorDescriptor_t, cudnnReduceTensorDescriptor_t
 from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
@@ -23,7 +23,7 @@ class OpTensorDescriptor(DeclaredDescriptor, describes=OpTensorSpec):
 
 
 class ReduceTensorDescriptor(DeclaredDescriptor, describes=ReduceTensorSpec):
-    """A `cudnnReduceTensorDescriptor_t`; of values, without indices.
+    """A `cudnnReduceTensorDescriptor_t`; indices are of 32 bits, the only ones that cuDNN has.
 
     Examples
     --------
@@ -35,7 +35,6 @@ class ReduceTensorDescriptor(DeclaredDescriptor, describes=ReduceTensorSpec):
     _type = cudnnReduceTensorDescriptor_t
     _create, _destroy = "cudnnCreateReduceTensorDescriptor", "cudnnDestroyReduceTensorDescriptor"
     _setter, _getter = "cudnnSetReduceTensorDescriptor", "cudnnGetReduceTensorDescriptor"
-    _arguments = "reduceTensorOp:op", "reduceTensorNanOpt:nan", "reduceTensorCompType:compute_type"
-    _constants = (
-        ("reduceTensorIndices", ReduceTensorIndices.NO), ("reduceTensorIndicesType", IndicesType.INDICES_32BIT),
-    )  # fmt: skip
+    _arguments = "reduceTensorOp:op", "reduceTensorNanOpt:nan", "reduceTensorCompType:compute_type", \
+        "reduceTensorIndices:indices"  # fmt: skip
+    _constants = (("reduceTensorIndicesType", IndicesType.INDICES_32BIT),)

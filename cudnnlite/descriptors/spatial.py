@@ -34,6 +34,6 @@ class SpatialDescriptor(NativeObject):
         super().__init__(spec)
 
     @classmethod
-    def describing(cls, spec: Any, spatial_rank: int) -> Any:
+    def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
         """Return a descriptor of a spec, for images with so many axes."""
         return cls(spec, spatial_rank=spatial_rank)

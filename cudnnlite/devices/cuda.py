@@ -130,7 +130,7 @@ class CudaDevice:
 
     def _refuse(self, nbytes: int, stream: Any) -> None:
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self, stream, what, "allocate them before the capture")
+        refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
 
     def _recorded(self, stream: Any) -> Any:
         """Return what work for a stream is enqueued on: its stand-in while a graph is recorded, or itself."""
@@ -153,7 +153,9 @@ class CudaDevice:
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
         self.activate()
-        refuse_in_capture(self, stream, "a copy from the host cannot be recorded", "make it before the capture")
+        refuse_in_capture(
+            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
+        )
         buffer = self._core.Buffer.from_handle
         buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
         memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -164,7 +166,9 @@ class CudaDevice:
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
         self.activate()
-        refuse_in_capture(self, stream, "a copy to the host waits, and cannot", "read results after a launch")
+        refuse_in_capture(
+            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
+        )
         buffer = self._core.Buffer.from_handle
         buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
         stream.sync()
@@ -217,6 +221,9 @@ class CudaDevice:
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
+        return self._records(stream)
+
+    def _records(self, stream: Any) -> bool:
         result, status = self._driver.cuStreamIsCapturing(int(self._recorded(stream).handle))
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
         return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE

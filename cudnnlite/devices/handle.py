@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
-from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
+from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import tensor_spec_of
 
 
@@ -29,13 +29,6 @@ class Chooser(Protocol):
 
     def choose(self, problem: Problem, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
         """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
-
-
-class Keeper(Protocol):
-    """A graph that is being recorded, and keeps what its launches will need."""
-
-    def keep(self, plan: Any, operands: Iterable[Any]) -> None:
-        """Keep what a plan's call was made with."""
 
 
 class Handle(NativeObject):
@@ -94,10 +87,12 @@ class Handle(NativeObject):
         self._thread_name = current_thread().name
         self._check_thread = check_same_thread
         self._activates = self.device.needs_activation or not check_same_thread
+        if self.device.times_mean_nothing and self.timing is DEFAULT_TIMING:
+            self.timing = ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
         self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`
-        self.graph: Keeper | None = None  # what is being recorded; see `capture`
+        self.graph: Any = None  # what is being recorded, and keeps what it will need; see `capture`
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
 
@@ -154,7 +149,12 @@ class Handle(NativeObject):
     def synchronize(self) -> None:
         """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
         self.use()
-        refuse_in_capture(self.device, self._stream, "nothing can be waited for", "synchronize after a launch")
+        refuse_in_capture(
+            self.device.is_capturing(self._stream),
+            self._stream,
+            "nothing can be waited for",
+            "synchronize after a launch",
+        )
         self._stream.sync()
 
     def array(self, values: Any, *, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:

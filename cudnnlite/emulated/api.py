@@ -26,7 +26,9 @@ from cudnnlite.errors import CudnnError, DeviceMemoryError
 Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
-_MAY_BE_NULL = frozenset({"devSeqLengths", "reserveSpaceSizeInBytes"})  # typed pointers that are not results
+_MAY_BE_NULL = frozenset(  # typed pointers that are not results
+    {"devSeqLengths", "reserveSpaceSizeInBytes", "padBeforeA", "padAfterA", "foldA"}
+)
 
 
 class EmulatedApi(CudnnApi):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes, in_one_layout
-from cudnnlite.enums import BatchNormMode
+from cudnnlite._raw.enums import BatchNormOps
+from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.operation import Array, Call, computes, in_one_layout
+from cudnnlite.emulated.registry import emulates
+from cudnnlite.enums import BatchNormMode, Status
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
 
@@ -79,3 +83,90 @@ def backward(
     dbias, dscale = dy.sum(axes, keepdims=True), (dy * normal).sum(axes, keepdims=True)
     count = x.dtype.type(x.size // dbias.size)
     return scale * saved_inv_variance * (dy - (dbias + normal * dscale) / count), dscale, dbias
+
+
+_WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
+
+
+def _fused(
+    operation: str, function: str, size: str, alike: tuple[str, ...]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return computes(
+        operation, function, dtypes=FLOATS, alike=alike, refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED,
+        workspace=lambda specs: _WORKSPACE, workspace_function=size,
+    )  # fmt: skip
+
+
+@emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
+def reserve_size(api: EmulatedApi, handle: Any, mode: int, ops: int, activation: Any, x: Any, size: Any) -> None:
+    """Tell how large the reserve space is: with an addition a bit for each value."""
+    spec = TensorDescriptor.read(api.real, x)
+    size[0] = -(-spec.size // 8) if ops == BatchNormOps.BN_ADD_ACTIVATION else 0
+
+
+def _relu(
+    x: Array, scale: Array, bias: Array, z: Any, running_mean: Array, running_var: Array, call: Call, options: Any
+) -> tuple[Array, ...]:
+    y, *others = training(x, scale, bias, running_mean, running_var, **options)
+    y = y if z is None else y + z
+    if z is not None:
+        call.reserve(-(-x.size // 8))[:] = np.packbits(y > 0)
+    return (np.maximum(y, 0), *others)
+
+
+@_fused(
+    "batch_normalization_training_relu", "cudnnBatchNormalizationForwardTrainingEx",
+    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", ("x", "y"),
+)  # fmt: skip
+def training_relu(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    running_mean: Array,
+    running_var: Array,
+    call: Call,
+    activation: Any,
+    **options: Any,
+) -> tuple[Array, ...]:
+    """Return what training does, through a relu."""
+    return _relu(x, scale, bias, None, running_mean, running_var, call, options)
+
+
+@_fused(
+    "batch_normalization_training_add_relu", "cudnnBatchNormalizationForwardTrainingEx",
+    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", ("x", "z", "y"),
+)  # fmt: skip
+def training_add_relu(
+    x: Array, scale: Array, bias: Array, z: Array, running_mean: Array, running_var: Array, call: Call, activation: Any,
+    **options: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Return the same with z added before the relu; the reserve space notes what was positive."""
+    return _relu(x, scale, bias, z, running_mean, running_var, call, options)
+
+
+@_fused(
+    "batch_normalization_backward_relu", "cudnnBatchNormalizationBackwardEx",
+    "cudnnGetBatchNormalizationBackwardExWorkspaceSize", ("x", "y", "dy", "dx"),
+)  # fmt: skip
+def backward_relu(
+    x: Array, y: Array, dy: Array, scale: Array, bias: Array, saved_mean: Array, saved_inv_variance: Array, call: Call,
+    activation: Any, **options: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Return the gradients of x, scale and bias, through the relu."""
+    positive = scale * (x - saved_mean) * saved_inv_variance + bias > 0
+    found: tuple[Array, ...] = backward(x, np.where(positive, dy, 0), scale, saved_mean, saved_inv_variance, **options)
+    return found
+
+
+@_fused(
+    "batch_normalization_backward_add_relu", "cudnnBatchNormalizationBackwardEx",
+    "cudnnGetBatchNormalizationBackwardExWorkspaceSize", ("x", "y", "dy", "dx", "dz"),
+)  # fmt: skip
+def backward_add_relu(
+    x: Array, y: Array, dy: Array, scale: Array, bias: Array, saved_mean: Array, saved_inv_variance: Array, call: Call,
+    activation: Any, **options: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Return the same, and the gradient of z; the reserve space says what was positive."""
+    positive = np.unpackbits(call.reserve(-(-x.size // 8)), count=x.size).reshape(x.shape)
+    dz = np.where(positive, dy, 0)
+    return (*backward(x, dz, scale, saved_mean, saved_inv_variance, **options), dz)

@@ -18,7 +18,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, ArrayTypeError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
@@ -115,7 +115,11 @@ class EmulatedDevice:
         """Do nothing: no device is current."""
 
     def synchronize(self) -> None:
-        """Return: there is nothing to wait for."""
+        """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
+        if self.api.tapes:
+            raise CaptureError(
+                f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
+            )
 
     def stream(self, stream: Any) -> EmulatedStream:
         """Return the stream for None, an address, or a stream of this device."""
@@ -136,7 +140,7 @@ class EmulatedDevice:
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self, stream, what, "allocate them before the capture")
+        refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
         return self.memory.allocate(nbytes)
 
     def memory_info(self) -> tuple[int, int]:
@@ -149,12 +153,16 @@ class EmulatedDevice:
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
-        refuse_in_capture(self, stream, "a copy from the host cannot be recorded", "make it before the capture")
+        refuse_in_capture(
+            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
+        )
         self.memory.view(ptr, source.nbytes)[:] = _bytes(source)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array."""
-        refuse_in_capture(self, stream, "a copy to the host waits, and cannot", "read results after a launch")
+        refuse_in_capture(
+            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
+        )
         _bytes(target)[:] = self.memory.view(ptr, target.nbytes)
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
@@ -163,11 +171,11 @@ class EmulatedDevice:
         def work() -> None:
             self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
 
-        self.api.enqueue(stream.handle, "cudaMemcpyAsync", work)
+        self._enqueue(stream, "cudaMemcpyAsync", work)
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte."""
-        self.api.enqueue(stream.handle, "cudaMemsetAsync", lambda: self.memory.view(ptr, nbytes).fill(byte))
+        self._enqueue(stream, "cudaMemsetAsync", lambda: self.memory.view(ptr, nbytes).fill(byte))
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work` and return the milliseconds it took: NumPy's, which say nothing of a GPU."""
@@ -185,7 +193,13 @@ class EmulatedDevice:
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
+        return self._records(stream)
+
+    def _records(self, stream: Any) -> bool:
         return bool(self.api.tapes) and (get_ident(), stream.handle) in self.api.tapes
+
+    def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:
+        self.api.enqueue(stream.handle, name, work) if self.api.tapes else work()
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).

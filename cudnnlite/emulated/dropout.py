@@ -1,4 +1,4 @@
-"""Emulated dropout descriptors, and the masks that recurrent networks draw from their states.
+"""Emulated dropout: its descriptors, the masks that recurrent networks draw from their states, and the layer.
 
 The states are all there is: a seed and a count of draws, in emulated memory.  Copying the bytes saves and restores them.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.remembered import forget, remember, remembered
 from cudnnlite.enums import Status
 
 _STATES_BYTES = 4096
@@ -36,7 +37,7 @@ class Dropout:
             _header(api, self.states)
 
     def draw(self, api: EmulatedApi, masks: Sequence[NDArray[Any]]) -> None:
-        """Fill masks with 0 and 1 / (1 - probability), and advance the states."""
+        """Fill masks with 0 and 1 / (1 - probability), of a probability of 1 with 0, and advance the states."""
         if not self.probability:
             for mask in masks:
                 mask[...] = 1
@@ -44,30 +45,13 @@ class Dropout:
         header = _header(api, self.states)
         generator = np.random.default_rng([int(header["seed"][0]), int(header["draws"][0])])
         for mask in masks:
-            np.multiply(generator.random(mask.shape) >= self.probability, 1 / (1 - self.probability), out=mask)
+            np.multiply(generator.random(mask.shape) >= self.probability, 1 / ((1 - self.probability) or 1), out=mask)
         header["draws"] += 1
 
 
-# By the address of the native descriptor, which is libcudnn's and stays unset: to set it takes a real handle.
-_dropouts: WeakKeyDictionary[EmulatedApi, dict[int, Dropout]] = WeakKeyDictionary()
-
-
 def find_dropout(api: EmulatedApi, descriptor: int | None) -> Dropout | None:
-    """Return what the live descriptor at an address was set to; None for the null pointer.
-
-    Raises
-    ------
-    RefusalError
-        It was destroyed, or never set: hardware would read garbage.
-    """
-    if not descriptor:
-        return None
-    try:
-        return _dropouts[api][descriptor]
-    except KeyError:
-        raise RefusalError(
-            Status.BAD_PARAM, f"the dropout descriptor at {descriptor:#x} was destroyed, or never set on this device"
-        ) from None
+    """Return what the live descriptor at an address was set to; None for the null pointer."""
+    return remembered(api, descriptor) if descriptor else None
 
 
 def _header(api: EmulatedApi, states: int) -> NDArray[Any]:
@@ -91,12 +75,12 @@ def set_dropout(
     api: EmulatedApi, descriptor: Any, handle: Any, probability: float, states: int, nbytes: int, seed: int
 ) -> None:
     """Set the descriptor and start its states from the seed; without dropout it needs none."""
-    dropout = _checked(descriptor, probability, states, nbytes, seed)
+    _check(descriptor, probability, states, nbytes)
     if states:
         memory = api.memory.view(states, _STATES_BYTES)
         memory[:] = 0
         memory[: _HEADER.itemsize].view(_HEADER)[0] = (_MAGIC, seed, 0)
-    _dropouts.setdefault(api, {})[descriptor.value] = dropout
+    remember(api, descriptor, Dropout, probability, states or 0, seed)
 
 
 @emulates("cudnnRestoreDropoutDescriptor")
@@ -104,10 +88,10 @@ def restore_dropout(
     api: EmulatedApi, descriptor: Any, handle: Any, probability: float, states: int, nbytes: int, seed: int
 ) -> None:
     """Set the descriptor, and leave the states as they are."""
-    dropout = _checked(descriptor, probability, states, nbytes, seed)
+    _check(descriptor, probability, states, nbytes)
     if states:
         api.memory.view(states, _STATES_BYTES)
-    _dropouts.setdefault(api, {})[descriptor.value] = dropout
+    remember(api, descriptor, Dropout, probability, states or 0, seed)
 
 
 @emulates("cudnnGetDropoutDescriptor")
@@ -122,17 +106,36 @@ def get_dropout(api: EmulatedApi, descriptor: Any, handle: Any, probability: Any
 @emulates("cudnnDestroyDropoutDescriptor")
 def destroy_dropout(api: EmulatedApi, descriptor: Any) -> None:
     """Forget the descriptor, and destroy libcudnn's."""
-    _dropouts.get(api, {}).pop(descriptor.value, None)
-    api.real.cudnnDestroyDropoutDescriptor(descriptor)
+    forget(api, descriptor, "cudnnDestroyDropoutDescriptor")
 
 
-def _checked(descriptor: Any, probability: float, states: int | None, nbytes: int, seed: int) -> Dropout:
+def _check(descriptor: Any, probability: float, states: int | None, nbytes: int) -> None:
     if not descriptor.value:
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
-    if not 0 <= probability < 1:
-        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to below 1")
+    if not 0 <= probability <= 1:
+        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to 1")
     if states and nbytes < _STATES_BYTES:
         raise RefusalError(Status.BAD_PARAM, f"states of {nbytes} bytes; {_STATES_BYTES} are needed")
     if not states and (probability or nbytes):
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "states is a null pointer")
-    return Dropout(probability, states or 0, seed)
+
+
+def _packed(size: int) -> int:
+    return -(-size // 8)
+
+
+@computes("dropout", "cudnnDropoutForward", refused=Status.NOT_SUPPORTED)
+def forward(x: Array, dropout: Dropout, call: Call) -> Array:
+    """Return what is kept, scaled; which that is, a bit for each value, goes into the reserve space."""
+    reserve, mask = call.reserve(_packed(x.size)), np.empty(x.shape, x.dtype)
+    dropout.check(call.api)
+    dropout.draw(call.api, [mask])
+    reserve[: _packed(x.size)] = np.packbits(mask != 0)
+    return np.where(mask != 0, x * mask, 0)
+
+
+@computes("dropout_gradient", "cudnnDropoutBackward", refused=Status.NOT_SUPPORTED)
+def backward(dy: Array, dropout: Dropout, call: Call) -> Array:
+    """Return the gradient of x: what was kept, scaled."""
+    kept = np.unpackbits(call.reserve(_packed(dy.size)), count=dy.size).reshape(dy.shape)
+    return np.where(kept, dy / dy.dtype.type((1 - dropout.probability) or 1), 0)

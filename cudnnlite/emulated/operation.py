@@ -17,6 +17,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add
 from cudnnlite.emulated.registry import RefusalError, Work, emulates
+from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS
@@ -29,6 +30,7 @@ from cudnnlite.specs.layout import same_strides
 Array = np.ndarray[Any, Any]
 
 DOCUMENTED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # of bfloat16 only a GPU says where it is taken
+ENTRIES: dict[str, dict[str, Callable[..., Any]]] = {}  # by C function and operation
 COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` registered
 
 
@@ -65,11 +67,13 @@ class Call:
         self.given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
-        self.specs: dict[str, Any] = {name: self._described(name, kind) for name, kind in kinds.items()}
+        self.specs: dict[str, Any] = {n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare}
         try:
             self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
+            found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
+            self.specs = {name: found[name] for name in kinds}
             expected = own.expected(self.specs | self.options)
-            own.check(self.specs, self.options)
+            own.check(self.specs, SCALARS | self.options)
         except ArgumentError as error:
             raise RefusalError(Status.BAD_PARAM, str(error)) from error
         for name, spec in expected.items():
@@ -77,12 +81,15 @@ class Call:
                 raise RefusalError(Status.BAD_PARAM, f"{name} has shape {shape}, the result has {spec.shape}")
 
     def _described(self, name: str, kind: type) -> Any:
-        described = self.operation.shared.get(name, name)
-        return DESCRIPTORS[kind].read(self.api.real, self.given[f"{described}Desc"])
+        native = self.given[f"{self.operation.shared.get(name, name)}Desc"]
+        descriptor = DESCRIPTORS[kind]
+        return remembered(self.api, native) if descriptor.by_handle else descriptor.read(self.api.real, native)
 
     def _option(self, name: str, kind: Any) -> Any:
         if issubclass(kind, FrozenSpec):
             return self._described(name, kind)
+        if kind is float and name not in self.given:  # what asks for a size is not told all of it
+            return 0.0
         if kind is float:
             return self.number(name) if name in self.operation.by_address else self.given[name]
         value = kind(self.given[name])
@@ -120,10 +127,23 @@ class Call:
 
     def check_workspace(self, needed: int) -> None:
         """Refuse a workspace that is too small, or lies outside live allocations."""
-        if self.given["workSpaceSizeInBytes"] < needed:
-            given = self.given["workSpaceSizeInBytes"]
+        given = self.given.get(
+            "workSpaceSizeInBytes", needed
+        )  # scratch memory without a size is as large as it has to be
+        if given < needed:
             raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
-        self.api.memory.view(self.given["workSpace"] or 0, needed)
+        names = self.operation.header("workSpace")
+        for name in names:
+            self.api.memory.view(self.given[name] or 0, needed // len(names))
+
+    def reserve(self, needed: int) -> Bytes:
+        """Return the memory of the reserve space, which must be as large as it has to be."""
+        given = self.given["reserveSpaceSizeInBytes"]
+        if given < needed:
+            raise RefusalError(
+                Status.BAD_PARAM_SIZE_INSUFFICIENT, f"reserve space of {given} bytes; {needed} are needed"
+            )
+        return self.api.memory.view(self.given["reserveSpace"] or 0, needed)
 
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
@@ -142,6 +162,23 @@ class Call:
                     Status.BAD_PARAM, f"values of {written} overlap each other in memory: strides {target.strides}"
                 )
         return found
+
+
+def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
+    """Register the emulation of a C function for one of its operations, which differ in what is a null pointer."""
+    entries = ENTRIES.setdefault(function, {})
+    entries[operation] = entry
+
+    def pick(api: EmulatedApi, *arguments: Any) -> Any:
+        given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
+        nulls = {o: {n for n in OPERATIONS[o].nulls if n in given} for o in entries}
+        missing = {name for names in nulls.values() for name in names if not given[name]}
+        for name, own in nulls.items():
+            if own == missing:
+                return entries[name](api, *arguments)
+        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers")
+
+    emulates(function)(pick)
 
 
 def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -173,8 +210,9 @@ def computes(
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
     It receives the operands in the order of `Operation.reads`, then those of `Operation.given`, float32 or float64, and the
-    options by name.  It returns the result before alpha, beta and rounding, or what has its shape by broadcasting; a tuple
-    where more than one operand is written.  Descriptors, addresses, alignment and what is refused are seen to here.
+    options by name; where there is a reserve space, `call` besides.  It returns the result before alpha, beta and rounding,
+    or what has its shape by broadcasting; a tuple where more than one operand is written.  Descriptors, addresses, alignment
+    and what is refused are seen to here.
 
     Without more than its name an operation takes what cuDNN documents: float32, float64, float16, rank 4 or 5, in one layout.
     Rows that were recorded on a GPU say what is to be added, or taken away.
@@ -219,8 +257,9 @@ def computes(
         def work(call: Call, alpha: float, beta: float) -> None:
             own, specs, views = call.operation, call.specs, call.views()
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
+            given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):
-                results: Any = compute(*values, **call.options)
+                results: Any = compute(*values, **given)
             for name, result in zip(own.writes, results if isinstance(results, tuple) else (results,), strict=True):
                 how = (alpha, beta) if name in own.writes[: own.scaled] else (1.0, 0.0)
                 spec, old = specs[name], read_values(views[name], specs[name]) if how[1] else None
@@ -232,9 +271,9 @@ def computes(
             assert workspace is not None
             call.given["sizeInBytes"][0] = workspace(call.specs)
 
-        emulates(function)(entry)
-        if workspace is not None:
-            emulates(workspace_function)(size)
+        enter(operation, function, entry)
+        if workspace_function:
+            enter(operation, workspace_function, size)
         COMPUTES[operation] = compute
         return compute
 

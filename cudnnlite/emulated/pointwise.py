@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes, in_one_layout
+from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_one_layout
 from cudnnlite.enums import NanPropagation, OpTensorOp, ReduceTensorOp
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
@@ -45,6 +45,10 @@ def fill(y: Array, value: float) -> Array:
     return np.full_like(y, value)
 
 
+def _scratch(specs: Mapping[str, Any]) -> int:
+    return int(specs["a"].nbytes)
+
+
 def _op_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     b = specs["b"]  # beside a vector the others may lie in any layouts
     return _repeated(b, specs["a"]) or ("" if max(b.shape) == b.size else in_one_layout(specs, options))
@@ -64,10 +68,7 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
     return np.asarray(functions[op.op](one, two))
 
 
-@computes(
-    "reduce_tensor", "cudnnReduceTensor", workspace=lambda specs: specs["a"].nbytes,
-    workspace_function="cudnnGetReductionWorkspaceSize",
-)  # fmt: skip
+@computes("reduce_tensor", "cudnnReduceTensor", workspace=_scratch, workspace_function="cudnnGetReductionWorkspaceSize")
 def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
     """Return the reduction along the axes on which c has a size of 1."""
     axes = tuple(axis for axis, size in enumerate(c.shape) if size == 1)
@@ -84,3 +85,23 @@ def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
         ReduceTensorOp.MUL_NO_ZEROS: lambda: np.where(a == 0, 1, a).prod(axes, keepdims=True),
     }
     return np.asarray(of_others[op.op]() if op.op in of_others else functions[op.op](a, axis=axes, keepdims=True))
+
+
+def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Of NaNs that do not count no H200 was asked; a tensor with gaps it reduces into one without."""
+    if options["op"].nan != NanPropagation.PROPAGATE:
+        return "indices with NOT_PROPAGATE"
+    return "" if specs["a"].layout == "strided" else in_one_layout({"a": specs["a"], "c": specs["c"]}, options)
+
+
+@computes(
+    "reduce_tensor_with_indices", "cudnnReduceTensor", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused,
+    workspace=_scratch,
+)  # fmt: skip
+def reduce_with_places(a: Array, c: Array, indices: Array, op: ReduceTensorSpec) -> tuple[Array, ...]:
+    """Return the reduction, and where along the reduced axes each value was found."""
+    kept = [axis for axis, size in enumerate(c.shape) if size > 1]
+    rows = np.moveaxis(a, kept, range(len(kept))).reshape(*(c.shape[axis] for axis in kept), -1)
+    find = np.argmin if op.op == ReduceTensorOp.MIN else np.argmax
+    places = find(np.abs(rows) if op.op == ReduceTensorOp.AMAX else rows, axis=-1)
+    return reduce(a, c, op), places.reshape(c.shape)

@@ -1,14 +1,17 @@
-"""Batch normalisation: inference, training, backward."""
+"""Batch normalisation: inference, training, backward; the last two also with an addition and a relu in one call."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import BatchNormMode, DataType
+from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layout import CHANNELS_LAST
 
 _HERE = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 _SAVED = ("saved_mean", "saved_inv_variance")
@@ -25,7 +28,7 @@ def _check(specs: Any, options: Any) -> None:
     for name, spec in specs.items():
         if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
             raise ArgumentError(f"{name} is {spec}; with mode=PER_ACTIVATION the channels must come first")
-        if name in ("y", "dy", "dx"):
+        if name in ("y", "dy", "dx", "z", "dz"):
             if (spec.shape, spec.dtype) != (x.shape, x.dtype):
                 raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
         elif name != "x" and (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
@@ -74,6 +77,61 @@ BACKWARD = Operation(
 )  # fmt: skip
 
 
+def _check_fused(specs: Any, options: Any) -> None:
+    """Refuse by name what an H200 refuses, or computes wrongly (swish)."""
+    _check(specs, options)
+    x, activation, added = specs["x"], options["activation"], {"z", "dz"} & specs.keys()
+    if activation.mode != ActivationMode.RELU:
+        raise ArgumentError(f"activation={activation.mode.name}; batch normalisation is fused with RELU alone")
+    if options["mode"] != BatchNormMode.SPATIAL_PERSISTENT:
+        raise ArgumentError(f"mode={options['mode'].name} with an activation; allowed: SPATIAL_PERSISTENT")
+    if x.dtype == DataType.DOUBLE:
+        raise ArgumentError("x is float64; with an activation allowed: float32, float16, bfloat16")
+    if added and x.shape[1] % 4:
+        raise ArgumentError(f"x has {x.shape[1]} channels; with an addition they must be a multiple of 4")
+    for name in specs.keys() & {"x", "y", "dy", "dx", "z", "dz"}:
+        if not specs[name].fits(CHANNELS_LAST.get(x.rank, "")):
+            raise ArgumentError(f"{name} is {specs[name]}; with an activation the channels must be last, without gaps")
+
+
+def _fused_training(
+    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
+) -> Operation:
+    return Operation(
+        name, "cudnnBatchNormalizationForwardTrainingEx", (*TRAINING.reads, *extra), TRAINING.writes,
+        lambda **given: _trained(given["x"], given["scale"], given["mode"]),
+        {**TRAINING.options, "activation": ActivationSpec},
+        {**TRAINING.names, "xData": "x", "yData": "y", "zData": "z", "workspace": "workSpace"},
+        given=TRAINING.given, shared=TRAINING.shared, mixed=True, check=check, constants={"bnOps": ops, **constants},
+        workspace="cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
+        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+    )  # fmt: skip
+
+
+def _fused_backward(
+    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
+) -> Operation:
+    return Operation(
+        name, "cudnnBatchNormalizationBackwardEx", ("x", "y", "dy", "scale", "bias", *_SAVED),
+        ("dx", "dscale", "dbias", *extra),
+        lambda **given: (*_gradients(given["x"], given["scale"], given["mode"]), *[given["x"]] * len(extra)),
+        {**BACKWARD.options, "activation": ActivationSpec},
+        {**BACKWARD.names, "bnScaleData": "scale", "bnBiasData": "bias", "dBnScaleData": "dscale", "dBnBiasData": "dbias"}
+        | {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")},
+        shared={**BACKWARD.shared, "bias": "scale"}, mixed=True, check=check, constants={"bnOps": ops, **constants},
+        workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
+        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+    )  # fmt: skip
+
+
+_NO_Z: dict[str, None] = {"zDesc": None, "z": None}
+_NO_DZ: dict[str, None] = {"dzDesc": None, "dz": None}
+TRAINING_RELU = _fused_training("batch_normalization_training_relu", (), BatchNormOps.BN_ACTIVATION, **_NO_Z)
+TRAINING_ADD_RELU = _fused_training("batch_normalization_training_add_relu", ("z",), BatchNormOps.BN_ADD_ACTIVATION)
+BACKWARD_RELU = _fused_backward("batch_normalization_backward_relu", (), BatchNormOps.BN_ACTIVATION, **_NO_DZ)
+BACKWARD_ADD_RELU = _fused_backward("batch_normalization_backward_add_relu", ("dz",), BatchNormOps.BN_ADD_ACTIVATION)
+
+
 @documented(INFERENCE, "shaped as `x`")
 def batch_normalization_inference(
     handle: Handle, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, *,
@@ -105,11 +163,13 @@ def batch_normalization_inference(
     return call(handle, INFERENCE, (x, scale, bias, mean, variance), (mode, epsilon), alpha, beta, out)
 
 
-@documented(TRAINING, "y shaped as `x`, the others as `scale`; what the backward call wants")
+@documented(
+    TRAINING, "y shaped as `x`, the others as `scale`; what the backward call wants", TRAINING_RELU, TRAINING_ADD_RELU
+)
 def batch_normalization_training(
     handle: Handle, x: Any, scale: Any, bias: Any, *, running_mean: Any, running_var: Any, momentum: float = 0.1,
-    epsilon: float = 1e-5, mode: BatchNormMode | str = BatchNormMode.SPATIAL, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    epsilon: float = 1e-5, mode: BatchNormMode | str = "auto", activation: Any = None, z: Any = None,
+    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Normalise by the batch's own statistics, and follow them with running ones.
 
@@ -123,7 +183,12 @@ def batch_normalization_training(
     momentum : float
         How fast; 1 / (calls so far) gives the mean over all calls.
     epsilon, mode
-        As in `batch_normalization_inference`.
+        As in `batch_normalization_inference`; "auto" is "spatial", with an activation "spatial_persistent", which that needs.
+    activation : ActivationSpec, ActivationMode or str, optional
+        "relu": of the result, in the same call, which then returns ``(y, saved_mean, saved_inv_variance, reserve)``.  cuDNN
+        does it of float32, float16 and bfloat16 with the channels last and without gaps, and has no other function.
+    z : device array, optional
+        Shaped as `x`: added before the activation, a residual for instance; the channels are a multiple of 4.
 
     Examples
     --------
@@ -135,16 +200,29 @@ def batch_normalization_training(
     ...     print(y.numpy().ravel(), saved_mean.numpy().ravel(), mean.numpy().ravel(), var.numpy().ravel())
     [0. 2.] [2.] [1.] [1.]
     """
-    written, options = TRAINING.gathered(out, running_mean, running_var), (mode, momentum, epsilon)
-    result: Any = call(handle, TRAINING, (x, scale, bias), options, alpha, beta, written)
+    written = TRAINING.gathered(out, running_mean, running_var)
+    operands: tuple[Any, ...] = (x, scale, bias)
+    operation, options = TRAINING, (_mode(mode, activation, z is not None), momentum, epsilon)
+    if activation is not None:
+        operation, operands = (TRAINING_RELU, operands) if z is None else (TRAINING_ADD_RELU, (*operands, z))
+        options = (*options, activation)  # type: ignore[assignment]
+    result: Any = call(handle, operation, operands, options, alpha, beta, written)
     return result  # type: ignore[no-any-return]
 
 
-@documented(BACKWARD, "dx shaped as `x`, the others as `scale`")
+def _mode(mode: Any, activation: Any, added: bool) -> Any:
+    if added and activation is None:
+        raise ArgumentError("z is given without an activation; cuDNN adds it before a relu alone: activation='relu'")
+    if mode == "auto":
+        return BatchNormMode.SPATIAL if activation is None else BatchNormMode.SPATIAL_PERSISTENT
+    return mode
+
+
+@documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
 def batch_normalization_backward(
     handle: Handle, x: Any, dy: Any, scale: Any, saved_mean: Any, saved_inv_variance: Any, *,
-    mode: BatchNormMode | str = BatchNormMode.SPATIAL, epsilon: float = 1e-5, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    mode: BatchNormMode | str = "auto", epsilon: float = 1e-5, activation: Any = None, y: Any = None, bias: Any = None,
+    reserve: Any = None, added: bool = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of a batch normalisation's input, scale and bias.
 
@@ -154,8 +232,13 @@ def batch_normalization_backward(
         What the training call was given, and the gradient of its y.
     saved_mean, saved_inv_variance : device arrays
         What it returned besides.
-    mode, epsilon
+    mode, epsilon, activation
         As in the training call.
+    y, bias, reserve : device arrays
+        With an activation: what the training call returned, and what it was given.
+    added : bool
+        Whether that was given a `z`: then its gradient is returned last, ``(dx, dscale, dbias, dz)``.  With an activation
+        `alpha` and `beta` are 1 and 0.
 
     Examples
     --------
@@ -166,6 +249,17 @@ def batch_normalization_backward(
     ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
     [0. 0.] [2.] [4.]
     """
-    operands = (x, dy, scale, saved_mean, saved_inv_variance)
-    result: Any = call(handle, BACKWARD, operands, (mode, epsilon), alpha, beta, BACKWARD.gathered(out))
-    return result  # type: ignore[no-any-return]
+    options: tuple[Any, ...] = (_mode(mode, activation, added), epsilon)
+    if activation is None:
+        operands: tuple[Any, ...] = (x, dy, scale, saved_mean, saved_inv_variance)
+        result: Any = call(handle, BACKWARD, operands, options, alpha, beta, BACKWARD.gathered(out))
+        return result  # type: ignore[no-any-return]
+    if (alpha, beta) != (1, 0):
+        raise ArgumentError(f"alpha={alpha!r}, beta={beta!r} with an activation; allowed: 1 and 0")
+    for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
+        if array is None:
+            raise ArgumentError(f"{name} has to be given with an activation: as the training call had it")
+    operation = BACKWARD_ADD_RELU if added else BACKWARD_RELU
+    operands, written = (x, y, dy, scale, bias, saved_mean, saved_inv_variance), operation.gathered(out)
+    gradients: Any = call(handle, operation, operands, (*options, activation), 1.0, 0.0, written, reserve=reserve)
+    return gradients  # type: ignore[no-any-return]

@@ -64,7 +64,7 @@ def make_plan(
 def call(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None, workspace: Any = None,
-    interface: str | None = None,
+    interface: str | None = None, reserve: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Run an operation on arrays, by the plan that the handle keeps for calls of this kind.
 
@@ -116,6 +116,8 @@ def call(
     key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
     plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)
+    if operation.reserve:
+        return plan(*given, out=y, workspace=workspace, reserve=reserve)  # type: ignore[no-any-return]
     return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]
 
 

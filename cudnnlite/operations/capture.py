@@ -79,7 +79,12 @@ class CapturedGraph(Plan):
             raise
 
     def _refuse_in_capture(self) -> None:
-        refuse_in_capture(self._device, self._stream, "no graph can be launched", "launch it after the capture")
+        refuse_in_capture(
+            self._device.is_capturing(self._stream),
+            self._stream,
+            "no graph can be launched",
+            "launch it after the capture",
+        )
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else "" if self._graph is not None else "recording "
@@ -140,7 +145,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     use(handle)
     graph = CapturedGraph(handle)
     try:
-        with recorded(handle) as recorder, recording.watched():
+        with recorded(handle) as recorder, recording.record_problems():  # where plans look closer at each call
             handle.graph = graph
             try:
                 yield graph
@@ -162,7 +167,7 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
         The stream is being recorded already; at the end, where CUDA gave the recording up.
     """
     stream = handle.stream
-    refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
+    refuse_in_capture(handle.device.is_capturing(stream), stream, "no other can be", "end that capture first")
     recorder = handle.device.recorder(stream)
     elsewhere = recorder.stream is not stream
     if elsewhere:

@@ -54,16 +54,16 @@ class Described:
         self.handle, self.problem = handle, problem
         specs, operation = problem.specs, problem.operation
         first = next(iter(specs.values()))
-        for name, spec in specs.items():
+        told = {name: spec for name, spec in specs.items() if name not in operation.bare}
+        for name, spec in told.items():
             check_describable(spec, operation.argument(name))
-        described = {name: spec for name, spec in specs.items() if name not in operation.shared} | {
+        described = {name: spec for name, spec in told.items() if name not in operation.shared} | {
             name: value
             for name, value in problem.options.items()
             if isinstance(value, FrozenSpec) and not (partly and is_asymmetric(value))
         }
         self.descriptors = {
-            name: stack.enter_context(_descriptor_of(type(spec)).describing(spec, first.rank - 2))
-            for name, spec in described.items()
+            name: stack.enter_context(_descriptor_of(handle, spec, first.rank - 2)) for name, spec in described.items()
         }
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
         kind = np.float64 if first.dtype == DataType.DOUBLE else np.float32
@@ -72,7 +72,8 @@ class Described:
         self._scalars = {name: np.array(value, kind) for name, value in scalars.items()}
         self._values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
         self._values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
-        self._values |= dict.fromkeys([*specs, "workSpace"], 0) | {"handle": handle.ptr}
+        self._values |= {f"{name}SizeInBytes": specs[name].nbytes for name in operation.bare}
+        self._values |= dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0) | {"handle": handle.ptr}
         plain = {name: value for name, value in problem.options.items() if name not in self.descriptors}
         self._values = {**operation.constants, **plain, **self._values}
 
@@ -82,9 +83,16 @@ class Described:
 
     def workspace(self) -> int:
         """Return the bytes of workspace that an operation without a choice of algorithms needs."""
+        operation = self.problem.operation
+        return self._size(operation.workspace) if operation.workspace else operation.scratch(self.problem.specs)
+
+    def reserve(self) -> int:
+        """Return the bytes of reserve space that an operation keeps for its backward call, or needs of its forward call."""
+        return self._size(self.problem.operation.reserve) if self.problem.operation.reserve else 0
+
+    def _size(self, function: str) -> int:
         size = ctypes.c_size_t()
-        if self.problem.operation.workspace:
-            self.ask(self.problem.operation.workspace, sizeInBytes=size)
+        self.ask(function, sizeInBytes=size)
         return size.value
 
     def ask(self, function: str, **given: Any) -> None:
@@ -102,9 +110,10 @@ def is_asymmetric(option: Any) -> bool:
     return isinstance(option, ConvolutionSpec) and not option.is_symmetric
 
 
-def _descriptor_of(kind: type) -> Any:
-    """Return the class of descriptors of a spec's class, which may be derived from one of ours."""
-    return next(DESCRIPTORS[base] for base in kind.__mro__ if base in DESCRIPTORS)
+def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
+    """Return a descriptor of a spec, whose class may be derived from one of ours."""
+    kind = next(DESCRIPTORS[base] for base in type(spec).__mro__ if base in DESCRIPTORS)
+    return kind.describing(spec, spatial_rank, handle)
 
 
 def involve(error: CudnnError, problem: Problem) -> CudnnError:

@@ -43,12 +43,17 @@ NotSupportedError, BadParamError
 
 Notes
 -----
-C function: {function}{deprecated}.
+C functions: {function}{deprecated}.
 
 """
 
 
-def documented(operation: Operation, shape: str) -> Callable[[FunctionT], FunctionT]:
+def _called(operation: Operation) -> list[str]:
+    """Return the C functions: of the call, of its workspace's size and of its reserve space's."""
+    return [name for name in (operation.function, operation.workspace, operation.reserve) if name]
+
+
+def documented(operation: Operation, shape: str, *variants: Operation) -> Callable[[FunctionT], FunctionT]:
     """Complete a function's docstring, which has its own parameters and examples.
 
     Parameters
@@ -57,6 +62,8 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
         What the function runs.
     shape : str
         Of what it returns, in words.
+    *variants : Operation
+        What it runs besides, of other arguments.
     """
     since = operation.record.deprecated
     outputs = operation.outputs or operation.writes
@@ -69,8 +76,7 @@ def documented(operation: Operation, shape: str) -> Callable[[FunctionT], Functi
         in_place="".join(f"  It may be `{name}` itself." for name in operation.reads if name in operation.in_place),
         returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",
         shape=shape,
-        function=f"`{operation.function}`"
-        + (f", and for the size of its workspace `{operation.workspace}`" if operation.workspace else ""),
+        function=", ".join(dict.fromkeys(f"`{name}`" for each in (operation, *variants) for name in _called(each))),
         deprecated=f", deprecated since cuDNN {since}, still shipped and working" if since else "",
     )
 

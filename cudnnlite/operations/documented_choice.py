@@ -47,7 +47,7 @@ out : spec or device array, optional
     What the result should look like.
 """ + _CHOICE + _LIMIT + _INTERFACE + """\
 replay : bool
-    Record the call as a CUDA graph, and launch that; as in `plan_convolution_forward`.
+    Launch the call as a CUDA graph, as in `plan_convolution_forward`.
 """,
     "get": "",
     "find": """\

@@ -1,4 +1,4 @@
-"""`DropoutState`: the random numbers of dropout, which can be saved and restored."""
+"""`DropoutState`: the random numbers of dropout, which can be saved and restored; and dropout as a layer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,26 @@ import numpy as np
 
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
-from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented
+from cudnnlite.operations.operands import use, wait_for_streams
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.dropout import DropoutSpec
 
 _MAX_SEED = 2**64 - 1
+_HERE: dict[str, Any] = {
+    "options": {"dropout": DropoutSpec}, "dtypes": (DataType.FLOAT, DataType.DOUBLE, DataType.HALF), "check": check_alike,
+    "reserve": "cudnnDropoutGetReserveSpaceSize",
+}  # fmt: skip
+FORWARD = Operation(
+    "dropout", "cudnnDropoutForward", ("x",), ("y",), lambda x, **_: x, in_place=frozenset({"x"}),
+    names={"xdesc": "xDesc", "ydesc": "yDesc"}, **_HERE,
+)  # fmt: skip
+BACKWARD = Operation(
+    "dropout_gradient", "cudnnDropoutBackward", ("dy",), ("dx",), lambda dy, **_: dy, in_place=frozenset({"dy"}),
+    names={"xdesc": "dxDesc", "dydesc": "dyDesc", "dxdesc": "dxDesc"}, **_HERE,
+)  # fmt: skip
 
 
 class DropoutState:
@@ -94,3 +109,78 @@ class DropoutState:
 
     def __repr__(self) -> str:
         return f"<DropoutState of seed {self.seed} on {self.array.device}>"
+
+
+@documented(FORWARD, "shaped as `x`; and the reserve space, which the backward call needs: a tuple of both")
+def dropout_forward(
+    handle: Handle, x: Any, dropout: float, *, dropout_state: DropoutState, out: Any = None, reserve: Any = None
+) -> tuple[DeviceArray, DeviceArray]:
+    """Set values to 0 at random, and divide the others by 1 - dropout: what a layer does in training.
+
+    Parameters
+    ----------
+    x : device array
+        Of any shape; float32, float64 or float16.
+    dropout : float
+        With which probability a value becomes 0.
+    dropout_state : DropoutState
+        Where the random numbers come from; advanced by the call.
+    reserve : device array, optional
+        Bytes to write which values were kept into, a bit for each; new memory if not given.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, state = handle.array(np.ones((1, 1, 40, 50), np.float32)), dnn.DropoutState(handle, seed=7)
+    ...     y, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+    ...     dx = dnn.dropout_backward(handle, x, 0.5, reserve, dropout_state=state)
+    ...     print(np.unique(y.numpy()), 900 < (y.numpy() == 0).sum() < 1100, (dx.numpy() == y.numpy()).all())
+    [0. 2.] True True
+    """
+    result: Any = _with_state(handle, FORWARD, x, dropout, dropout_state, out, reserve)
+    return result  # type: ignore[no-any-return]
+
+
+@documented(BACKWARD, "shaped as `dy`")
+def dropout_backward(
+    handle: Handle, dy: Any, dropout: float, reserve: Any, *, dropout_state: DropoutState, out: Any = None
+) -> DeviceArray:
+    """Compute the gradient of what dropout was given: 0 where a value was dropped.
+
+    Parameters
+    ----------
+    dy : device array
+        The gradient of what the forward call returned.
+    dropout, dropout_state
+        As in the forward call; the state is not advanced.
+    reserve : device array
+        What the forward call returned; it is not changed.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, state = handle.array(np.ones((1, 8), np.float32)), dnn.DropoutState(handle)
+    ...     y, reserve = dnn.dropout_forward(handle, x, 0, dropout_state=state)
+    ...     print(dnn.dropout_backward(handle, x, 0, reserve, dropout_state=state).numpy())
+    [[1. 1. 1. 1. 1. 1. 1. 1.]]
+    """
+    if reserve is None:
+        raise ArgumentError("reserve=None; needed: what dropout_forward returned")
+    return _with_state(handle, BACKWARD, dy, dropout, dropout_state, out, reserve)
+
+
+def _with_state(
+    handle: Handle, operation: Operation, x: Any, dropout: Any, state: Any, out: Any, reserve: Any
+) -> DeviceArray:
+    use(handle)
+    if not isinstance(state, DropoutState):
+        raise ArgumentError(f"dropout_state={state!r} is not a DropoutState: dnn.DropoutState(handle, seed)")
+    if state.array.device is not handle.device:
+        raise ArgumentError(f"dropout_state={state} is on {state.array.device}, the handle on {handle.device}")
+    _ = state.array.ptr  # ClosedError if it was closed
+    crossed = wait_for_streams(handle.stream, state.array)
+    try:
+        return call(handle, operation, (x,), (DropoutSpec(dropout, state),), out=out, reserve=reserve)
+    finally:
+        for other in crossed:
+            other.wait(handle.stream)

@@ -87,6 +87,8 @@ class Operation:
         What of `writes` the caller has to give, because it is updated or says the shape -> its name as a Python argument.
     shared : mapping
         Operands without a descriptor of their own -> the one whose descriptor is theirs too.
+    bare : mapping
+        Operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they have to be.
     in_place : frozenset of str
         Which operands may be what is written first: the same memory, described in the same way.
     scaled : int
@@ -103,10 +105,14 @@ class Operation:
         Whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape.
     workspace : str
         The C function that tells how much workspace is needed, where there is no choice of algorithms.
+    scratch : callable
+        (specs) -> bytes of workspace, where no C function tells them; all arguments that are one divide them evenly.
+    reserve : str
+        The C function that tells how large the reserve space between a forward and a backward call is.
     algorithms : Algorithms, optional
         Where there is a choice.
     check : callable, optional
-        (all specs, options) -> nothing; ArgumentError where cuDNN would answer SUCCESS and compute something else.
+        (all specs, options and scalars) -> nothing; ArgumentError where cuDNN would answer SUCCESS and compute something else.
     complete : callable, optional
         (specs, options) -> options with what was left open filled in, and written in one way, so that equal problems are equal.
     flops : callable, optional
@@ -128,6 +134,7 @@ class Operation:
     names: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
+    bare: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
     scaled: int = 1
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
@@ -136,6 +143,8 @@ class Operation:
     filters: frozenset[str] = frozenset()
     inverse: bool = False
     workspace: str = ""
+    scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
+    reserve: str = ""
     algorithms: Algorithms | None = None
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = lambda specs, options: options
@@ -179,6 +188,16 @@ class Operation:
     def outputs(self) -> tuple[str, ...]:
         """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
         return tuple(name for name in self.writes if name not in self.given)
+
+    @property
+    def by_reserve(self) -> bool:
+        """Whether it needs the reserve space that another operation wrote."""
+        return bool(self.reserve) and "dy" in self.reads
+
+    @cached_property
+    def nulls(self) -> frozenset[str]:
+        """Which C arguments are always null pointers: what tells the operations of one C function apart."""
+        return frozenset(name for name, value in self.constants.items() if value is None)
 
     @cached_property
     def by_address(self) -> tuple[str, ...]:
@@ -229,6 +248,14 @@ class Operation:
         told |= {name: values.get(name) for name in self.writes if self.inverse}
         found = self.infer(**told)
         return dict(zip(self.writes, found if isinstance(found, tuple) else (found,), strict=True))
+
+    def check_bare(self, values: Mapping[str, Any]) -> None:
+        """Raise ArgumentError where an operand without a descriptor is not what it has to be."""
+        for name, needed in self.bare.items():
+            spec, wanted = values[name], needed(values)
+            alike = (spec.shape, spec.dtype) == (wanted.shape, wanted.dtype)
+            if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
+                raise ArgumentError(f"{self.argument(name)} is {spec}; needed: {wanted}")
 
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
         """Raise ArgumentError where an operand's data type is none that the operation takes, or not the first one's."""

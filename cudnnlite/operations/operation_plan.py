@@ -15,7 +15,7 @@ from cudnnlite.operations.algorithms import choose, prepare
 from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.engines import EngineChoice
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
-from cudnnlite.operations.operands import check_overlap, check_workspace
+from cudnnlite.operations.operands import check_overlap, check_workspace, check_writable, on_device
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.problem import Problem, check_shape
@@ -23,6 +23,7 @@ from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_rep
 from cudnnlite.operations.unrolled import unrolled
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 
 _plans: dict[Operation, type[OperationPlan]] = {}
@@ -59,6 +60,8 @@ class OperationPlan(Plan):
         for an empty batch.
     workspace : int
         Bytes that each call needs; converted operands are among them.
+    reserve : int
+        Bytes of reserve space that a call keeps for the backward call, or needs of it; 0 for most operations.
     descriptors : dict
         Of operands and options, by name; empty for an empty batch.
     """
@@ -86,7 +89,7 @@ class OperationPlan(Plan):
         self._prepared: Prepared | None = None
         self._replayed: ReplayedCall | None = None
         self.choice: AlgorithmResult | None = None
-        self.workspace = 0
+        self.workspace = self.reserve = 0
         self.descriptors: dict[str, Any] = {}
         self._limit = limit
         if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
@@ -108,8 +111,10 @@ class OperationPlan(Plan):
         described = Described(self._handle, problem, self._resources, partly=True)
         self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
         if problem.operation.algorithms is None:
-            self.workspace = described.workspace()
-            self._prepared = described.prepare(workSpaceSizeInBytes=self.workspace)
+            self.workspace, self.reserve = described.workspace(), described.reserve()
+            self._prepared = described.prepare(
+                workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
+            )
             return
         choice = choose(described, algorithm, limit, interface, self._resources)
         if isinstance(choice, EngineChoice):
@@ -139,11 +144,12 @@ class OperationPlan(Plan):
         staged: dict[str, Operand] = {}
         for name, spec in problem.specs.items():
             written = name in operation.writes
-            if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
+            packed = name in operation.filters or spec.nbytes == spec.size * itemsize(spec.dtype) // spec.vector
+            if written and not packed:
                 return {}
             if len(operation.header(name)) > 1:
                 return {}
-            if written or name not in operation.filters:
+            if written or name not in operation.filters:  # weights seldom change
                 read = not written or name in scaled or name in operation.given
                 staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
         return staged
@@ -173,6 +179,8 @@ class OperationPlan(Plan):
             written; those of them that the operation updates must be given.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
+        reserve : device array
+            Of an operation that has one alone: what a forward call keeps for the backward call, of `reserve` bytes.
 
         Returns
         -------
@@ -205,6 +213,23 @@ class OperationPlan(Plan):
         if beta and name in operation.writes[: operation.scaled]:
             raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
         return arrays.empty(self._device, self._handle.stream, as_tensor(self.problem.values[name]))
+
+    def _reserve_space(self, reserve: Any, *operands: DeviceArray) -> DeviceArray:
+        operation = self.problem.operation
+        if reserve is None and operation.by_reserve:
+            raise ArgumentError("reserve has to be given: what the forward call returned")
+        if reserve is None:
+            return arrays.empty(self._device, self._handle.stream, TensorSpec((self.reserve,), "uint8"))
+        reserve = on_device(self._handle, reserve, "reserve")
+        if reserve.nbytes != self.reserve or not reserve.spec.fits(reserve.spec.layout):
+            raise ArgumentError(f"reserve is {reserve.spec}; needed: {self.reserve} bytes without gaps")
+        names = dict(zip((*operation.reads, *operation.writes), operands, strict=True))
+        if operation.by_reserve:
+            for name in operation.writes:
+                check_overlap(names[name], operation.argument(name), frozenset(), reserve=reserve)
+        else:
+            check_writable(reserve, "reserve", frozenset(), **names)
+        return reserve  # type: ignore[no-any-return]
 
     def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
         own = check_workspace(self._handle, workspace, self.workspace)

@@ -8,10 +8,9 @@ from typing import Any
 
 from cudnnlite.devices import arrays
 from cudnnlite.dtypes import compute_type_for
-from cudnnlite.enums import OpTensorOp, ReduceTensorOp
+from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
-from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
@@ -60,6 +59,21 @@ REDUCE = Operation(
      "workspaceSizeInBytes": "workSpaceSizeInBytes"},
     given={"c": "out"}, constants={"indices": None, "indicesSizeInBytes": 0}, complete=_in_its_type,
     workspace="cudnnGetReductionWorkspaceSize",
+)  # fmt: skip
+
+
+def _has_places(specs: Any, options: Any) -> None:
+    op = options["op"].op
+    if op not in (ReduceTensorOp.MIN, ReduceTensorOp.MAX, ReduceTensorOp.AMAX):  # cuDNN says SUCCESS and writes none
+        raise ArgumentError(f"indices with op={op.name}; allowed: of MIN, MAX and AMAX")
+
+
+REDUCE_WITH_INDICES = Operation(
+    "reduce_tensor_with_indices", REDUCE.function, ("a",), ("c", "indices"),
+    lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)), REDUCE.options, REDUCE.names,
+    given={"c": "out", "indices": "indices"}, bare={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
+    mixed=True, dtypes=(*FLOATS, DataType.INT32), workspace=REDUCE.workspace, check=_has_places,
+    complete=lambda specs, options: {"op": _in_its_type(specs, options)["op"].replace(indices="flattened")},
 )  # fmt: skip
 
 
@@ -158,8 +172,8 @@ def op_tensor(
 @documented(REDUCE, "with a size of 1 along each axis that was reduced")
 def reduce_tensor(
     handle: Handle, a: Any, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
-    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
-) -> DeviceArray:  # fmt: skip
+    indices: Any = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+) -> Any:  # fmt: skip
     """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
 
     Parameters
@@ -171,6 +185,9 @@ def reduce_tensor(
     axes : int or iterable of int, optional
         Along which; negative ones count from the end.  All if not given; where `out` is given its shape says it: each size is
         that of `a`, or 1 along the axes that are reduced.  One of them at least has another size than 1.
+    indices : bool or device array
+        True: return ``(c, indices)``, where each minimum or maximum ("min", "max", "amax") was found, as int32, shaped as c:
+        counted over the axes that are reduced, the last one first.  Or the int32 array to write them into.
 
     Examples
     --------
@@ -189,7 +206,12 @@ def reduce_tensor(
         out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
     elif axes is not None:
         raise ArgumentError(f"axes={axes!r} is given beside out, whose shape says it")
-    return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
+    if indices is False:
+        return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
+    out = on_device(handle, out, "out")
+    if indices is True:
+        indices = arrays.empty(handle.device, handle.stream, TensorSpec(out.shape, DataType.INT32))
+    return call(handle, REDUCE_WITH_INDICES, (a,), (op,), alpha, beta, (out, indices))
 
 
 def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
@@ -200,34 +222,3 @@ def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
         raise ArgumentError(f"axes={axes!r}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
     shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
     return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)
-
-
-@documented(TRANSFORM, "shaped as `x`")
-def transform_tensor(
-    handle: Handle, x: Any, *, layout: str | None = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None
-) -> DeviceArray:
-    """Copy a tensor into another layout, or into any strides.
-
-    Parameters
-    ----------
-    x : device array
-        ``(N, C, *spatial)``, of any strides; float32, float64, float16, bfloat16 or int8.
-    layout : str, optional
-        Of the new array: "NCHW", "NHWC", ...; as `x` lies if not given.  An `out` may have another dtype, which is converted
-        to: from float16 to bfloat16, or back, cuDNN does not.
-
-    Examples
-    --------
-    >>> with dnn.Handle() as handle:
-    ...     x = handle.array(np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2))
-    ...     y = dnn.transform_tensor(handle, x, layout="NHWC")
-    ...     print(y.spec.layout, y.spec.strides, (y.numpy() == x.numpy()).all())
-    NHWC (8, 1, 4, 2) True
-    """
-    if layout is not None and out is not None:
-        raise ArgumentError(f"layout={layout!r} is given beside out, which has its own")
-    if layout is not None and not beta:
-        use(handle)
-        x = on_device(handle, x, "x")
-        out = arrays.empty(handle.device, handle.stream, TensorSpec(x.shape, x.spec.dtype, layout))
-    return call(handle, TRANSFORM, (x,), (), alpha, beta, out)

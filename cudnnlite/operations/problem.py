@@ -60,6 +60,7 @@ class Problem:
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
         for name, spec in written.items():
             _check_type(spec, name, _kind_of(operation, name))
+        scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
         if operation.writes:
             expected = operation.expected(specs | written | options)
             for name, spec in written.items():
@@ -68,9 +69,10 @@ class Problem:
                     raise ArgumentError(f"{operation.argument(name)}={spec}: its values overlap each other in memory")
             written = expected | written
             operation.check_dtypes(specs | written)
-            operation.check(specs | written, options)
-        scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
-        everything = specs | dict(operation.complete(specs | written, options)) | written | scalars
+            operation.check(specs | written, options | scalars)
+            options = dict(operation.complete(specs | written, options))
+            operation.check_bare(specs | written | options)
+        everything = specs | options | written | scalars
         self._thaw(operation, {name: everything[name] for name in operation.fields})
 
     def _thaw(self, operation: Operation, values: Mapping[str, Any]) -> None:

@@ -112,6 +112,7 @@ class ReplayedCall:
         self._recorded_us = 0.0
         self._costs = _NOT_MEASURED
         self._measured: ReplayCosts | None = None
+        self._stages = True  # whether that was found to be cheaper
         self._why_not = ""
         self._launched = self._staged = self._eager = 0
 
@@ -235,7 +236,7 @@ class ReplayedCall:
         graph = self._keep(self._over_buffers, key, there, _STAGING)
         if graph is not None and self._measured is None and not self._device.times_mean_nothing:
             self._measure(stream, graph, there)
-        if self._costs.staged_us < self._costs.eager_us:
+        if self._stages:
             return graph
         self._give_buffers_back()
         self._operands = {}
@@ -274,8 +275,13 @@ class ReplayedCall:
             ]
             stopwatch = Stopwatch(self._device, stream, self._handle.timing)
             calls = stopwatch.calls(ways, [stopwatch.first(way) for way in ways])
-        eager, staged, launched = (call.call_us for call in calls)
-        self._costs = self._measured = ReplayCosts(eager, staged, launched, self._recorded_us)
+        eager, staged, launched = calls
+        # what lies close together is decided by the host's time, to which the plan's own checks are added
+        near = self._handle.timing.close
+        if near * staged.call_us >= eager.call_us:
+            self._stages = staged.call_us < near * eager.call_us and staged.host_us < eager.host_us
+        us = (eager.call_us, staged.call_us, launched.call_us, self._recorded_us)
+        self._costs = self._measured = ReplayCosts(*us)
 
 
 def parse_replay(replay: Any) -> bool:

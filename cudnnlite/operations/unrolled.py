@@ -30,13 +30,14 @@ _OUTPUT = """\
             self._check_out("{name}", {name})
 """
 _CALL = """\
-def __call__(self, {reads}*, out=None, workspace=None):
+def __call__(self, {reads}*, out=None, workspace=None{reserve}):
     if self._closed or get_ident() != self._thread:
         self.use()
     device = self._device
 {operands}\
     {written} = {unpacked}
 {outputs}\
+{reserved}\
     pointers = ({pointers})
     moved = pointers != self._pointers
     if moved or {readonly}:
@@ -79,21 +80,25 @@ def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
     """Return `__call__` of a plan of an operation, all but its docstring."""
     reads, writes, several = operation.reads, operation.writes, len(operation.writes) > 1
     everything, outputs = (*reads, *writes), operation.outputs or operation.writes
+    kept = ("reserve",) if operation.reserve else ()
     source = _CALL.format(
         reads="".join(f"{name}, " for name in reads),
         operands="".join(_OPERAND.format(name=name) for name in reads),
         written=", ".join(writes),
         unpacked="self.problem.operation.all_written(out)" if several else "out",
         outputs="".join(_OUTPUT.format(name=name, argument=operation.argument(name)) for name in writes),
-        pointers="".join(f"{name}.ptr, " for name in everything),
+        pointers="".join(f"{name}.ptr, " for name in (*everything, *kept)),
         readonly=" or ".join(f"{name}.readonly" for name in writes),
         checks="".join(_check(operation, name) for name in writes),
         by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
-        by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name)),
-        scratch="".join(f", {there}=scratch" for there in operation.header("workSpace")),
-        result=", ".join(outputs),
-        elsewhere=" or ".join(f"{name}.stream is not stream" for name in everything),
-        all=", ".join(everything),
+        by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name))
+        + "".join(f", {name}Space={name}.ptr" for name in kept),
+        scratch=_scratch(operation.header("workSpace")),
+        result=", ".join(outputs if operation.by_reserve else (*outputs, *kept)),
+        elsewhere=" or ".join(f"{name}.stream is not stream" for name in (*everything, *kept)),
+        all=", ".join((*everything, *kept)),
+        reserve=", reserve=None" if kept else "",
+        reserved=f"    reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
     )
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
@@ -105,6 +110,11 @@ def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
     exec(compile(source, filename, "exec"), namespace)
     function: Callable[..., DeviceArray] = namespace["__call__"]
     return function
+
+
+def _scratch(names: tuple[str, ...]) -> str:
+    """Return the arguments that are scratch memory; they divide the workspace evenly."""
+    return "".join(f", {there}=scratch + {i} * (self.workspace // {len(names)})" for i, there in enumerate(names))
 
 
 def _check(operation: Operation, name: str) -> str:

@@ -145,6 +145,12 @@ def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemor
     return replace(row, why_not=str(error), transient=fits and not isinstance(error, WorkspaceLimitError))
 
 
+def refuse_search(handle: Handle) -> None:
+    """Raise CaptureError if a graph is being recorded on the handle's stream."""
+    capturing = handle.device.is_capturing(handle.stream)
+    refuse_in_capture(capturing, handle.stream, "a search waits, and cannot be made", "search before the capture")
+
+
 @contextmanager
 def own_stream(handle: Handle) -> Iterator[Any]:
     """Put the handle on a stream of its own for the time of a search: one that can be captured.
@@ -154,7 +160,7 @@ def own_stream(handle: Handle) -> Iterator[Any]:
     them out.
     """
     before, limit = handle.stream, handle.workspace.limit
-    refuse_in_capture(handle.device, before, "a search waits, and cannot be made", "search before the capture")
+    refuse_search(handle)
     handle.device.synchronize()
     own = handle.device.create_stream()
     handle.stream, handle.workspace.limit = own, None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite._raw.enums import ReduceTensorIndices
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp, parse_enum
 from cudnnlite.specs.frozen import FrozenSpec
@@ -56,6 +57,8 @@ class ReduceTensorSpec(FrozenSpec):
         Whether a NaN makes the minimum or maximum one: "propagate" or "not_propagate".
     compute_type : DataType or str
         What is computed in: float32; an operation on float64 operands sets it to float64.
+    indices : ReduceTensorIndices or str
+        "flattened" where the place of what was found is wanted too, as `reduce_tensor(..., indices=True)` does; "no".
 
     Notes
     -----
@@ -70,11 +73,14 @@ class ReduceTensorSpec(FrozenSpec):
     op: ReduceTensorOp
     nan: NanPropagation
     compute_type: DataType
+    indices: ReduceTensorIndices
     named_by = ReduceTensorOp
 
     def __init__(
         self, op: ReduceTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-        compute_type: Any = DataType.FLOAT,
+        compute_type: Any = DataType.FLOAT, indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
     ) -> None:  # fmt: skip
         kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
-        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
+        places = parse_enum(ReduceTensorIndices, indices, "indices")
+        kinds = parse_dtype(compute_type, "compute_type")
+        self._freeze(op=kind, nan=propagation, compute_type=kinds, indices=places)

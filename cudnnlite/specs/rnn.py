@@ -13,6 +13,7 @@ import numpy as np
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.dropout import parse_probability
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import MAX_INT
 
@@ -54,7 +55,7 @@ class RNNSpec(FrozenSpec):
     input_mode : RNNInputMode or str
         "linear", or "skip": the first layer's input is not multiplied; `input_size` is then `hidden_size`.
     dropout : float
-        The probability with which an output of a layer, but not of the last one, is set to zero in training.
+        The probability, 1 included, with which an output of a layer, but not of the last one, is set to zero in training.
     clip : tuple of (float, float), optional
         LSTM only: the smallest and the largest value that is read of a cell state, of cx too; infinities are allowed.  cy
         itself is not clipped.  An H200 keeps the two in single precision, also for float64.
@@ -131,7 +132,7 @@ class RNNSpec(FrozenSpec):
             projection_size=_parse_projection(projection_size, hidden_size),
             bias=_parse_bias(bias),
             input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),
-            dropout=_parse_probability(dropout),
+            dropout=parse_probability(dropout),
             clip=_parse_clip(clip),
             dtype=kind,
             compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
@@ -238,16 +239,6 @@ def _parse_bias(value: Any) -> RNNBiasMode:
     if isinstance(value, str) and value.lower() in _BIAS_NAMES:
         return _BIAS_NAMES[value.lower()]
     return parse_enum(RNNBiasMode, value, "bias")
-
-
-def _parse_probability(value: Any) -> float:
-    if not isinstance(value, (bool, str)):
-        try:
-            if 0 <= value < 1:
-                return float(value)
-        except TypeError:
-            pass
-    raise ArgumentError(f"dropout={value!r}; allowed: a probability from 0 to below 1")
 
 
 def _parse_clip(value: Any) -> tuple[float, float] | None:

@@ -19,6 +19,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library
 from cudnnlite.doctor import probe
 from cudnnlite.emulated.registry import IMPLEMENTATIONS
+from cudnnlite.operations.operation import OPERATIONS
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
 PACKAGE = Path(cudnnlite.__file__).parent
@@ -35,6 +36,9 @@ NAME = re.compile(r"`(cudnn[A-Z]\w*)`")
 NOTE = re.compile(r"^C functions?\b.*?(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL)
 
 LIBCUDNN, EMULATED, GPU = "libcudnn", "emulated", "refused"
+WRAPPED, INSIDE, RAW = "wrapped", "used inside", "raw"
+# what only asks for a size or a number, or checks something: called on the way to something else
+ASKS = re.compile(r"(Size|Sizes|SizeInBytes|MaxCount|VersionCheck|Size_v8)$")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Row:
         `LIBCUDNN`: it is libcudnn's own everywhere.  `EMULATED`: the emulated device computes it.  `GPU`: there it is refused.
     names : tuple of str
         The Python names whose docstrings say that they reach it; none: `Handle.api` alone does.
+    use : str
+        `WRAPPED`: the names do what it does.  `INSIDE`: they call it on their way.  `RAW`: nobody calls it.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Row:
     deprecated: str | None
     without_gpu: str
     names: tuple[str, ...]
+    use: str
 
 
 def public_docstrings() -> Iterator[tuple[str, str, bool]]:
@@ -124,6 +131,14 @@ def called() -> dict[str, set[str]]:
     return found
 
 
+def asked() -> set[str]:
+    """Return the C functions that are called on the way to something else: for sizes and numbers, and to check."""
+    declared = {name for it in OPERATIONS.values() for name in (it.workspace, it.reserve)}
+    choices = [it.algorithms for it in OPERATIONS.values() if it.algorithms is not None]
+    declared |= {name for it in choices for name in (it.count, it.workspace)}
+    return declared - {""} | {name for name in called() if ASKS.search(name)}
+
+
 def emulated() -> set[str]:
     """Return the C functions that the emulated device computes."""
     return set(IMPLEMENTATIONS)
@@ -131,7 +146,7 @@ def emulated() -> set[str]:
 
 def rows() -> list[Row]:
     """Return a row for every C function, by header and name."""
-    names, computed = documented(), emulated()
+    names, computed, inside, calls = documented(), emulated(), asked(), called()
     found = []
     for function in FUNCTIONS.values():
         where = EMULATED if function.name in computed else GPU if function.needs_device else LIBCUDNN
@@ -143,18 +158,15 @@ def rows() -> list[Row]:
                 function.deprecated,
                 where,
                 names.get(function.name, ()),
+                RAW if function.name not in calls else INSIDE if function.name in inside else WRAPPED,
             )
         )
     return sorted(found, key=lambda row: (HEADERS.index(row.header), row.name))
 
 
 def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
-    """Return (what, all, libcudnn, emulated, refused): of the wrapped functions, of the raw ones, of all."""
-    groups = {
-        "wrapped": [row for row in table if row.names],
-        "raw": [row for row in table if not row.names],
-        "all": table,
-    }
+    """Return (what, all, libcudnn, emulated, refused): of the wrapped functions, those inside, the raw ones, of all."""
+    groups = {use: [row for row in table if row.use == use] for use in (WRAPPED, INSIDE, RAW)} | {"all": table}
     return [
         (what, len(group), *(sum(row.without_gpu == kind for row in group) for kind in (LIBCUDNN, EMULATED, GPU)))
         for what, group in groups.items()
@@ -169,8 +181,8 @@ Every function of cuDNN's headers (9.28.0), and the Python names that reach it. 
 
 {totals}
 
-Python names: an operation, a descriptor, a method or a command calls the function; a spec holds its arguments. "raw" is what
-only `handle.api` reaches.
+Python names: an operation, a descriptor, a method or a command calls the function; a spec holds its arguments. "inside" means
+that these call it on their way, for the size of a workspace for instance; "raw" is what only `handle.api` reaches.
 
 What it is without a GPU:
 
@@ -196,15 +208,17 @@ def page() -> str:
     parts = [INTRODUCTION.format(totals=counts)]
     for header in HEADERS:
         group = [row for row in table if row.header == header]
-        wrapped = sum(bool(row.names) for row in group)
-        parts.append(f"## cudnn_{header}.h\n\n{len(group)} functions, {wrapped} of them wrapped.\n")
+        wrapped, inside = (sum(row.use == use for row in group) for use in (WRAPPED, INSIDE))
+        parts.append(
+            f"## cudnn_{header}.h\n\n{len(group)} functions, {wrapped} of them wrapped, {inside} used inside.\n"
+        )
         heading = ("C function", "Python names", "without a GPU", "since", "deprecated")
         parts.append(_markdown(heading, [_cells(row) for row in group]) + "\n")
     return "\n".join(parts)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    names = ", ".join(map(_link, row.names)) or "raw"
+    names = ("inside: " if row.use == INSIDE else "") + ", ".join(map(_link, row.names)) if row.names else "raw"
     return f"`{row.name}`", names, row.without_gpu, row.since or "", row.deprecated or ""
 
 

@@ -23,7 +23,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 41
-FEW_CALLS = 20  # of what the device takes longer for than the host: more of them would fill its queue, and wait there
+FEW_CALLS = 50  # of what the device takes longer for than the host: more of them would fill its queue, and wait there
 OVER_BARE = {"descriptor plan(x, w, out=y)": 2.0}  # microseconds over bare ctypes
 TARGETS = {"plan(x, w, out=y)": 6.0, "plan, buffers never seen": 10.0, "graph.launch()": 4.0}  # microseconds
 LAUNCHES = {"graph.launch()", "replaying plan(x, w, out=y)"}

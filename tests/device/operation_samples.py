@@ -81,7 +81,11 @@ class Case:
 
     def _layout(self, operand: str) -> str:
         packed = self.operation.filters | self.sample.packed
-        return "first" if operand in packed and self.layout == "strided" else self.layout
+        return (
+            "first"
+            if operand in self.operation.bare or (operand in packed and self.layout == "strided")
+            else self.layout
+        )
 
     @property
     def out(self) -> dnn.DeviceArray:

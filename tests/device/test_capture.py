@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -249,7 +250,7 @@ REFUSED: dict[str, tuple[Callable[[Scene], Any], str]] = {
     "the search for networks": (
         lambda s: dnn.find_rnn_forward(s.handle, s.network.spec, s.network.weights, s.network.x), "search before the capture"
     ),
-    "tuning": (Scene.tune, "a search waits, and cannot be made .*: tune before the capture"),
+    "tuning": (Scene.tune, "a search waits, and cannot be made .*: search before the capture"),
     "another capture": (Scene.nested, "no other can be .*: end that capture first"),
     "a launch": (lambda s: s.graph.launch(), "no graph can be launched .*: launch it after the capture"),
     "another stream": (Scene.move, "stream cannot be changed while a CUDA graph is recorded"),
@@ -473,3 +474,37 @@ def test_threads_capture_at_once(device: Any, own_stream: bool) -> None:
     for thread in threads:
         thread.join()
     assert not failed
+
+
+def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: Capture) -> None:
+    """CUDA would give up the recording.  The tuner leaves the choice to the heuristic meanwhile, and says so."""
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    y = problem.run()
+    told: list[Any] = []
+
+    def elsewhere() -> None:
+        try:
+            handle.device.synchronize()
+        except dnn.CaptureError as error:
+            told.append(str(error))
+        with dnn.Handle(handle.device) as other, warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            x, w = other.array(problem.x_host), other.array(problem.w_host)
+            with dnn.autotuned(other, cache=":memory:") as tuner:
+                told.append(dnn.convolution_forward(other, x, w, problem.conv).numpy())
+                told.append(tuner.measured)
+            told.extend(str(warning.message) for warning in warned if warning.category is dnn.TuningWarning)
+
+    with capture() as graph:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        problem.run(out=y)
+    fill(y, 0xFF)
+    graph.launch()
+    problem.assert_right(y, dnn.Engine(0))
+    refused, result, measured, warning = told
+    assert "cannot be waited for while a CUDA graph is recorded" in refused
+    problem.assert_right(result, dnn.Engine(0))
+    assert measured == 0
+    assert "was never tuned, and cannot be now" in warning

@@ -10,8 +10,8 @@ from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 
-from .operation_samples import LAYOUTS, Case
-from .problems import FLOATS, random_values
+from .operation_samples import LAYOUTS, Case, spec_of
+from .problems import FLOATS, poisoned, random_values, upload
 from .test_bad_input import refuses
 from .test_pooling import onnx_run
 
@@ -190,3 +190,142 @@ def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
                 dnn.batch_normalization_inference(handle, x, **given)))  # fmt: skip
     refuses(dnn.ArgumentError, "out=.*a tuple of dx, dscale, dbias", lambda: (
         dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x)))  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["min", "max", "amax"])
+@pytest.mark.parametrize("dtype", DOCUMENTED)
+@pytest.mark.parametrize("axes", [(1,), (0, 2, 3), None, (1, 3), (3,)])
+def test_indices_of_a_reduction(handle: dnn.Handle, op: str, dtype: str, axes: Any) -> None:
+    shape = (3, 5, 4, 7)
+    values = np.random.default_rng(3).permutation(420).reshape(shape).astype(np.float64) / 16 - 13
+    values = values + (values >= 0) / 32  # no two of the same size
+    host = values.astype(np.float32 if dtype == "float32" else dtype)
+    gone = tuple(range(4)) if axes is None else axes
+    for layout in LAYOUTS:
+        a = upload(handle, spec_of(shape, dtype, layout), host)
+        c, indices = dnn.reduce_tensor(handle, a, op, axes=axes, indices=True)
+        kept = [axis for axis in range(4) if axis not in gone]
+        rows = host.astype(np.float64).transpose(*kept, *gone).reshape(c.spec.size, -1)
+        rows = {"min": -rows, "max": rows, "amax": abs(rows)}[op]
+        np.testing.assert_array_equal(indices.numpy().ravel(), rows.argmax(1))
+        assert indices.shape == c.shape
+        found = rows.max(1).reshape(c.shape)
+        np.testing.assert_array_equal(c.numpy(), -found if op == "min" else found)
+        own = handle.empty(c.shape, "int32")
+        assert dnn.reduce_tensor(handle, a, op, axes=axes, indices=own)[1] is own
+        np.testing.assert_array_equal(own.numpy(), indices.numpy())
+
+
+def test_indices_that_there_are_none_of(handle: dnn.Handle) -> None:
+    a = handle.array(np.ones((2, 3, 4, 5), np.float32))
+    for op in ("add", "mul", "avg", "norm1", "norm2", "mul_no_zeros"):
+        refuses(dnn.ArgumentError, "indices with op=", lambda op=op: dnn.reduce_tensor(handle, a, op, indices=True))
+    for wrong in (handle.empty((1, 1, 1, 1)), handle.empty((1, 1, 1, 2), "int32")):
+        given = {"axes": None, "indices": wrong}
+        refuses(dnn.ArgumentError, "indices", lambda given=given: dnn.reduce_tensor(handle, a, "max", **given))
+
+
+@pytest.mark.parametrize("dtype", DOCUMENTED)
+@pytest.mark.parametrize("n", [1, 3, 4, 5])
+def test_divisive_normalisation_around_means(handle: dnn.Handle, n: int, dtype: str) -> None:
+    """By PyTorch's convolution with ones and its autograd, in float64."""
+    torch: Any = pytest.importorskip("torch")
+    rng, shape, norm = np.random.default_rng(4), (2, 3, 7, 8), dnn.LRNSpec(n, 1.5, 0.75, 1.25)
+    hosts = [random_values(rng, shape, dtype) for _ in range(3)]
+    x, means = (torch.tensor(host.astype(np.float64), requires_grad=True) for host in hosts[:2])
+    before = (n - 1) // 2
+
+    def box(values: Any) -> Any:
+        padded = torch.nn.functional.pad(values.reshape(-1, 1, 7, 8), (before, n - 1 - before) * 2)
+        return torch.nn.functional.conv2d(padded, torch.ones(1, 1, n, n, dtype=torch.float64)).reshape(shape)
+
+    spread = box(x * x) - 2 * means * box(x) + means * means * box(torch.ones_like(x))
+    expected = x * (1.25 + 1.5 / n**2 * spread) ** -0.75
+    expected.backward(torch.tensor(hosts[2].astype(np.float64)))
+    arrays = [handle.array(host) for host in hosts]
+    y = dnn.divisive_normalization_forward(handle, arrays[0], norm, means=arrays[1])
+    assert_near(y.numpy(), expected.detach().numpy(), 2 * OPERATION_BOUNDS[dtype])
+    if n == 4:
+        refuses(dnn.ArgumentError, "n is even", lambda: dnn.divisive_normalization_backward(
+            handle, arrays[0], arrays[2], norm, means=arrays[1]))  # fmt: skip
+        return
+    dx, dmeans = dnn.divisive_normalization_backward(handle, arrays[0], arrays[2], norm, means=arrays[1])
+    assert_near(dx.numpy(), x.grad.numpy(), 4 * OPERATION_BOUNDS[dtype])
+    assert_near(dmeans.numpy(), means.grad.numpy(), 4 * OPERATION_BOUNDS[dtype], np.abs(x.grad.numpy()).max())
+
+
+def test_columns_make_a_convolution_a_product(handle: dnn.Handle) -> None:
+    rng = np.random.default_rng(5)
+    x, w = random_values(rng, (2, 4, 9, 7), "float64"), random_values(rng, (6, 4, 3, 2), "float64")
+    for conv in (dnn.ConvolutionSpec((1, 2), (2, 1), math_type="fma"), dnn.ConvolutionSpec(1, mode="convolution")):
+        columns = dnn.im2col(handle, handle.array(x), w.shape, conv).numpy()
+        y = dnn.convolution_forward(handle, handle.array(x), handle.array(w), conv).numpy()
+        product = (w.reshape(6, -1) @ columns).reshape(6, 2, *y.shape[2:]).swapaxes(0, 1)
+        assert_near(product, y, 1e-12)
+    for wrong, match in ((dnn.ConvolutionSpec(groups=2), "one group"), ("x", "conv=")):
+        refuses(dnn.ArgumentError, match, lambda wrong=wrong: dnn.im2col(handle, handle.array(x), (6, 2, 3, 2), wrong))
+    refuses(dnn.ArgumentError, "w=", lambda: dnn.im2col(handle, handle.array(x), "x"))
+
+
+def padded_and_folded(host: Any, padding: Any, fold: Any) -> Any:
+    """Pad, and let PyTorch gather the blocks: channels of pixel_unshuffle have the blocks behind, cuDNN has them in front."""
+    torch: Any = pytest.importorskip("torch")
+    padded = np.pad(host.astype(np.float64), padding)
+    if fold is None:
+        return padded
+    n, c, *image = padded.shape
+    columns = torch.nn.functional.unfold(torch.tensor(padded), fold, stride=fold).numpy()
+    blocks = columns.reshape(n, c, fold[0] * fold[1], image[0] // fold[0], image[1] // fold[1])
+    return blocks.swapaxes(1, 2).reshape(n, -1, *blocks.shape[3:])
+
+
+@pytest.mark.parametrize("function", ["transform_tensor", "transform_filter"])
+@pytest.mark.parametrize("layout", [None, "NHWC"])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8"])
+def test_padding_and_folding(handle: dnn.Handle, dtype: str, layout: Any, function: str) -> None:
+    transform: Any = getattr(dnn, function)
+    host = np.random.default_rng(6).integers(-8, 9, (2, 3, 4, 6)).astype(np.float64)
+    for lies in (None, "NHWC"):
+        x = handle.array(host, dtype=dtype, layout=lies)
+        for padding, fold in (
+            ((0, (0, 1), (1, 0), 2), None), ((0, 0, 0, 0), (2, 3)), (((1, 0), 0, 1, (0, 3)), (3, 3)),
+        ):  # fmt: skip
+            y = transform(handle, x, padding=padding, fold=fold, layout=layout or lies)
+            pairs = [pad if isinstance(pad, tuple) else (pad, pad) for pad in padding]
+            np.testing.assert_array_equal(y.numpy().astype(np.float64), padded_and_folded(host, pairs, fold))
+            assert y.layout == (layout or lies or "NCHW")
+            if not any(map(max, pairs)):
+                back = transform(handle, y, unfold=fold)
+                np.testing.assert_array_equal(back.numpy().astype(np.float64), host)
+            out = poisoned(handle, y.spec)
+            assert transform(handle, x, padding=padding, fold=fold, out=out) is out
+            np.testing.assert_array_equal(out.numpy(), y.numpy())
+    volumes = np.random.default_rng(7).integers(-8, 9, (2, 3, 4, 2, 6)).astype(np.float64)
+    y = transform(handle, handle.array(volumes, dtype=dtype), padding=(0, 0, 1, (0, 1), 0))
+    np.testing.assert_array_equal(
+        y.numpy().astype(np.float64), np.pad(volumes, ((0, 0), (0, 0), (1, 1), (0, 1), (0, 0)))
+    )
+
+
+@pytest.mark.parametrize("function", ["transform_tensor", "transform_filter"])
+def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
+    transform, host = getattr(dnn, function), np.arange(-72, 72).reshape(2, 3, 4, 6) / 4
+    expected = np.pad(host, ((0, 0), (0, 1), (0, 0), (2, 0)))
+    for dtype in FLOATS:
+        x = handle.array(host, dtype=dtype)
+        for other in FLOATS[:1] + FLOATS[2:]:
+            given = {"padding": (0, (0, 1), 0, (2, 0)), "dtype": other, "alpha": 0.5}
+            if {dtype, other} == {"float16", "bfloat16"}:
+                refuses(dnn.ArgumentError, "from ", lambda x=x, given=given: transform(handle, x, **given))
+                continue
+            y = transform(handle, x, **given)
+            assert y.dtype == other
+            np.testing.assert_array_equal(y.numpy().astype(np.float64), 0.5 * expected)
+    x = handle.array(host.astype(np.float32))
+    for given, match in (
+        ({"dtype": "float64"}, "to float64"), ({"dtype": "int8"}, "to int8"), ({"beta": 1.0, "out": None}, "beta"),
+        ({"fold": (3, 4)}, "does not divide"), ({"unfold": (2, 2)}, "does not divide|allowed: 0"), ({"fold": (2,)}, "fold="),
+    ):  # fmt: skip
+        refuses(dnn.ArgumentError, match, lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given))
+    for padding in (5, (1, 1), (-1, 0, 0, 0), ((1, 2, 3), 0, 0, 0)):
+        refuses(dnn.ArgumentError, "padding", lambda padding=padding: transform(handle, x, padding=padding))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,10 @@ def test_new_arrays_at_each_call(handle: dnn.Handle, cell: str, states: bool) ->
         else:
             assert told.costs is not None
             assert min(told.costs) > 0
-            cheaper = "staged" if told.costs.staged_us < told.costs.eager_us else "eager"
-            assert getattr(told, cheaper) >= 11 - told.launched - 1
+            if 1.06 * told.costs.staged_us < told.costs.eager_us:
+                assert told.staged >= 11 - told.launched - 1
+            if told.costs.staged_us > 1.06 * told.costs.eager_us:
+                assert told.staged == 0
 
 
 def test_addresses_that_come_again_are_recorded(handle: dnn.Handle) -> None:
@@ -245,10 +248,74 @@ def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
             problem.assert_right(y, plan.choice.algorithm)
 
 
+@pytest.mark.parametrize("what", ["data", "filter"])
+def test_a_gradient(handle: dnn.Handle, what: str) -> None:
+    rng, conv = np.random.default_rng(3), dnn.ConvolutionSpec(padding=1, math_type="fma")
+    w, dy_shape = handle.array(rng.standard_normal(W).astype(np.float32)), (X[0], W[0], *X[2:])
+    make = getattr(dnn, f"plan_convolution_backward_{what}")
+    draw = {"data": lambda: w, "filter": lambda: handle.array(rng.standard_normal(X).astype(np.float32))}[what]
+    given = draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))
+    with make(handle, *given, conv, replay=True) as plan, make(handle, *given, conv) as eager:
+        kept = []
+        for _ in range(6):
+            kept.append((draw(), handle.array(rng.standard_normal(dy_shape).astype(np.float32))))
+            kept.append((plan(*kept[-1]), eager(*kept[-1])))
+        for got, expected in kept[1::2]:
+            np.testing.assert_array_equal(got.numpy(), expected.numpy())
+        out = plan(*given)
+        for _ in range(3):
+            plan(*given, out=out)
+        assert plan.replay.launched >= 1
+        np.testing.assert_array_equal(out.numpy(), eager(*given).numpy())
+
+
 def test_an_empty_batch(handle: dnn.Handle) -> None:
     x, w = handle.empty((0, *X[1:])), handle.array(np.ones(W, np.float32))
     with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
         assert plan(x, w).shape == (0, 5, 7, 9)
+
+
+# ---------------------------------------------------------------- as a search's result
+
+
+def test_a_result_that_replays(handle: dnn.Handle) -> None:
+    """`rnn_forward` keeps a plan that replays for it, `plan_rnn` makes one."""
+    network = network_of(handle)
+    row = replace(dnn.AlgorithmResult(dnn.RNNAlgo.STANDARD, network.spec.math_type), replay=True)
+    assert "replayed" in str(row)
+    assert "replayed" in str(dnn.AlgorithmTable([row], title="", timing="").explain())
+    with dnn.plan_rnn(handle, network.spec, network.x, algorithm=row) as plan:
+        assert plan.choice.replay
+        for _ in range(3):
+            network.assert_forward(call(plan, network))
+        assert sum(plan.replay[:3]) == 3
+    out = network.forward(algorithm=row)
+    for _ in range(4):
+        for array in out:
+            fill(array, 0xFF)
+        network.assert_forward(network.forward(algorithm=row, out=out))
+        network.assert_forward(network.forward(algorithm=row))
+
+
+def test_the_search_counts_copies(handle: dnn.Handle) -> None:
+    """What calls cost where they are launched is in the table where it may win; on the emulated device times say nothing."""
+    network = Network(
+        handle, Case("lstm", num_layers=3, dtype="float32", steps=40, batch=4, input_size=32, hidden_size=64)
+    )
+    algorithms = ["STANDARD", "PERSIST_STATIC"]
+    given = handle, network.spec, network.weights, network.x
+    assert not any(row.replay for row in dnn.find_rnn_forward(*given, algorithms=algorithms))
+    found = dnn.find_rnn_forward(*given, algorithms=algorithms, replay=True)
+    replayed = [row for row in found if row.replay]
+    for row in replayed:
+        (eager,) = [r for r in found if (r.algorithm, r.math_type, r.replay) == (row.algorithm, row.math_type, False)]
+        assert row.call_us != eager.call_us
+        assert row.ok
+    if handle.device.kind == "emulated":
+        assert replayed == []
+    times = [row.call_us for row in found if row.ok and row.call_us is not None]
+    assert found.best().call_us <= min(times) * 1.2
+    dnn.rnn_forward(handle, network.spec, network.weights, network.x, algorithm=found.best())
 
 
 # ---------------------------------------------------------------- the rest

@@ -221,6 +221,12 @@ def test_a_rate_of_zero_drops_nothing(handle: dnn.Handle) -> None:
     np.testing.assert_array_equal(state.save(), saved)
 
 
+def test_a_rate_of_one_drops_everything(handle: dnn.Handle) -> None:
+    """What comes after the first layer sees nothing of it, forward and backward."""
+    net, state = Transparent(handle, 1.0), dnn.DropoutState(handle, 7)
+    np.testing.assert_array_equal(net.mask(state), 0)
+
+
 def test_training_needs_a_state(handle: dnn.Handle) -> None:
     net = Transparent(handle, 0.5)
     for wrong in (None, 7, np.zeros(4096, np.uint8)):

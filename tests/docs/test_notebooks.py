@@ -24,7 +24,11 @@ NAMES = (
     "06_rnns_in_practice",
     "07_any_c_function",
     "08_a_graph_by_hand",
+    "09_training_a_network",
+    "10_serving_a_network",
+    "11_the_matrix_product_laboratory",
 )
+PROGRAMS = {"memory_plan.py", "onnx_network.py", "onnx_operations.py", "serve_resnet50.py", "train_digits.py"}
 MOST_LINES = 100  # a notebook has fewer lines of code than that
 DEVICES = ("emulated", pytest.param("cuda", marks=pytest.mark.gpu))
 CLAIM = re.compile(r"^(?:\d+\.|[-*]) ", re.MULTILINE)
@@ -123,6 +127,7 @@ def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(DEVICE_VARIABLE, kind)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a user's own start-up files are not ours
     monkeypatch.delenv("MPLBACKEND", raising=False)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # some import the programs beside them
     notebook = read(name)
     before = {path.name for path in EXAMPLES.iterdir()}
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
@@ -162,7 +167,7 @@ def test_notebooks_that_show_times_name_the_device_and_the_date_of_the_table() -
 
 def test_examples_hold_nothing_else() -> None:
     left = {path.name for path in EXAMPLES.iterdir() if not path.name.startswith((".", "__"))}
-    assert left == {*(f"{name}.ipynb" for name in NAMES), "h200.json", "c"}
+    assert left == {*(f"{name}.ipynb" for name in NAMES), *PROGRAMS, "h200.json", "c"}
 
 
 def test_the_notebooks_use_public_names_only() -> None:

@@ -54,7 +54,8 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
         return "float32" if operand in sample.wide and usual in FLOATS[2:] else usual
 
     def layout_of(operand, usual):
-        return "first" if operand in sample.packed and usual == "strided" else usual
+        packed = operand in sample.packed and usual == "strided"
+        return "first" if packed or operand in operation.bare else usual
 
     options = dict(sample.make(plain))
     hosts = {

@@ -712,7 +712,7 @@ def test_temp_space_sizes_refusal(mode, shape, dtype, message):
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        pytest.param({"dropout": 1.0}, BAD, "dropout=1.0", id="one"),
+        pytest.param({"dropout": 1.5}, BAD, "dropout=1.5", id="past_one"),
         pytest.param({"dropout": -0.5}, BAD, "dropout=-0.5", id="negative"),
         pytest.param({"stateSizeInBytes": 16}, BAD, "states of 16 bytes", id="size"),
         pytest.param({"states": None}, BAD, "states is a null pointer", id="null_states"),

@@ -56,6 +56,8 @@ class Sample(NamedTuple):
         By dtype, relative to the largest value; `tolerances.OPERATION_BOUNDS` if not given.
     drawn : callable, optional
         (hypothesis' draw, images) -> options, or (shapes, options).  Enums and numbers are drawn by themselves.
+    subtracts : bool
+        Whether beta may be negative.
     loose : bool
         Operands of other sizes fit each other too, so that only a plan refuses them.
     converts : bool
@@ -82,6 +84,7 @@ class Sample(NamedTuple):
     forward: str = ""
     bounds: Mapping[str, float] | None = None
     drawn: Callable[[Any, Shape], Any] | None = None
+    subtracts: bool = True
     loose: bool = False
     converts: bool = False
     refused: str = ""

@@ -27,3 +27,45 @@ _FORWARD = s.Sample(
     make=lambda plain: {"norm": dnn.LRNSpec(**plain)},
 )  # fmt: skip
 SAMPLES = {"lrn_forward": _FORWARD, "lrn_backward": _FORWARD._replace(reference=None)}
+
+
+def _windows(x, n):
+    """Yield the position of each value, and the slices of the window around it."""
+    before = (n - 1) // 2
+    for place in np.ndindex(*x.shape[2:]):
+        yield place, tuple(slice(max(0, at - before), at - before + n) for at in place)
+
+
+def _divisive(x, norm, means=None):
+    means, y = np.zeros_like(x) if means is None else means, np.empty_like(x)
+    every = (slice(None), slice(None))
+    for place, window in _windows(x, norm.n):
+        middle = means[(*every, *place)]
+        spread = np.square(x[(*every, *window)] - middle.reshape(*middle.shape, *[1] * len(place)))
+        sums = spread.reshape(*middle.shape, -1).sum(-1)
+        y[(*every, *place)] = (
+            x[(*every, *place)] / (norm.k + norm.alpha / norm.n ** max(2, len(place)) * sums) ** norm.beta
+        )
+    return y
+
+
+def _drawn_odd(draw, images):
+    from hypothesis import strategies as st
+
+    n = draw(st.sampled_from((1, 3, 5)))
+    return {"norm": dnn.LRNSpec(n, draw(st.sampled_from((0.01, 1.0))), draw(st.sampled_from((0.5, 1.0))), 1.5)}
+
+
+_DIVISIVE = _FORWARD._replace(
+    options={"norm": dnn.LRNSpec(3, 1.5, 0.75, 1.0)}, reference=_divisive, drawn=_drawn_odd, refused="",
+    sets=({}, {"n": 1, "alpha": 1.0}, {"n": 3, "alpha": 1.0, "k": 1.0}, {"n": 7, "alpha": 0.5, "beta": 0.5}),
+)  # fmt: skip
+_EVEN = (*_DIVISIVE.sets, {"n": 4, "alpha": 1.0})
+SAMPLES |= {
+    "divisive_normalization_forward": _DIVISIVE._replace(
+        sets=(*_DIVISIVE.sets, {"n": 4, "alpha": 1.0}), drawn=_drawn, subtracts=False
+    ),
+    "divisive_normalization_backward": _DIVISIVE._replace(
+        at=lambda images, plain: {"x": images, "dy": images}, reference=None
+    ),
+}

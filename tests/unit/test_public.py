@@ -43,6 +43,9 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "dropout_backward": "handle dy dropout reserve",
+    "dropout_forward": "handle x dropout",
+    "transform_filter": "handle w",
     "fold_batch_normalization": "w bias scale shift mean var epsilon",
     "plan_convolution_bias_activation_forward": "handle x w bias conv activation",
     "capture": "handle",

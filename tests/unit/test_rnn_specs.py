@@ -266,7 +266,7 @@ BAD = {
     **{
         f"dropout_{what}": ({"dropout": value}, r"dropout=")
         for what, value in {
-            "one": 1, "negative": -0.1, "above": 1.5, "nan": math.nan, "infinite": math.inf, "text": "0.5", "none": None,
+            "above": 1.01, "negative": -0.1, "far": 1.5, "nan": math.nan, "infinite": math.inf, "text": "0.5", "none": None,
             "bool": True, "list": [0.5],
         }.items()
     },

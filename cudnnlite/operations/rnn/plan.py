@@ -55,7 +55,7 @@ class RNNPlan(Plan):
     """
 
     def __init__(self, handle: Handle, request: RNNRequest, *, replay: bool = False) -> None:
-        self._replays = parse_replay(replay)
+        self._replays = parse_replay(replay) or request.choice.replay
         super().__init__(handle, f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}")
         self.spec: RNNSpec = request.spec
         self.choice = request.choice

@@ -182,7 +182,7 @@ def make_request(
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
     return RNNRequest(
         spec,
-        AlgorithmResult(found.algorithm, found.math_type, deterministic=None),
+        AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay),
         data.batch,
         data.layout,
         data.needs_padded_io or (padded and not data.is_packed),

@@ -1,0 +1,129 @@
+"""Dropout as a layer: which values it drops, what it makes of the others, and that the backward call drops the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Census
+from tolerances import OPERATION_BOUNDS, assert_near
+
+import cudnnlite as dnn
+
+from .operation_samples import LAYOUTS, spec_of
+from .problems import PATTERN, fill, gap_mask, memory_of, poisoned, random_values, upload
+from .test_bad_input import ARGUMENT, ARRAY, refuses
+
+DTYPES = ("float32", "float64", "float16")
+SHAPE = (3, 5, 7, 4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_kept_is_scaled_and_the_gradient_too(handle: dnn.Handle, dtype: str, layout: str) -> None:
+    rng, spec, state = np.random.default_rng(0), spec_of(SHAPE, dtype, layout), dnn.DropoutState(handle, 7)
+    x, dy = (np.abs(random_values(rng, SHAPE, dtype)) + 1 for _ in range(2))
+    y, dx = poisoned(handle, spec), poisoned(handle, spec)
+    fill(y, PATTERN)
+    found, reserve = dnn.dropout_forward(handle, upload(handle, spec, x), 0.25, dropout_state=state, out=y)
+    assert found is y
+    assert (memory_of(y)[gap_mask(spec)] == PATTERN).all()
+    kept = y.numpy() != 0
+    assert 0.6 < kept.mean() < 0.9
+    assert_near(y.numpy(), np.where(kept, x.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype])
+    states = state.save()
+    assert dnn.dropout_backward(handle, upload(handle, spec, dy), 0.25, reserve, dropout_state=state, out=dx) is dx
+    assert_near(dx.numpy(), np.where(kept, dy.astype(np.float64) / 0.75, 0), OPERATION_BOUNDS[dtype])
+    np.testing.assert_array_equal(state.save(), states)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 7), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 6)])
+def test_ranks_in_place_and_no_dropout(handle: dnn.Handle, shape: tuple[int, ...]) -> None:
+    state, host = dnn.DropoutState(handle), np.full(shape, 3, np.float32)
+    x = handle.array(host)
+    y, reserve = dnn.dropout_forward(handle, x, 0, dropout_state=state)
+    np.testing.assert_array_equal(y.numpy(), host)
+    np.testing.assert_array_equal(dnn.dropout_backward(handle, x, 0, reserve, dropout_state=state).numpy(), host)
+    same, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state, out=x, reserve=reserve)
+    assert same is x
+    assert set(np.unique(x.numpy())) <= {0, 6}
+    dy = handle.array(host)
+    assert dnn.dropout_backward(handle, dy, 0.5, reserve, dropout_state=state, out=dy) is dy
+    np.testing.assert_array_equal(dy.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_may_be_dropped(handle: dnn.Handle, dtype: str) -> None:
+    state, x = dnn.DropoutState(handle), handle.array(np.full(SHAPE, 3, dtype))
+    y, reserve = dnn.dropout_forward(handle, x, 1, dropout_state=state, out=poisoned(handle, x.spec))
+    dx = dnn.dropout_backward(handle, x, 1, reserve, dropout_state=state, out=poisoned(handle, x.spec))
+    for array in (y, dx):
+        np.testing.assert_array_equal(array.numpy(), np.zeros(SHAPE, dtype))
+
+
+def test_the_state_is_advanced_and_can_be_restored(handle: dnn.Handle) -> None:
+    state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
+    saved = state.save()
+    first, second = (dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(2))
+    assert (first != second).any()
+    state.restore(saved)
+    np.testing.assert_array_equal(dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy(), first)
+    again = dnn.DropoutState(handle, 3)
+    np.testing.assert_array_equal(dnn.dropout_forward(handle, x, 0.5, dropout_state=again)[0].numpy(), first)
+
+
+def test_states_and_arrays_of_another_stream(handle: dnn.Handle) -> None:
+    with dnn.Handle(handle.device) as other:
+        other.stream = handle.device.create_stream()
+        state, x = dnn.DropoutState(other, 3), other.array(np.ones((1, 1, 40, 50), np.float32))
+        y, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+        dx = dnn.dropout_backward(other, x, 0.5, reserve, dropout_state=state)
+        np.testing.assert_array_equal(dx.numpy(), y.numpy())
+
+
+def test_what_is_refused(handle: dnn.Handle) -> None:
+    state, x = dnn.DropoutState(handle), handle.array(np.ones((2, 8), np.float32))
+    good: dict[str, Any] = {"dropout_state": state}
+
+    def forward(*args: Any, **given: Any) -> Any:
+        return lambda: dnn.dropout_forward(handle, *args, **good | given)
+
+    def backward(*args: Any, **given: Any) -> Any:
+        return lambda: dnn.dropout_backward(handle, *args, **good | given)
+
+    y, reserve = forward(x, 0.5)()
+    before = y.numpy()
+    for wrong in (-0.1, 1.5, 1.0001, "x", None, float("nan"), True):
+        refuses(ARGUMENT, "dropout=", forward(x, wrong, out=y))
+        refuses(ARGUMENT, "dropout=", backward(x, wrong, reserve, out=y))
+    for wrong in (None, 7, x):
+        refuses(ARGUMENT, "dropout_state", forward(x, 0.5, dropout_state=wrong, out=y))
+    refuses(ARRAY, r"\bx\b", forward([1.0], 0.5))
+    refuses(ARGUMENT, "bfloat16; allowed: float32, float64, float16", forward(handle.empty((2, 8), "bfloat16"), 0.5))
+    refuses(ARGUMENT, r"\bout\b", forward(x, 0.5, out=handle.empty((2, 9))))
+    refuses(ARGUMENT, "reserve=None", backward(x, 0.5, None))
+    for wrong in (handle.empty((reserve.nbytes + 1,), "uint8"), x):
+        refuses(ARGUMENT, "reserve is", forward(x, 0.5, out=y, reserve=wrong))
+        refuses(ARGUMENT, "reserve is", backward(x, 0.5, wrong, out=y))
+    over = dnn.DeviceArray(reserve.spec, x.device, y.ptr, y, y.stream)
+    refuses(ARGUMENT, "reserve overlaps y", forward(x, 0.5, out=y, reserve=over))
+    refuses(ARGUMENT, "out overlaps reserve", backward(x, 0.5, over, out=y))
+    np.testing.assert_array_equal(y.numpy(), before)
+    state.close()
+    refuses(dnn.ClosedError, "closed", forward(x, 0.5))
+
+
+def test_hundreds_of_calls_leave_nothing_behind(handle: dnn.Handle) -> None:
+    state, x = dnn.DropoutState(handle), handle.array(np.ones((2, 3, 4, 5), np.float32))
+
+    def step() -> None:
+        _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+        dnn.dropout_backward(handle, x, 0.5, reserve, dropout_state=state)
+
+    step()
+    census = Census(handle.device)
+    for _ in range(200):
+        step()
+    assert census.natives == []
+    assert census.memory <= 0

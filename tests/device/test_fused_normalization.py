@@ -1,0 +1,114 @@
+"""Batch normalisation with an addition and a relu in one call: PyTorch in float64, and what cuDNN does not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Census
+from tolerances import OPERATION_BOUNDS, assert_near
+
+import cudnnlite as dnn
+
+from .problems import LAST, random_values
+from .test_bad_input import ARGUMENT, refuses
+
+HALVES = ("float32", "float16", "bfloat16")
+
+
+def operands(handle: dnn.Handle, dtype: str, shape: tuple[int, ...] = (3, 8, 5, 4)) -> dict[str, Any]:
+    rng, each = np.random.default_rng(0), (1, shape[1], *[1] * (len(shape) - 2))
+    wide = "float64" if dtype == "float64" else "float32"
+    hosts = {name: random_values(rng, shape, dtype) for name in ("x", "z", "dy")}
+    hosts |= {name: random_values(rng, each, wide) for name in ("scale", "bias")}
+    hosts |= {"running_mean": np.zeros(each, wide), "running_var": np.ones(each, wide)}
+    return {name: (host, handle.array(host, layout=LAST[len(shape)])) for name, host in hosts.items()}
+
+
+def train(handle: dnn.Handle, there: Any, added: bool, **options: Any) -> Any:
+    given = {name: there[name][1] for name in ("running_mean", "running_var")}
+    given |= {"activation": "relu", "momentum": 0.25, "z": there["z"][1] if added else None} | options
+    return dnn.batch_normalization_training(handle, *(there[name][1] for name in ("x", "scale", "bias")), **given)
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("shape", [(3, 8, 5, 4), (2, 12, 3, 4, 5), (4, 4, 9)])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_both_directions_are_what_pytorch_says(
+    handle: dnn.Handle, dtype: str, shape: tuple[int, ...], added: bool
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    there = operands(handle, dtype, shape)
+    leaves = {
+        name: torch.tensor(there[name][0].astype(np.float64), requires_grad=True)
+        for name in ("x", "z", "scale", "bias")
+    }
+    running = [torch.zeros(shape[1], dtype=torch.float64), torch.ones(shape[1], dtype=torch.float64)]
+    flat = [leaves[name].reshape(-1) for name in ("scale", "bias")]
+    normal = torch.nn.functional.batch_norm(leaves["x"], *running, *flat, training=True, momentum=0.25)
+    expected = torch.relu(normal + leaves["z"] if added else normal)
+    expected.backward(torch.tensor(there["dy"][0].astype(np.float64)))
+    y, mean, inverse, reserve = train(handle, there, added)
+    bound = OPERATION_BOUNDS[dtype]
+    assert_near(y.numpy(), expected.detach().numpy(), bound)
+    for name, statistic in zip(("running_mean", "running_var"), running, strict=True):
+        assert_near(there[name][1].numpy().ravel(), statistic.numpy(), 1e-5)
+    given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": added}
+    arrays = (there[name][1] for name in ("x", "dy", "scale"))
+    found = dnn.batch_normalization_backward(handle, *arrays, mean, inverse, **given)
+    assert len(found) == 3 + added
+    for name, gradient in zip(("x", "scale", "bias", "z"), found, strict=False):
+        assert_near(gradient.numpy(), leaves[name].grad.numpy(), 8 * bound, np.abs(leaves[name].grad.numpy()).max())
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_scalars(handle: dnn.Handle, added: bool) -> None:
+    there = operands(handle, "float32")
+    plain = train(handle, there, added)[0].numpy()
+    old = random_values(np.random.default_rng(5), plain.shape, "float32")
+    y = handle.array(old, layout="NHWC")
+    found = train(handle, there, added, alpha=0.5, beta=2.0, out=(y, None, None))
+    assert found[0] is y
+    assert_near(y.numpy(), 0.5 * plain.astype(np.float64) + 2 * old, OPERATION_BOUNDS["float32"])
+
+
+def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
+    there = operands(handle, "float32")
+    for options, match in (
+        ({"activation": "tanh"}, "activation=TANH"), ({"activation": "swish"}, "activation=SWISH"),
+        ({"mode": "spatial"}, "mode=SPATIAL with an activation"), ({"activation": None}, "z is given without"),
+        ({"activation": None, "mode": "x", "z": None}, "mode="),
+        ({"z": handle.array(there["z"][0])}, "z is .*channels must be last"),
+    ):  # fmt: skip
+        refuses(ARGUMENT, match, lambda options=options: train(handle, there, added=True, **options))
+    refuses(ARGUMENT, "x is float64", lambda: train(handle, operands(handle, "float64"), added=False))
+    refuses(ARGUMENT, "6 channels", lambda: train(handle, operands(handle, "float16", (2, 6, 4, 4)), added=True))
+    y, mean, inverse, reserve = train(handle, there, added=True)
+    given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": True}
+    arrays = [*(there[name][1] for name in ("x", "dy", "scale")), mean, inverse]
+    for name in ("y", "bias", "reserve"):
+        lacking = given | {name: None}
+        refuses(ARGUMENT, f"{name} has to be given", lambda lacking=lacking: dnn.batch_normalization_backward(
+            handle, *arrays, **lacking))  # fmt: skip
+    for wrong in ({"alpha": 0.5}, {"beta": 1.0}, {"reserve": mean}):
+        changed = given | wrong
+        refuses(ARGUMENT, next(iter(wrong)), lambda changed=changed: dnn.batch_normalization_backward(
+            handle, *arrays, **changed))  # fmt: skip
+
+
+def test_hundreds_of_calls_leave_nothing_behind(handle: dnn.Handle) -> None:
+    there = operands(handle, "float16")
+
+    def step() -> None:
+        y, mean, inverse, reserve = train(handle, there, added=True)
+        given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": True}
+        arrays = (there[name][1] for name in ("x", "dy", "scale"))
+        dnn.batch_normalization_backward(handle, *arrays, mean, inverse, **given)
+
+    step()
+    census = Census(handle.device)
+    for _ in range(100):
+        step()
+    assert census.natives == []
+    assert census.memory <= 0

@@ -1,0 +1,383 @@
+"""`examples/onnx_network.py`, of every operation that it has, against `onnx.reference`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import model
+
+import cudnnlite as dnn
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Array = np.ndarray[Any, Any]
+R = np.random.default_rng(16)
+
+
+@pytest.fixture(scope="module")
+def examples() -> Iterator[Any]:
+    """The modules of examples/, found as a script there finds them."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import onnx_network
+        import onnx_operations
+
+        yield onnx_network, onnx_operations
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
+    names = [name if name != "_" else "" for name in inputs.split()]
+    outputs = [name if name != "_" else "" for name in output.split()]
+    return helper.make_node(kind, names, outputs, f"the {kind} of {outputs[-1]}", **attributes)
+
+
+def normal(*shape: int, scale: float = 1.0) -> Array:
+    return (scale * R.standard_normal(shape)).astype(np.float32)
+
+
+def moments(channels: int, prefix: str = "") -> dict[str, Array]:
+    return {
+        f"{prefix}scale": normal(channels), f"{prefix}shift": normal(channels), f"{prefix}mean": normal(channels),
+        f"{prefix}variance": R.uniform(0.5, 2, channels).astype(np.float32),
+    }  # fmt: skip
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+IMAGE = (2, 6, 11, 9)
+BN = "scale shift mean variance"
+# name: nodes, inputs, constants
+MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]] = {
+    "conv-plain": ([node("Conv", "x w", "y", pads=[1, 2, 1, 2], strides=[2, 1])], {"x": IMAGE}, {"w": normal(8, 6, 3, 5)}),
+    "conv-folded": (
+        [
+            node("Conv", "x w", "a", pads=[1, 1, 1, 1]),
+            node("BatchNormalization", f"a {BN}", "b", epsilon=1e-3),
+            node("Relu", "b", "y"),
+        ],
+        {"x": IMAGE},
+        {"w": normal(8, 6, 3, 3), **moments(8)},
+    ),
+    "conv-residual": (
+        [
+            node("Conv", "x w b", "a", pads=[1, 1, 1, 1]),
+            node("BatchNormalization", f"a {BN}", "c"),
+            node("Conv", "x v", "d"),
+            node("Add", "c d", "e"),
+            node("Relu", "e", "f"),
+            node("Conv", "f u", "g", group=2),
+            node("Add", "f g", "h"),
+            node("Relu", "h", "y"),
+        ],
+        {"x": IMAGE},
+        {"w": normal(8, 6, 3, 3), "b": normal(8), "v": normal(8, 6, 1, 1), "u": normal(8, 4, 1, 1), **moments(8)},
+    ),
+    "conv-groups-dilated-same": (
+        [node("Conv", "x w b", "a", group=3, dilations=[2, 1], auto_pad="SAME_UPPER"), node("Sigmoid", "a", "y")],
+        {"x": IMAGE},
+        {"w": normal(9, 2, 3, 3), "b": normal(9)},
+    ),
+    "conv-bias-added": (
+        [node("Conv", "x w", "a"), node("Add", "a b", "c"), node("Tanh", "c", "y")],
+        {"x": IMAGE},
+        {"w": normal(4, 6, 2, 3), "b": normal(4, 1, 1)},
+    ),
+    "conv-1d": (
+        [
+            node("Conv", "x w b", "a", pads=[1, 1]), node("Relu", "a", "r"),
+            node("MaxPool", "r", "y", kernel_shape=[2], strides=[2]),
+        ],
+        {"x": (3, 4, 13)},
+        {"w": normal(5, 4, 3), "b": normal(5)},
+    ),
+    "conv-transposed": (
+        [
+            node("ConvTranspose", "x w b", "a", strides=[2, 3], pads=[1, 0, 1, 0], output_padding=[1, 2]),
+            node("Elu", "a", "y", alpha=0.7),
+        ],
+        {"x": (2, 4, 5, 3)},
+        {"w": normal(4, 3, 3, 4), "b": normal(3)},
+    ),
+    "conv-transposed-dilated": (
+        [node("ConvTranspose", "x w", "y", dilations=[1, 2])], {"x": (2, 4, 5, 3)}, {"w": normal(4, 3, 3, 2)},
+    ),
+    "lenet": (
+        [
+            node("Conv", "x w1 b1", "c1"), node("Relu", "c1", "r1"),
+            node("MaxPool", "r1", "p1", kernel_shape=[2, 2], strides=[2, 2]),
+            node("Flatten", "p1", "f"),
+            node("Gemm", "f w2 b2", "g", transB=1, alpha=0.5, beta=2.0), node("Relu", "g", "h"),
+            node("MatMul", "h w3", "m"), node("Add", "m b3", "s"), node("Softmax", "s", "y"),
+        ],
+        {"x": (3, 1, 8, 10)},
+        {"w1": normal(4, 1, 3, 3), "b1": normal(4), "w2": normal(7, 48), "b2": normal(7), "w3": normal(7, 5), "b3": normal(5)},
+    ),
+    "pools": (
+        [
+            node("MaxPool", "x", "a", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 0]),
+            node("AveragePool", "a", "b", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+            node("AveragePool", "b", "y", kernel_shape=[2, 3], pads=[0, 1, 0, 1], count_include_pad=1, strides=[1, 2]),
+        ],
+        {"x": IMAGE}, {},
+    ),
+    "pools-whole": (
+        [
+            node("GlobalAveragePool", "x", "a"), node("GlobalMaxPool", "x", "b"), node("Concat", "a b", "c", axis=1),
+            node("Flatten", "c", "y"),
+        ],
+        {"x": IMAGE}, {},
+    ),
+    "normalised": (
+        [node("LRN", "x", "a", size=3, alpha=0.3, beta=0.6, bias=1.5), node("BatchNormalization", f"a {BN}", "y")],
+        {"x": (6, 6, 11, 9)}, moments(6),  # onnx.reference takes the batch for the number of channels in its LRN
+    ),
+    "normalised-matrix": ([node("BatchNormalization", f"x {BN}", "y")], {"x": (5, 6)}, moments(6)),
+    "gemm-normalised": (
+        [node("Gemm", "x w", "a"), node("BatchNormalization", f"a {BN}", "b"), node("Clip", "b low high", "y")],
+        {"x": (5, 6)},
+        {"w": normal(6, 4), **moments(4), "low": np.array(0, np.float32), "high": np.array(0.8, np.float32)},
+    ),
+    "inception": (
+        [
+            node("Conv", "x w1 b1", "a"), node("Relu", "a", "p"),
+            node("Conv", "x w2", "b", pads=[1, 1, 1, 1]), node("BatchNormalization", f"b {BN}", "c"), node("Relu", "c", "q"),
+            node("MaxPool", "x", "r", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+            node("Concat", "p q r x", "d", axis=1), node("Conv", "d w3", "y"),
+        ],
+        {"x": IMAGE},
+        {"w1": normal(4, 6, 1, 1), "b1": normal(4), "w2": normal(3, 6, 3, 3), **moments(3), "w3": normal(2, 19, 1, 1)},
+    ),
+    "dense": (
+        [
+            node("Conv", "x w1 b1", "a"), node("Relu", "a", "p"), node("Concat", "x p", "c", axis=1),
+            node("Conv", "c w2 b2", "d"), node("Concat", "c d", "e", axis=-3), node("Relu", "e", "y"),
+        ],
+        {"x": IMAGE}, {"w1": normal(4, 6, 1, 1), "b1": normal(4), "w2": normal(3, 10, 1, 1), "b2": normal(3)},
+    ),
+    "arithmetic": (
+        [
+            node("Mul", "x s", "a"), node("Add", "a x2", "b"), node("Sub", "half b", "c"), node("Max", "c x2", "d"),
+            node("Min", "d one", "y"),
+        ],
+        {"x": IMAGE, "x2": (6, 11, 9)},
+        {"s": normal(6, 1, 1), "half": np.array([0.5], np.float32), "one": normal(1, 1, 1, 9)},
+    ),
+    "attention-over-channels": (  # squeeze and excitation
+        [
+            node("GlobalAveragePool", "x", "a"), node("Conv", "a w1 b1", "b"), node("Relu", "b", "c"),
+            node("Conv", "c w2 b2", "d"), node("Sigmoid", "d", "e"), node("Mul", "x e", "y"),
+        ],
+        {"x": IMAGE}, {"w1": normal(3, 6, 1, 1), "b1": normal(3), "w2": normal(6, 3, 1, 1), "b2": normal(6)},
+    ),
+    "softmax-axes": (
+        [node("Softmax", "x", "a", axis=1), node("LogSoftmax", "a", "b", axis=2), node("Softmax", "b", "y")], {"x": IMAGE}, {},
+    ),
+    "means": (
+        [
+            node("ReduceMean", "x axes", "a", keepdims=1), node("Sub", "x a", "b"),
+            node("ReduceSum", "b rows", "c", keepdims=0),
+            node("ReduceMax", "c last", "y", keepdims=0),
+        ],
+        {"x": IMAGE}, {"axes": ints(2, 3), "rows": ints(2), "last": ints(-1)},
+    ),
+    "least": ([node("ReduceMin", "x", "y")], {"x": IMAGE}, {}),
+    "views": (
+        [
+            node("Shape", "x", "n", start=0, end=1), node("Concat", "n rest", "to", axis=0), node("Reshape", "x to", "a"),
+            node("Unsqueeze", "a one", "b"), node("Transpose", "b", "c", perm=[0, 3, 1, 2]), node("Squeeze", "c two", "d"),
+            node("Dropout", "d", "e"), node("Identity", "e", "f"), node("Relu", "f", "y"),
+        ],
+        {"x": IMAGE}, {"rest": ints(-1, 9), "one": ints(1), "two": ints(2)},
+    ),
+    "lstm": (
+        [node("LSTM", "x w r b _ h c", "y hy cy", hidden_size=5)],
+        {"x": (7, 3, 4), "h": (1, 3, 5)},
+        {"w": normal(1, 20, 4), "r": normal(1, 20, 5), "b": normal(1, 40), "c": normal(1, 3, 5)},
+    ),
+    "lstm-both": (
+        [
+            node("LSTM", "x w r b", "a hy cy", hidden_size=5, direction="bidirectional"),
+            node("Transpose", "a", "t", perm=[0, 2, 1, 3]), node("Reshape", "t to", "y"),
+        ],
+        {"x": (7, 3, 4)},
+        {"w": normal(2, 20, 4), "r": normal(2, 20, 5), "b": normal(2, 40), "to": ints(0, 0, -1)},
+    ),
+    "gru": (
+        [node("GRU", "x w r b", "a hy", hidden_size=5, linear_before_reset=1), node("Squeeze", "a one", "s"),
+         node("MatMul", "s v", "y")],
+        {"x": (7, 3, 4)},
+        {"w": normal(1, 15, 4), "r": normal(1, 15, 5), "b": normal(1, 30), "v": normal(5, 2), "one": ints(1)},
+    ),
+    "rnn-tanh-last-state": (
+        [node("RNN", "x w r", "_ y", hidden_size=5)], {"x": (7, 3, 4)}, {"w": normal(1, 5, 4), "r": normal(1, 5, 5)},
+    ),
+}  # fmt: skip
+ASYMMETRIC = [node("Conv", "x w b", "y", pads=[0, 1, 2, 3])], {"x": IMAGE}, {"w": normal(8, 6, 3, 3), "b": normal(8)}
+
+
+def made(name: str) -> onnx.ModelProto:
+    nodes, inputs, constants = MODELS[name]
+    outputs = ["y", *(one for one in ("hy", "cy") if any(one in each.output for each in nodes))]
+    return model(nodes, inputs, constants, outputs=outputs)
+
+
+def check(network: Any, proto: onnx.ModelProto, inputs: dict[str, Any], tolerance: float) -> None:
+    given = {name: normal(*shape) for name, shape in inputs.items()}
+    names = [info.name for info in proto.graph.output]
+    expected = dict(zip(names, ReferenceEvaluator(proto).run(None, given), strict=True))
+    found = network(**given)
+    assert {*found} == {*expected}
+    for name, array in expected.items():
+        assert found[name].shape == array.shape
+        error = np.abs(found[name].astype(np.float64) - array).max() / max(1.0, np.abs(array).max())
+        assert error < tolerance, name
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_onnx(name: str, layout: str, handle: dnn.Handle, examples: Any) -> None:
+    proto = made(name)
+    network = examples[0].Network(handle, proto, layout=layout, math_type=dnn.TRUE_FLOAT32)
+    for _ in range(2):  # what lies in the memory from the first run must not show in the second
+        check(network, proto, MODELS[name][1], 2e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-6), ("float16", 4e-3)])  # the reference has float32
+@pytest.mark.parametrize("name", ["conv-residual", "lenet", "pools", "inception", "gru", "arithmetic"])
+def test_other_data_types(name: str, dtype: str, tolerance: float, handle: dnn.Handle, examples: Any) -> None:
+    proto = made(name)
+    network = examples[0].Network(handle, proto, dtype=dtype, layout="NHWC" if name != "gru" else "NCHW")
+    check(network, proto, MODELS[name][1], tolerance)
+
+
+def test_every_operation_is_in_a_model(examples: Any) -> None:
+    used = {node.op_type for nodes, _, _ in MODELS.values() for node in nodes}
+    assert {*examples[1].OPERATIONS} <= used
+    assert len(MODELS) >= 15
+
+
+def test_normalisation_bias_addition_and_relu_are_no_steps_of_their_own(handle: dnn.Handle, examples: Any) -> None:
+    network = examples[0].Network(handle, made("conv-residual"))
+    assert [step.kind for step in network.steps] == ["Conv"] * 3
+    assert [step.name for step in network.steps] == ["the Conv of a", "the Conv of d", "the Conv of g"]
+    assert network.steps[0].flops == 2 * 2 * 8 * 11 * 9 * 6 * 9
+
+
+def test_branches_are_written_where_a_concat_wants_them(handle: dnn.Handle, examples: Any) -> None:
+    network = examples[0].Network(handle, made("inception"))
+    assert [step.kind for step in network.steps] == ["Conv", "Conv", "MaxPool", "Copy", "Conv"]  # x itself is copied
+    assert network.steps[0].arrays[-1].strides == (19 * 99, 99, 9, 1)
+
+
+def test_memory_is_used_again(handle: dnn.Handle, examples: Any) -> None:
+    rng, depth = np.random.default_rng(1), 12
+    nodes = [node("Conv", f"{'x' if not i else f'a{i - 1}'} w", f"a{i}", pads=[1] * 4) for i in range(depth)]
+    proto = model(nodes, {"x": IMAGE}, {"w": 0.2 * rng.standard_normal((6, 6, 3, 3)).astype(np.float32)})
+    network = examples[0].Network(handle, proto)
+    assert network.arena.elements < 2 * np.prod(IMAGE) + 256
+    assert network.arena.unplanned == depth * np.prod(IMAGE)
+
+
+def test_values_that_live_at_the_same_time_lie_apart(handle: dnn.Handle, examples: Any) -> None:
+    for name in MODELS:
+        with examples[0].Network(handle, made(name)) as network:
+            steps = network.steps
+        seen: dict[int, Any] = {id(value.storage): value.storage for step in steps for value in step.arrays
+                                if hasattr(value, "storage") and value.storage.own is None}  # fmt: skip
+        for one in seen.values():
+            for other in seen.values():
+                together = min(one.steps) <= max(other.steps) and min(other.steps) <= max(one.steps)
+                apart = one.offset + one.size <= other.offset or other.offset + other.size <= one.offset
+                assert one is other or apart or not together
+
+
+def test_a_captured_run_is_the_same(handle: dnn.Handle, examples: Any) -> None:
+    proto, (_, inputs, _) = made("conv-residual"), MODELS["conv-residual"]
+    network = examples[0].Network(handle, proto)
+    expected = network(x=normal(*inputs["x"]))["y"]
+    with dnn.capture(handle) as graph:
+        network.run()
+    dnn.set_tensor(handle, network.outputs["y"], 7.0)
+    graph.launch()
+    np.testing.assert_array_equal(network.outputs["y"].numpy(), expected)
+    graph.close()
+
+
+def test_symbolic_batches(handle: dnn.Handle, examples: Any) -> None:
+    proto = model([node("Conv", "x w", "y")], {"x": ("batch", 3, 6, 5)}, {"w": normal(2, 3, 3, 3)})
+    for batch in (1, 4):
+        network = examples[0].Network(handle, proto, batch=batch)
+        check(network, proto, {"x": (batch, 3, 6, 5)}, 1e-3)
+        with pytest.raises(ValueError, match=rf"x has shape \({batch + 1}, 3, 6, 5\); needed: \({batch}, 3, 6, 5\)"):
+            network(x=normal(batch + 1, 3, 6, 5))
+
+
+def test_sequences_of_several_lengths(handle: dnn.Handle, examples: Any) -> None:
+    """onnx.reference does not look at the lengths: it is asked about each sequence by itself."""
+    weights = {"w": normal(1, 20, 4), "r": normal(1, 20, 5), "b": normal(1, 40)}
+    lengths, x = [7, 2, 4], normal(7, 3, 4)
+    constants = {**weights, "n": np.array(lengths, np.int32)}
+    proto = model([node("LSTM", "x w r b n", "y hy", hidden_size=5)], {"x": x.shape}, constants)
+    network = examples[0].Network(handle, proto, math_type=dnn.TRUE_FLOAT32)
+    found = network(x=x)
+    for index, length in enumerate(lengths):
+        alone = model([node("LSTM", "x w r b", "y hy", hidden_size=5)], {"x": (length, 1, 4)}, weights)
+        y, hy = ReferenceEvaluator(alone).run(None, {"x": x[:length, index : index + 1]})
+        np.testing.assert_allclose(found["y"][:length, :, index : index + 1], y, atol=2e-5)
+        np.testing.assert_allclose(found["hy"][:, index : index + 1], hy, atol=2e-5)
+        assert not found["y"][length:, :, index].any()
+
+
+def test_groups_of_a_transposed_convolution(handle: dnn.Handle, examples: Any) -> None:
+    """onnx.reference fails with groups: it is asked about each by itself."""
+    x, w = normal(2, 4, 5, 3), normal(4, 3, 3, 2)
+    proto = model([node("ConvTranspose", "x w", "y", group=2, strides=[2, 1])], {"x": x.shape}, {"w": w})
+    found = examples[0].Network(handle, proto, math_type=dnn.TRUE_FLOAT32)(x=x)["y"]
+    alone = model([node("ConvTranspose", "x w", "y", strides=[2, 1])], {"x": (2, 2, 5, 3), "w": (2, 3, 3, 2)})
+    halves = [
+        ReferenceEvaluator(alone).run(None, {"x": x[:, part], "w": w[part]})[0] for part in (slice(2), slice(2, 4))
+    ]
+    np.testing.assert_allclose(found, np.concatenate(halves, 1), atol=2e-5)
+
+
+REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
+    "unknown": (
+        [node("Relu", "x", "a"), node("Erf", "a", "b"), node("Gelu", "b", "y")],
+        "this program has not: Erf 'the Erf of b', Gelu 'the Gelu of y'",
+    ),
+    "ceil": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], ceil_mode=1)], "MaxPool 'the MaxPool of y': .*ceil_mode"),
+    "pool-pads": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], "unequal padding"),
+    "clip": ([node("Clip", "x low high", "y")], "limits -1.0 and 1.0"),
+    "product": ([node("MatMul", "x x", "y")], "its input 'x' is not constant"),
+    "gru": ([node("Squeeze", "x zero", "s"), node("GRU", "s w r", "y", hidden_size=5)], "linear_before_reset=0"),
+    "reverse": (
+        [node("Squeeze", "x zero", "s"), node("RNN", "s w r", "y", hidden_size=5, direction="reverse")],
+        "direction",
+    ),
+    "reduction": ([node("ReduceMean", "x zero", "y")], "nothing to reduce"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_has_not_is_named_before_anything_runs(name: str, examples: Any) -> None:
+    nodes, message = REFUSED[name]
+    gates = 3 if name == "gru" else 1
+    constants = {
+        "low": np.array(-1, np.float32), "high": np.array(1, np.float32), "zero": ints(0), "w": normal(1, gates * 5, 4),
+        "r": normal(1, gates * 5, 5),
+    }  # fmt: skip
+    with dnn.Handle(device="emulated") as handle, dnn.record_problems() as problems:
+        with pytest.raises(examples[0].UnsupportedNodeError, match=message):
+            examples[0].Network(handle, model(nodes, {"x": (1, 6, 4, 4)}, constants, opset=20))
+        assert len(problems) == 0

@@ -1,0 +1,113 @@
+"""`examples/serve_resnet50.py`: the model that it makes, what its servers answer, and the program itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import cudnnlite as dnn
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = {"blocks": (2, 1), "width": 8, "image": 40, "classes": 10}
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Any]:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import serve_resnet50
+
+        yield serve_resnet50
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def images(batch: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal((batch, 3, 40, 40)).astype(np.float32)
+
+
+def test_the_model_is_resnet50(serving: Any) -> None:
+    proto = serving.resnet()
+    onnx.checker.check_model(proto)
+    kinds = [node.op_type for node in proto.graph.node]
+    assert (kinds.count("Conv"), kinds.count("Add"), kinds.count("Relu")) == (53, 16, 49)
+    sizes = {one.name: int(np.prod(one.dims)) for one in proto.graph.initializer}
+    trained = sum(size for name, size in sizes.items() if not name.endswith((".mean", ".variance")))
+    assert trained == 25_557_032  # as torchvision counts the parameters of its resnet50
+    again = serving.resnet()
+    assert again.SerializeToString() == proto.SerializeToString()
+
+
+@pytest.mark.parametrize(("arithmetic", "tolerance"), [("float16", 1e-2), ("tf32", 1e-2), ("float32", 1e-4)])
+def test_servers_answer_as_the_reference(arithmetic: str, tolerance: float, handle: dnn.Handle, serving: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    proto = serving.resnet(**SMALL)
+    server = serving.Server(handle, proto, 3, arithmetic)
+    for seed in range(2):  # the graph reads what was copied since it was recorded
+        batch = images(3, seed)
+        server.fill(batch)
+        server.start()
+        found = server.finish().astype(np.float64)
+        (expected,) = ReferenceEvaluator(proto).run(None, {"image": batch})
+        assert found.shape == (3, 10)
+        assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
+    server.close()
+
+
+def test_every_convolution_is_one_call(handle: dnn.Handle, serving: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    server = serving.Server(handle, serving.resnet(**SMALL), 1)
+    kinds = [step.kind for step in server.network.steps]
+    assert [kind for kind in kinds if kind != "Conv"] == ["Copy", "MaxPool", "GlobalAveragePool", "Gemm"]
+    rows = serving.layer_table(server, serving.PEAKS["H200"], "float16", repeats=2)
+    assert [row[1] for row in rows] == kinds
+    assert all(row[2] > 0 and row[4] > 0 for row in rows)
+    # the first convolution, of images with eight channels, five of them zeros
+    np.testing.assert_allclose(rows[1][3], 2 * 8 * 20 * 20 * 8 * 49 / 989e12 * 1e6)
+    server.close()
+
+
+def test_a_search_keeps_the_results(handle: dnn.Handle, serving: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    proto, found = serving.resnet((1,), 8, 16, 5), {}
+    search = serving.EngineSearch(handle, found, seconds=0.2)
+    answers = []
+    for choose in (None, search):
+        server = serving.Server(handle, proto, 2, "float16", choose)
+        server.fill(images(2)[:, :, :16, :16])
+        server.start()
+        answers.append(server.finish().astype(np.float32))
+        server.close()
+    assert len(found) == 6  # five convolutions and a product
+    np.testing.assert_allclose(answers[1], answers[0], atol=1e-2 * np.abs(answers[0]).max())
+
+
+def test_pytorch_gets_the_same_network(serving: Any) -> None:
+    torch = pytest.importorskip("torch")
+    proto, batch = serving.resnet(**SMALL), images(2)
+    (expected,) = ReferenceEvaluator(proto).run(None, {"image": batch})
+    found = serving.torch_model(proto)(torch.from_numpy(batch)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_program_serves_on_two_devices(
+    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
+    monkeypatch.setattr(sys, "argv", ["serve", "--batch", "2", "--seconds", "0.1", "--gpus", "2", "--layers"])
+    serving.main()
+    told = capsys.readouterr().out
+    assert "emulated (NumPy), small" in told
+    assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", told)
+    assert re.findall(r"(emulated:\d): .*memory grew by 0 B; logits as on the others to 0e\+00", told) == [
+        "emulated:0", "emulated:1",
+    ]  # fmt: skip

@@ -1,0 +1,120 @@
+"""`examples/train_digits.py`: its gradients against slopes, and a training that learns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def digits() -> Iterator[Any]:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import train_digits
+
+        yield train_digits
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def loss_of(network: Any, x: Any, target: Any) -> float:
+    dnn.set_tensor(network.handle, network.loss_sum, 0.0)
+    network.add_loss(network.forward(x), target)
+    return float(network.loss_sum.numpy().item())
+
+
+def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(handle: dnn.Handle, digits: Any) -> None:
+    rng, step = np.random.default_rng(3), 1e-5
+    network = digits.Network(handle, "float64", widths=(3, 4, 5), seed=2)
+    x = network.images(rng.standard_normal((6, 1, 8, 8)))
+    target = network.master_array(digits.one_hot(rng.integers(0, 10, 6)))
+    for name in ("b1", "b2", "b3", "b4"):  # no relu lies at its kink
+        network.weights[name] = network.master_array(0.3 * rng.standard_normal(network.weights[name].shape))
+    state = network.forward(x)
+    network.backward(state, target)
+    found = {name: array.numpy() for name, array in network.gradients.items()}
+    for name, array in network.weights.items():
+        values, slopes = array.numpy(), np.zeros(array.shape)
+        for index in np.ndindex(*array.shape):
+            losses = []
+            for sign in (1, -1):
+                moved = values.copy()
+                moved[index] += sign * step
+                network.weights[name] = network.master_array(moved)
+                losses.append(loss_of(network, x, target))
+            slopes[index] = (losses[0] - losses[1]) / (2 * step)
+        network.weights[name] = array
+        assert np.abs(slopes).max() > 1e-3, name  # there is something to compare
+        np.testing.assert_allclose(found[name], slopes, atol=1e-7, err_msg=name)
+
+
+def test_the_loss_is_the_cross_entropy(handle: dnn.Handle, digits: Any) -> None:
+    special = pytest.importorskip("scipy.special")
+    images, labels, _, _ = digits.load_digits()
+    network = digits.Network(handle, widths=(4, 5, 6))
+    x, target = network.images(images[:32]), network.master_array(digits.one_hot(labels[:32]))
+    loss, z = loss_of(network, x, target), network.forward(x).z.numpy().reshape(32, 10).astype(np.float64)
+    expected = -special.log_softmax(z, axis=1)[np.arange(32), labels[:32]].mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arithmetic", ["float32", "tf32", "mixed"])
+def test_mixed_precision_and_tf32_have_the_same_gradients_to_rounding(
+    arithmetic: str, handle: dnn.Handle, digits: Any
+) -> None:
+    images, labels, _, _ = digits.load_digits()
+    gradients = []
+    for one in ("float64", arithmetic):
+        network = digits.Network(handle, one, seed=1)
+        state = network.forward(network.images(images[:64]))
+        network.backward(state, network.master_array(digits.one_hot(labels[:64])))
+        gradients.append({name: array.numpy() / network.loss_scale for name, array in network.gradients.items()})
+    bound = {"float32": 1e-4, "tf32": 4e-2, "mixed": 6e-2}[arithmetic]
+    for name, exact in gradients[0].items():
+        assert np.linalg.norm(gradients[1][name] - exact) < bound * np.linalg.norm(exact), name
+
+
+def test_one_step_is_what_the_rule_says(handle: dnn.Handle, digits: Any) -> None:
+    images, labels, _, _ = digits.load_digits()
+    network = digits.Network(handle, "mixed", widths=(4, 5, 6))
+    before = {name: array.numpy() for name, array in network.weights.items()}
+    velocity = {name: np.zeros_like(array) for name, array in before.items()}
+    x, target = network.images(images[:16]), network.master_array(digits.one_hot(labels[:16]))
+    for _ in range(3):
+        network.backward(network.forward(x), target)
+        network.update(0.1, 0.9)
+        for name, gradient in network.gradients.items():
+            velocity[name] = 0.9 * velocity[name] + gradient.numpy() / network.loss_scale
+            before[name] = before[name] - 0.1 * velocity[name]
+    for name, array in network.weights.items():
+        np.testing.assert_allclose(array.numpy(), before[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("arithmetic", ["float32", "mixed"])
+def test_a_short_training_learns(arithmetic: str, handle: dnn.Handle, digits: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    network = digits.Network(handle, arithmetic)
+    found = digits.train(network, digits.load_digits(), epochs=6)
+    assert found["held_out"][-1] > 0.95
+    assert found["loss"][-1] < found["loss"][0] / 5
+
+
+def test_the_captured_step_trains_as_the_calls_do(handle: dnn.Handle, digits: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    images, labels, held_images, held_labels = digits.load_digits()
+    data = images[:192], labels[:192], held_images, held_labels
+    losses = []
+    for graph in (True, False):
+        network = digits.Network(handle, widths=(4, 6, 8))
+        losses.append(digits.train(network, data, epochs=4, graph=graph)["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)  # some of cuDNN's gradients add in any order
+    assert len({*losses[0]}) == 4
