@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import MAX_INT
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.layout import MAX_INT
 
 Array = np.ndarray[Any, Any]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from cudnnlite.arguments import real_number
 from cudnnlite.backend.graph import ALIGNMENT
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -17,7 +18,6 @@ from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.specs import FilterSpec
-from cudnnlite.specs.numbers import real_number
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from operator import index
 from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.handle import Handle
@@ -54,15 +54,8 @@ class DropoutState:
     """
 
     def __init__(self, handle: Handle, seed: int = 0) -> None:
-        if not isinstance(handle, Handle):
-            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first: DropoutState(handle, seed)")
-        handle.use()
-        try:
-            self.seed = index(seed)
-        except TypeError:
-            raise ArgumentError(f"seed={seed!r} is not an integer") from None
-        if not 0 <= self.seed <= _MAX_SEED:
-            raise ArgumentError(f"seed={seed}; allowed: 0 to {_MAX_SEED}")
+        instance_of(handle, Handle, "handle", "; it comes first: DropoutState(handle, seed)").use()
+        self.seed = integer(seed, "seed", 0, _MAX_SEED)
         size = ctypes.c_size_t()
         handle.api.cudnnDropoutGetStatesSize(handle.ptr, size)
         self.array = arrays.empty(handle.device, handle.stream, TensorSpec((size.value,), "uint8"))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
@@ -109,12 +110,8 @@ class RNNWeights(Mapping[str, DeviceArray]):
     """
 
     def __init__(self, handle: Handle, spec: RNNSpec) -> None:
-        if not isinstance(handle, Handle):
-            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first: RNNWeights(handle, spec)")
-        handle.use()
-        if not isinstance(spec, RNNSpec):
-            raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
-        self.spec = spec
+        instance_of(handle, Handle, "handle", "; it comes first: RNNWeights(handle, spec)").use()
+        self.spec = instance_of(spec, RNNSpec, "spec")
         self.kind = spec.weights_of()
         self.device = handle.device
         with RNNDescriptor(spec, api=handle.api) as descriptor:
@@ -129,8 +126,10 @@ class RNNWeights(Mapping[str, DeviceArray]):
     @classmethod
     def zeros_like(cls, weights: RNNWeights, handle: Handle) -> RNNWeights:
         """Make weights of the same layout, all zero: what gradients are added to."""
+        instance_of(weights, RNNWeights, "weights")
+        instance_of(handle, Handle, "handle").use()
         new = cls.__new__(cls)
-        new.spec, new.kind, new.device = weights.spec, weights.kind, weights.device
+        new.spec, new.kind, new.device = weights.spec, weights.kind, handle.device
         new.nbytes, new._places = weights.nbytes, weights._places
         new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
         new.fill_zero(handle.stream)
@@ -141,7 +140,7 @@ class RNNWeights(Mapping[str, DeviceArray]):
 
         So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
         """
-        handle.use()
+        instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
         new = copy(self)
         new.array = arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
