@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 from itertools import islice
 from operator import index
 from pathlib import Path
@@ -17,6 +16,7 @@ from cudnnlite.errors import ArgumentError
 
 MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
 _MOST_SHOWN = 400
+_LONGEST_NAME = 255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
 
 KindT = TypeVar("KindT")
 
@@ -69,19 +69,30 @@ def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") ->
     return value
 
 
-def iterated(values: Any, argument: str, what: str) -> Iterable[Any]:
-    """Return what can be iterated over, and is no text."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise ArgumentError(f"{argument}={shown(values)} is not {what}")
-    return values
+def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:
+    """Return the values of anything that can be iterated over, and is no text; it may be endless."""
+    try:
+        found = None if isinstance(values, (str, bytes)) else tuple(islice(values, most + 1))
+    except TypeError:
+        found = None
+    if found is None or len(found) > most:
+        raise ArgumentError(f"{argument}={shown(values)} is not {what}{'' if found is None else ': it is too long'}")
+    return found
+
+
+def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
+    """Return one of a few texts, bools or None; compared so that arrays may be given, and 1 is not True."""
+    if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
+        raise ArgumentError(f"{argument}={shown(value)}; allowed: {', '.join(map(repr, allowed))}")
+    return value
 
 
 def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
     """Return a path that the system can be asked for, ``~`` replaced."""
     try:
         text = os.fspath(value)
-        if isinstance(text, str) and text and "\0" not in text:
-            os.fsencode(text)
+        parts = os.fsencode(text).split(b"/")
+        if isinstance(text, str) and text and "\0" not in text and max(map(len, parts)) <= _LONGEST_NAME:
             return Path(text).expanduser()
     except (TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
         pass

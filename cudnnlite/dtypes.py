@@ -28,6 +28,7 @@ _NAMES = {
     DataType.FP8_E4M3: "float8_e4m3fn",
     DataType.FP8_E5M2: "float8_e5m2",
 }
+ARRAY_DTYPES = tuple(_NAMES)
 _BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
 
 # The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which plain type.

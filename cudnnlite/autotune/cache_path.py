@@ -16,7 +16,7 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
     """Return an absolute path, or ":memory:"; for None what the environment says, or `default_path()`."""
     argument = "path" if path is not None else CACHE_VARIABLE
     path = path if path is not None else os.environ.get(CACHE_VARIABLE) or default_path()
-    return IN_MEMORY if path == IN_MEMORY else parse_folder(path, argument)
+    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else parse_folder(path, argument)
 
 
 def default_path() -> Path:

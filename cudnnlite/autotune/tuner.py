@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import measuring_alone
@@ -110,13 +111,10 @@ class Tuner:
         *,
         measure: bool = True,
     ) -> None:
-        if not isinstance(handle, Handle):
-            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
-        handle.use()
-        if policy is not None and not isinstance(policy, TuningPolicy):
-            raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
-        if not isinstance(measure, bool):
-            raise ArgumentError(f"measure={measure!r}; allowed: True, False")
+        instance_of(handle, Handle, "handle", "; it comes first").use()
+        if policy is not None:
+            instance_of(policy, TuningPolicy, "policy")
+        one_of(measure, "measure", True, False)
         self.handle = handle
         self.measures = measure
         self.owns_cache = not isinstance(cache, TuningCache)
@@ -180,7 +178,7 @@ class Tuner:
         if operands is None:
             return self._look_up(known, known.key(problem)) or self._measure(known, problem, {})
         if not isinstance(operands, Mapping):
-            raise ArgumentError(f"operands={operands!r} is not a mapping of names to arrays")
+            raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
         with measuring_alone(self.handle.device, self.cache):
@@ -375,7 +373,7 @@ def search_of(problem: Any) -> Search:
         if isinstance(problem, kind):
             return search
     names = ", ".join(kind.__name__ for kind in SEARCHES)
-    raise ArgumentError(f"problem={problem!r} cannot be tuned; allowed: {names}")
+    raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 
 def _is_useful(table: AlgorithmTable) -> bool:

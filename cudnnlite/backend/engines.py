@@ -49,6 +49,8 @@ class Engine:
     choices: tuple[tuple[int, int], ...]
 
     def __init__(self, index: int, knobs: Mapping[Any, int] | None = None) -> None:
+        if not isinstance(knobs, (Mapping, type(None))):
+            raise ArgumentError(f"knobs={shown(knobs)} is not a mapping")
         numbers = {_knob(knob): value for knob, value in (knobs or {}).items()}
         for name, number in (("index", index), *numbers.items()):
             integer(number, str(name), -(2**63), 2**63 - 1)

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from cudnnlite._raw.types import cudnnDropoutDescriptor_t
-from cudnnlite.arguments import instance_of, integer, real_number, shown
+from cudnnlite.arguments import instance_of, integer, one_of, real_number, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.errors import ArgumentError
 
@@ -52,6 +52,7 @@ class DropoutDescriptor(NativeObject):
     ) -> None:
         self._handle = handle
         self._states = states
+        one_of(initialize, "initialize", True, False)
         self._set_function = "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
         instance_of(handle, NativeObject, "handle")
         if not hasattr(states, "ptr") or not hasattr(states, "nbytes"):

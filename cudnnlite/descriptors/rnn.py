@@ -71,8 +71,8 @@ class RNNDescriptor(NativeObject):
     ) -> None:
         instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
-        self.padded_io = padded_io
-        self._dropout = dropout
+        self.padded_io = bool(padded_io)
+        self._dropout = None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
         super().__init__(spec, api=api)
 
     def _set(self, spec: RNNSpec) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
+from cudnnlite.arguments import shown
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.errors import (
@@ -96,7 +97,7 @@ class CudaDevice:
             return self._device.create_stream(stream)
         address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
         if not isinstance(address, int) or isinstance(address, bool):
-            raise ArgumentError(f"stream={stream!r} is not a CUDA stream; allowed: an address or a stream object")
+            raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
         return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
 
     def create_stream(self) -> Any:

@@ -179,6 +179,8 @@ def find(call: _Call) -> None:
 
 
 def _fill(call: _Call, rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]]) -> None:
+    if call.given["requestedAlgoCount"] < 1:
+        raise RefusalError(Status.BAD_PARAM, f"requestedAlgoCount={call.given['requestedAlgoCount']}")
     rows = rows[: call.given["requestedAlgoCount"]]
     for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
         result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.arguments import real_number
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -303,4 +304,4 @@ def find_convolution_forward(
     if y is not None:
         check_writable(y, "out", x=x, w=w)
     limit = handle.workspace.limit_for(workspace_limit)
-    return found(handle, problem, {"x": x, "w": w}, None if beta != 0 else y, limit)
+    return found(handle, problem, {"x": x, "w": w}, None if real_number(beta, "beta") != 0 else y, limit)

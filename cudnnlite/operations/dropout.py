@@ -12,6 +12,7 @@ from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.rnn.formats import host_array
 from cudnnlite.specs import TensorSpec
 
 _MAX_SEED = 2**64 - 1
@@ -74,7 +75,7 @@ class DropoutState:
         ArgumentError
             Not what `save` returned on such a device.
         """
-        states = np.ascontiguousarray(saved)
+        states = np.ascontiguousarray(host_array(saved, "saved"))
         if states.dtype != np.uint8 or states.shape != self.array.shape:
             raise ArgumentError(
                 f"saved is {states.dtype} of shape {states.shape}; these states are uint8 of shape {self.array.shape}"

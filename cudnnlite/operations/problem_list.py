@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
-from cudnnlite.arguments import check_file, instance_of, integer, iterated, path_of, shown
+from cudnnlite.arguments import check_file, instance_of, integer, path_of, sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem, problem_from_plain
 from cudnnlite.texts import aligned, counted
@@ -93,7 +93,7 @@ class ProblemList(Sequence[ListedProblem]):
         self._found: dict[Problem, tuple[int, tuple[str, ...]]] = {}
         self.skipped: list[SkippedNode] = []
         self.notes: list[str] = []
-        for problem in iterated(problems, "problems", "an iterable of problems"):
+        for problem in sequence(problems, "problems", "an iterable of problems"):
             self.add(problem)
 
     def add(self, problem: Problem, name: str = "", count: int = 1) -> None:
@@ -124,7 +124,7 @@ class ProblemList(Sequence[ListedProblem]):
 
     def extend(self, others: Iterable[ListedProblem]) -> None:
         """Count the problems of another list too; what that one skipped and noted is added where it has any."""
-        for listed in iterated(others, "others", "a list of problems"):
+        for listed in sequence(others, "others", "a list of problems"):
             instance_of(listed, ListedProblem, "others")
             self.add(listed.problem, count=listed.count)
             self._name(listed.problem, list(listed.names))
@@ -194,6 +194,8 @@ class ProblemList(Sequence[ListedProblem]):
             plain = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ArgumentError(f"{where} cannot be read: {error.strerror or error}") from error
+        except ArgumentError:
+            raise
         except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
             raise ArgumentError(f"{where} is not JSON: {error}") from error
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:

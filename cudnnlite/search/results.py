@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
 
-from cudnnlite.arguments import real_number, shown
+from cudnnlite.arguments import one_of, real_number, shown
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
 from cudnnlite.sizes import format_size, parse_size
@@ -239,8 +239,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         ArgumentError
             No such objective.
         """
-        if objective not in (None, "device", "latency"):
-            raise ArgumentError(f"objective={shown(objective)}; allowed: 'device', 'latency', None")
+        one_of(objective, "objective", "device", "latency", None)
         times = [(deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok]
         timed = [(time, row) for time, row in times if time is not None]
         if objective is not None:
@@ -259,8 +258,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if workspace_limit is not None:
             limit = parse_size(workspace_limit, "workspace_limit", total=self._device_memory or None)
         wanted = None if math_type is None else parse_math_type(math_type)
-        if deterministic is not None and not isinstance(deterministic, bool):
-            raise ArgumentError(f"deterministic={shown(deterministic)}; allowed: True, False, None")
+        one_of(deterministic, "deterministic", True, False, None)
         most = parse_max_error(max_error)
         return [(row, self._failure(row) or why_not(row, limit, deterministic, wanted, most)) for row in self._rows]
 

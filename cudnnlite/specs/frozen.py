@@ -45,7 +45,7 @@ class FrozenSpec:
         return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Any:
+    def from_values(cls, values: Any) -> Any:
         """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names.
 
         Raises

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.arguments import integer, real_number, shown
+from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -120,14 +120,12 @@ class RNNSpec(FrozenSpec):
         kind = parse_dtype(dtype)
         if kind not in _FLOATS:
             raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}")
-        if not isinstance(bidirectional, bool):
-            raise ArgumentError(f"bidirectional={shown(bidirectional)}; allowed: True, False")
         self._freeze(
             cell=parse_enum(RNNMode, cell, "cell"),
             input_size=integer(input_size, "input_size"),
             hidden_size=integer(hidden_size, "hidden_size"),
             num_layers=integer(num_layers, "num_layers"),
-            bidirectional=bidirectional,
+            bidirectional=one_of(bidirectional, "bidirectional", True, False),
             projection_size=_parse_projection(projection_size, hidden_size),
             bias=_parse_bias(bias),
             input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),

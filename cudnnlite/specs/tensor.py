@@ -130,7 +130,10 @@ class TensorSpec(FrozenSpec):
         """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
-        if layout not in (CHANNELS_FIRST.get(self.rank, "packed"), CHANNELS_LAST.get(self.rank)):
+        if not isinstance(layout, str) or layout not in (
+            CHANNELS_FIRST.get(self.rank, "packed"),
+            CHANNELS_LAST.get(self.rank),
+        ):
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 

@@ -58,9 +58,9 @@ class BadInterface:
 
 
 ENUMS = (
-    dnn.RNNMode(9), dnn.ConvolutionFwdAlgo(2**32), dnn.ConvolutionFwdAlgo(17), dnn.MathType(2**32), dnn.MathType(-1),
-    dnn.ConvolutionMode(2**32 + 1), dnn.DataType(99), dnn.DataType.FLOAT, dnn.DataType.INT8x4, dnn.Status(3), dnn.PoolingMode.MAX,
-    dnn.ActivationMode(77), dnn.TensorFormat.NHWC, dnn.RNNDataLayout(55), dnn.RNNBiasMode(8), dnn.RNNAlgo(2**33),
+    dnn.RNNMode(9), dnn.ConvolutionFwdAlgo(17), dnn.MathType(-1),
+    dnn.DataType(99), dnn.DataType.FLOAT, dnn.DataType.INT8x4, dnn.Status(3), dnn.PoolingMode.MAX,
+    dnn.ActivationMode(77), dnn.TensorFormat.NHWC, dnn.RNNDataLayout(55), dnn.RNNBiasMode(8), dnn.RNNAlgo(33),
 )  # fmt: skip
 SPECS = (
     dnn.TensorSpec((2, 3, 4, 5)), dnn.TensorSpec((2, 0x7FFFFFFF, 0x7FFFFFFF)), dnn.TensorSpec((0, 3, 4, 5), "float16"),

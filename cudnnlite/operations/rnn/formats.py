@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, sequence
 from cudnnlite.enums import RNNBiasMode, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.specs import RNNSpec
@@ -30,7 +30,7 @@ def host_array(value: Any, what: str = "values") -> Array:
         array = np.asarray(value)
     except CudnnliteError:  # an array on the device says so itself
         raise
-    except (TypeError, ValueError) as error:  # a ragged list
+    except (TypeError, ValueError, MemoryError, OverflowError) as error:  # a ragged list, too long a range
         raise ArgumentError(f"{what} cannot be turned into an array: {error}") from error
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise ArgumentError(f"{what} is of {array.dtype}; allowed: real numbers")
@@ -47,6 +47,7 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
     """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
     parts = {part.name: part for part in _torch_parts(spec)}
     _check_mapping(state_dict, "state_dict")
+    instance_of(prefix, str, "prefix")
     rows: dict[str, tuple[int, ...]] = {}
     for part in parts.values():
         stacked = len(spec.gates) if part.gate else 1
@@ -202,11 +203,7 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
 
 
 def _flatten(weights: Any) -> Iterable[Any]:
-    if isinstance(weights, str) or not isinstance(weights, Iterable):
-        raise ArgumentError(
-            f"weights of type {type(weights).__name__} is not what a Keras layer's get_weights() returns"
-        )
-    for item in weights:
+    for item in sequence(weights, "weights", "what a Keras layer's get_weights() returns"):
         if isinstance(item, Sequence) and len(item) and hasattr(item[0], "shape"):
             yield from item
         else:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
@@ -174,7 +174,7 @@ class RNNWeights(Mapping[str, DeviceArray]):
             return self._places[name]
         except (KeyError, TypeError):
             raise KeyError(
-                f"{name!r} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
+                f"{shown(name)} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
             ) from None
 
     def layout(self) -> WeightLayout:
