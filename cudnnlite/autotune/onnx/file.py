@@ -14,9 +14,8 @@ from cudnnlite.errors import ArgumentError, MissingPackageError
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
 _SMALL = 65536
 _MOST_BYTES = 2**31 - 1  # protobuf reads no more
-_MOST_NODES = (
-    1 << 18
-)  # a function that calls another twice, and so on, doubles with each: 1.4 KB once were 8 million nodes
+# Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
+_MOST_NODES = 1 << 16
 
 
 class OnnxFile:
@@ -43,13 +42,13 @@ class OnnxFile:
             raise ArgumentError(f"{self.where} is not a whole ONNX model: it does not say which operator set it uses")
         if not _is_text(self.proto):
             raise ArgumentError(f"{self.where} is not a whole ONNX model: a name in it is not UTF-8")
+        if _expanded(self.proto) > _MOST_NODES:  # onnx goes through all of them
+            raise ArgumentError(f"{self.where} has more than {_MOST_NODES} nodes, its functions inlined")
         self.unread: dict[str, str] = {}
         self._drop_weights(onnx, self.proto.graph, folder)
         self.why_not_inlined = "it uses other operator sets than the model"
         try:
-            if self.proto.functions and _expanded(self.proto) > _MOST_NODES:
-                self.why_not_inlined = f"they would be more than {_MOST_NODES} nodes"
-            elif self.proto.functions:
+            if self.proto.functions:
                 self.proto = onnx.inliner.inline_local_functions(self.proto)
         except Exception as error:  # onnx's own kinds have no common base
             self.why_not_inlined = str(error)
