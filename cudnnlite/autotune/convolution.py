@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
+from cudnnlite.autotune.knobs import climb
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
 from cudnnlite.backend.engines import Engine
@@ -30,7 +31,7 @@ from cudnnlite.operations.engines import engine_rows, is_aligned
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
-from cudnnlite.search.contest import Contest, failed, own_stream
+from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
@@ -76,7 +77,11 @@ def check_operands(
 
 
 def search_convolution_forward(
-    handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy, operands: Mapping[str, DeviceArray]
+    handle: Handle,
+    problem: ConvolutionForwardProblem,
+    policy: TuningPolicy,
+    operands: Mapping[str, DeviceArray],
+    progress: bool = False,
 ) -> AlgorithmTable:
     """Time and check every candidate.
 
@@ -90,6 +95,8 @@ def search_convolution_forward(
         What it excludes is told, and not run.
     operands : mapping
         "x", "w", and "out", which is overwritten: bring a copy.
+    progress : bool
+        Whether a bar on stderr shows how far a search over knobs is.
 
     Returns
     -------
@@ -121,10 +128,18 @@ def search_convolution_forward(
             rows[candidate] = trial.run(candidate, row, policy, limit, contest)
             if engine is not None and contest.times_the_best(candidate) > _SLOW:
                 slow.add(engine)
+        seeds = [row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)]
+        climbed = None
+        if policy.search == "knobs" and seeds:
+            named = {"x": own["x"], "w": own["w"], "y": own["out"]}
+            climbed = climb(handle, problem, named, seeds, policy, progress)
+            rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
         ordered = contest.finish(rows)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     flushed = ", operands not in the cache" if policy.flush_l2 else ""
-    return AlgorithmTable(ordered, title=str(problem), timing=f"{how}{flushed} on {handle.device}", device_memory=total)
+    knobs = "" if climbed is None else f"; {climbed}"
+    timing = f"{how}{flushed} on {handle.device}{knobs}"
+    return AlgorithmTable(ordered, title=str(problem), timing=timing, device_memory=total)
 
 
 def candidates(
@@ -201,7 +216,7 @@ class _Trial:
         error, max_error = self._reference.errors_of(y)
         dtype, math_type = self._problem.y.dtype, row.math_type
         wrong = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
-        remark = remark_on(error, dtype, math_type)
+        remark = joined(row.remark, remark_on(error, dtype, math_type))
         return replace(row, error=error, max_error=max_error, why_not=wrong, remark=remark)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cudnnlite.arguments import one_of, sequence, shown
+from cudnnlite.arguments import one_of, real_number, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.algorithms import parse_interface
@@ -17,6 +17,7 @@ from cudnnlite.specs.math_types import may_be_tf32
 from cudnnlite.specs.plain import to_plain
 
 OBJECTIVES = ("latency", "device")
+SEARCHES = ("heuristics", "knobs")
 _LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 
 
@@ -46,6 +47,11 @@ class TuningPolicy:
         "descriptor": only algorithms of the descriptor call; "graph": only engines of cuDNN's backend; both, if not given.
     flush_l2 : bool
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
+    search : str
+        "heuristics": the engines that cuDNN's heuristics name.  "knobs": besides, for `search_seconds` a problem, settings of
+        their knobs that no heuristic names; what is found is saved like any other choice.
+    search_seconds : float
+        The seconds for that.
 
     Raises
     ------
@@ -70,9 +76,15 @@ class TuningPolicy:
     layouts: Iterable[str] = ()
     interface: str | None = None
     flush_l2: bool = False
+    search: str = "heuristics"
+    search_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         one_of(self.objective, "objective", *OBJECTIVES)
+        one_of(self.search, "search", *SEARCHES)
+        seconds = real_number(self.search_seconds, "search_seconds")
+        if isinstance(self.search_seconds, bool) or not 0 < seconds < float("inf"):
+            raise ArgumentError(f"search_seconds={shown(self.search_seconds)}; needed: a number of seconds above 0")
         for name in ("deterministic", "allow_tf32", "flush_l2"):
             one_of(getattr(self, name), name, True, False)
         parse_interface(self.interface)

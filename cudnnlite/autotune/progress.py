@@ -30,6 +30,32 @@ def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
 
 
 @contextmanager
+def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, int], bool]]:
+    """Yield what is told the seconds since the beginning and how many settings ran, and answers whether the time is up."""
+    if not progress:
+        yield lambda seconds, ran: seconds >= total
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # drawn at times between two trials, as below
+    with Progress(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False) as bar:
+        task, drawn = bar.add_task("knobs", total=total), -1.0
+
+        def told(seconds: float, ran: int) -> bool:
+            nonlocal drawn
+            if seconds - drawn > 0.1 or seconds >= total:
+                drawn = seconds
+                bar.update(task, completed=min(seconds, total), description=f"knobs: {ran} settings ran")
+                bar.refresh()
+            return seconds >= total
+
+        yield told
+        bar.update(task, completed=total)
+        bar.refresh()
+
+
+@contextmanager
 def _bar(total: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.markup import escape

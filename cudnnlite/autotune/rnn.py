@@ -46,7 +46,11 @@ def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping
 
 
 def search_rnn(
-    handle: Handle, problem: RNNForwardProblem, policy: TuningPolicy, operands: Mapping[str, Any]
+    handle: Handle,
+    problem: RNNForwardProblem,
+    policy: TuningPolicy,
+    operands: Mapping[str, Any],
+    progress: bool = False,
 ) -> AlgorithmTable:
     """Time and check every candidate.
 
@@ -60,6 +64,8 @@ def search_rnn(
         What it excludes is told, and not run.
     operands : mapping
         "weights", "x", and, where there are any, "hx" and "cx".
+    progress : bool
+        Unused: there are no knobs.
 
     Returns
     -------

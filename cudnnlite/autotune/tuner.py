@@ -42,7 +42,7 @@ class Search(NamedTuple):
     check : callable
         (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written.
     search : callable
-        (handle, problem, policy, operands) -> AlgorithmTable, the best first.
+        (handle, problem, policy, operands, progress) -> AlgorithmTable, the best first.
     aligned : tuple of str
         The operands whose alignment calls tell: to those of another alignment another choice may be right.
     """
@@ -76,6 +76,8 @@ class Tuner:
     measure : bool
         False: an operation for which nothing is remembered is left to the heuristic, with a warning; a fleet that was given
         a cache then measures nothing by itself.
+    progress : bool
+        Whether a bar on stderr shows how far a search over knobs is.
 
     Attributes
     ----------
@@ -110,13 +112,16 @@ class Tuner:
         policy: TuningPolicy | None = None,
         *,
         measure: bool = True,
+        progress: bool = False,
     ) -> None:
         instance_of(handle, Handle, "handle", "; it comes first").use()
         if policy is not None:
             instance_of(policy, TuningPolicy, "policy")
         one_of(measure, "measure", True, False)
+        one_of(progress, "progress", True, False)
         self.handle = handle
         self.measures = measure
+        self._progress = progress
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
         self.policy = policy or TuningPolicy()
@@ -277,7 +282,7 @@ class Tuner:
         start, search = time.perf_counter(), search_of(problem)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)
-            table = search.search(self.handle, problem, known.policy, operands)
+            table = search.search(self.handle, problem, known.policy, operands, self._progress)
         seconds, key = time.perf_counter() - start, known.key(problem, aligned)
         self.measured += 1
         self._choices.clear()

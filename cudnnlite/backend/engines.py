@@ -147,6 +147,11 @@ def _noted(engine: Engine, descriptor: BackendDescriptor, native: BackendDescrip
     return Configuration(engine, descriptor, *notes)
 
 
+def engine_descriptor(graph: Graph, index: int) -> BackendDescriptor:
+    """Return an engine of a graph by its number, which the graph keeps; CudnnError if it has none of that number."""
+    return graph.shared("ENGINE", operation_graph=graph.descriptor, global_index=index)
+
+
 def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     """Return the configuration of an engine that somebody chose.
 
@@ -155,10 +160,8 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     CudnnError
         There is no such engine for this graph, or it has not got these knobs.
     """
-    made = stack.enter_context(
-        BackendDescriptor(graph.handle, "ENGINE", operation_graph=graph.descriptor, global_index=engine.index)
-    ).finalize()
-    choices = [graph.make("KNOB_CHOICE", knob_type=knob, knob_value=value) for knob, value in engine.choices]
+    made = engine_descriptor(graph, engine.index)
+    choices = [graph.shared("KNOB_CHOICE", knob_type=knob, knob_value=value) for knob, value in engine.choices]
     descriptor = stack.enter_context(BackendDescriptor(graph.handle, "ENGINECFG", engine=made))
     if choices:
         descriptor.set("knob_choices", choices)

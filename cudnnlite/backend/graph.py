@@ -30,11 +30,19 @@ class Graph:
         self.uids: dict[str, int] = {}  # of what is in memory
         self._tensors = 0
         self._operations: list[BackendDescriptor] = []
+        self._shared: dict[tuple[Any, ...], BackendDescriptor] = {}
         self.descriptor: BackendDescriptor | None = None
 
     def make(self, kind: str, /, **attributes: Any) -> BackendDescriptor:
         """Return a final descriptor, closed with the graph."""
         return self._stack.enter_context(BackendDescriptor(self.handle, kind, **attributes)).finalize()
+
+    def shared(self, kind: str, /, **attributes: Any) -> BackendDescriptor:
+        """Return what `make` does, made once for the same attributes."""
+        key = (kind, *attributes.items())
+        if key not in self._shared:
+            self._shared[key] = self.make(kind, **attributes)
+        return self._shared[key]
 
     def tensor(self, name: str, spec: TensorSpec | FilterSpec, *, virtual: bool = False) -> BackendDescriptor:
         """Return the descriptor of an operand; a virtual one is never in memory."""

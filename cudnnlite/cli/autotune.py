@@ -119,6 +119,9 @@ def autotune(
         str | None, _wanted("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API.")
     ] = None,
     flush_l2: Annotated[bool, _wanted("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
+    knobs: Annotated[
+        float | None, _wanted(metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too.")
+    ] = None,
     device: Annotated[str | None, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
     workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
     cache: Annotated[
@@ -147,7 +150,7 @@ def autotune(
     policy = _policy(
         objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
         allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), interface=interface,
-        flush_l2=flush_l2,
+        flush_l2=flush_l2, **({} if knobs is None else {"search": "knobs", "search_seconds": knobs}),
     )  # fmt: skip
     check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
     check_output("--plot", plot, FORMATS, "matplotlib")

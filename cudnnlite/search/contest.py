@@ -79,7 +79,7 @@ class Contest:
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
             if key not in repeated:
-                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=_joined(rows[key].remark, given_up))
+                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=joined(rows[key].remark, given_up))
         return ranked(list(rows.values()), latency=self._latency)
 
     def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
@@ -110,7 +110,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
         tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
         first = _least(tied)
         found = [first, *(row for row in found if row is not first)]
-        told = [replace(row, remark=_joined(row.remark, "within the noise of the first")) for row in tied]
+        told = [replace(row, remark=joined(row.remark, "within the noise of the first")) for row in tied]
         noted = dict(zip(map(id, tied), told, strict=True))
         found[1:] = [noted.get(id(row), row) for row in found[1:]]
     return found
@@ -122,7 +122,8 @@ def _least(tied: Sequence[AlgorithmResult]) -> AlgorithmResult:
     return min(tied, key=lambda row: (row.host_us is not None and row.host_us > 1.1 * host, row.workspace))
 
 
-def _joined(*remarks: str) -> str:
+def joined(*remarks: str) -> str:
+    """Return remarks as one, each once."""
     return "; ".join(dict.fromkeys(remark for remark in remarks if remark))
 
 

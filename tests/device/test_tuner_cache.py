@@ -156,7 +156,7 @@ def test_another_gpu_of_the_same_kind_finds_it(
 # Of every field of a policy a value under which something else may be the right choice.
 CHANGED_POLICY: dict[str, Any] = {
     "objective": "latency", "workspace_limit": 1 << 20, "deterministic": True, "max_error": 1e-3, "math_type": "FMA",
-    "allow_tf32": False, "layouts": ("NHWC",), "interface": "graph", "flush_l2": True,
+    "allow_tf32": False, "layouts": ("NHWC",), "interface": "graph", "flush_l2": True, "search": "knobs", "search_seconds": 0.5,
 }  # fmt: skip
 
 

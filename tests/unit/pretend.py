@@ -55,7 +55,7 @@ def make(kind: str, index: int) -> Any:
     return PretendGpu(index, capacity="64 MiB")
 
 
-def search(handle: dnn.Handle, problem: Any, policy: Any, operands: Any) -> dnn.AlgorithmTable:
+def search(handle: dnn.Handle, problem: Any, policy: Any, operands: Any, progress: bool = False) -> dnn.AlgorithmTable:
     """Return made-up rows, after what the folder asks for."""
     folder, k = Path(os.environ[FOLDER]), problem.w.shape[0]
     with open(folder / "log", "a", encoding="ascii") as log:

@@ -250,11 +250,13 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
     result = autotune(
         *CONVOLUTION, "--objective", "device", "--workspace-limit", "10%", "--deterministic", "--max-error", "1e-3",
-        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--interface", "graph", "--flush-l2",
+        "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW", "--interface", "graph", "--flush-l2", "--knobs", "3",
     )  # fmt: skip
     assert result.exit_code == 1
     policy = tuner.options["policy"]
-    assert policy == TuningPolicy("device", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True)
+    assert policy == TuningPolicy(
+        "device", "10%", True, 1e-3, None, False, ("NHWC", "NCHW"), "graph", True, "knobs", 3.0
+    )
     same = {item.name for item in fields(policy) if getattr(policy, item.name) == item.default}
     assert same == {"math_type"}
 
