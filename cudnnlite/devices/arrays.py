@@ -167,7 +167,10 @@ def from_host(
             f"values of type {type(values).__name__} cannot be copied from the host: {error}"
         ) from error
     if source.dtype.kind == "O" and hasattr(values, "__dlpack__"):
-        source = np.from_dlpack(values)
+        try:
+            source = np.from_dlpack(values)
+        except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
+            raise ArrayTypeError(f"values of type {type(values).__name__} cannot be copied: {error}") from error
     if source.dtype.kind == "O":
         raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
     kind = parse_dtype(source.dtype if dtype is None else dtype)

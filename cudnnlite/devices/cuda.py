@@ -199,12 +199,14 @@ class CudaDevice:
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
-        if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
-            raise host_array_error(array, argument)
         self.activate()
         try:
+            if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
+                raise host_array_error(array, argument)
             view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
             shape, strides, dtype = view.shape, view.strides, view.dtype
+        except ArrayTypeError:
+            raise
         except Exception as error:  # each producer raises its own kind
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         if not view.is_device_accessible:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from device.operation_samples import SAMPLES, Case
+from device.operation_samples import Case
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
@@ -27,9 +27,22 @@ layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = 
 NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
-    "AlgorithmResult", "AlgorithmTable", "ConvolutionForwardPlan", "DeviceArray", "ListedProblem", "ModelTuning", "RNNGradients",
-    "RNNOutput", "RNNPlan", "RNNReserve", "RNNTrainingOutput", "SkippedNode", "TunedProblem", "WeightLayout", "WeightPlace",
-}  # fmt: skip
+    "AlgorithmResult",
+    "AlgorithmTable",
+    "ConvolutionForwardPlan",
+    "DeviceArray",
+    "ListedProblem",
+    "ModelTuning",
+    "RNNGradients",
+    "RNNOutput",
+    "RNNPlan",
+    "RNNReserve",
+    "RNNTrainingOutput",
+    "SkippedNode",
+    "TunedProblem",
+    "WeightLayout",
+    "WeightPlace",
+}
 
 
 class Things:
@@ -70,11 +83,33 @@ class Things:
     def hostile(self) -> tuple[Any, ...]:
         """Things that fit somewhere else."""
         return (
-            self.handle, self.other, self.closed, self.device, self.x, self.w, self.other.empty((2, 2, 5, 4)), self.conv, self.lstm,
-            self.weights, self.reserve, self.problem, self.table, self.table[0], self.dropout, self.model, self.tuner, self.plan,
-            self.rnn_plan, self.handle.stream, self.other.stream, self.weights.array, dnn.TuningPolicy(), dnn.Engine(1),
-            dnn.ProblemList([self.problem]), ThreadPoolExecutor,
-        )  # fmt: skip
+            self.handle,
+            self.other,
+            self.closed,
+            self.device,
+            self.x,
+            self.w,
+            self.other.empty((2, 2, 5, 4)),
+            self.conv,
+            self.lstm,
+            self.weights,
+            self.reserve,
+            self.problem,
+            self.table,
+            self.table[0],
+            self.dropout,
+            self.model,
+            self.tuner,
+            self.plan,
+            self.rnn_plan,
+            self.handle.stream,
+            self.other.stream,
+            self.weights.array,
+            dnn.TuningPolicy(),
+            dnn.Engine(1),
+            dnn.ProblemList([self.problem]),
+            ThreadPoolExecutor,
+        )
 
 
 def _convolving(things: Things, **more: Any) -> dict[str, Any]:
@@ -83,9 +118,15 @@ def _convolving(things: Things, **more: Any) -> dict[str, Any]:
 
 def _recurrent(things: Things, **more: Any) -> dict[str, Any]:
     return {
-        "handle": things.handle, "spec": things.lstm, "x": things.sequence, "lengths": [4, 3], "training": False,
-        "layout": "sequence_major", "workspace_limit": None, **more,
-    }  # fmt: skip
+        "handle": things.handle,
+        "spec": things.lstm,
+        "x": things.sequence,
+        "lengths": [4, 3],
+        "training": False,
+        "layout": "sequence_major",
+        "workspace_limit": None,
+        **more,
+    }
 
 
 _CONV = {"padding": 1, "stride": 2, "dilation": 1, "groups": 1}
@@ -96,9 +137,19 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "ActivationSpec": lambda t: {"mode": "clipped_relu", "coef": 1.0, "nan": "propagate"},
     "BackendDescriptor": lambda t: {"kind": "tensor", "unique_id": 3, "dimensions": (1, 2), "data_type": "float"},
     "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
-    "ConvolutionForwardProblem": lambda t: {"x": t.x.spec, "w": dnn.FilterSpec(t.w.shape), "conv": t.conv, "alpha": 1.0, "y": None},
+    "ConvolutionForwardProblem": lambda t: {
+        "x": t.x.spec,
+        "w": dnn.FilterSpec(t.w.shape),
+        "conv": t.conv,
+        "alpha": 1.0,
+        "y": None,
+    },
     "ConvolutionSpec": lambda t: {
-        **_CONV, "mode": "convolution", "compute_type": "float32", "math_type": "fma", "reorder_type": "no"
+        **_CONV,
+        "mode": "convolution",
+        "compute_type": "float32",
+        "math_type": "fma",
+        "reorder_type": "no",
     },
     "DropoutDescriptor": lambda t: {"handle": t.handle, "probability": 0.5, "states": t.dropout.array, "seed": 3},
     "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
@@ -115,13 +166,28 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "ProblemList": lambda t: {"problems": [t.problem]},
     "RNNDataDescriptor": lambda t: {"shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "padding_fill": 0.0},
     "RNNDataSpec": lambda t: {
-        "shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "layout": "sequence_major", "padding_fill": 0.0
+        "shape": (4, 2, 3),
+        "lengths": (4, 3),
+        "dtype": "float32",
+        "layout": "sequence_major",
+        "padding_fill": 0.0,
     },
     "RNNDescriptor": lambda t: {"spec": t.lstm, "algorithm": "standard", "padded_io": True, "dropout": None},
     "RNNForwardProblem": lambda t: {"spec": t.lstm, "data": dnn.RNNDataSpec((4, 2, 2)), "training": False},
     "RNNSpec": lambda t: {
-        "cell": "lstm", "input_size": 2, "hidden_size": 3, "num_layers": 2, "bidirectional": True, "projection_size": 2, "bias": "double",
-        "input_mode": "linear", "dropout": 0.5, "clip": (-1, 1), "dtype": "float16", "compute_type": "float32", "math_type": "fma",
+        "cell": "lstm",
+        "input_size": 2,
+        "hidden_size": 3,
+        "num_layers": 2,
+        "bidirectional": True,
+        "projection_size": 2,
+        "bias": "double",
+        "input_mode": "linear",
+        "dropout": 0.5,
+        "clip": (-1, 1),
+        "dtype": "float16",
+        "compute_type": "float32",
+        "math_type": "fma",
     },
     "RNNWeights": lambda t: {"handle": t.handle, "spec": t.lstm},
     "ReduceTensorDescriptor": lambda t: {"spec": dnn.ReduceTensorSpec("add")},
@@ -131,8 +197,15 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "Tuner": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
     "TuningPolicy": lambda t: {
-        "objective": "device", "workspace_limit": "1 MiB", "deterministic": True, "max_error": 0.1, "math_type": "fma",
-        "allow_tf32": False, "layouts": ("NHWC",), "interface": None, "flush_l2": False,
+        "objective": "device",
+        "workspace_limit": "1 MiB",
+        "deterministic": True,
+        "max_error": 0.1,
+        "math_type": "fma",
+        "allow_tf32": False,
+        "layouts": ("NHWC",),
+        "interface": None,
+        "flush_l2": False,
     },
     "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
@@ -143,16 +216,37 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
     "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
     "record_problems": lambda t: {},
-    "rnn_backward_data": lambda t: {"handle": t.handle, "reserve": t.reserve, "dy": t.sequences, "dhy": None, "dcy": None, "out": None},
+    "rnn_backward_data": lambda t: {
+        "handle": t.handle,
+        "reserve": t.reserve,
+        "dy": t.sequences,
+        "dhy": None,
+        "dcy": None,
+        "out": None,
+    },
     "rnn_backward_weights": lambda t: {"handle": t.handle, "reserve": t.reserve, "out": None, "accumulate": False},
     "rnn_forward": lambda t: _recurrent(
-        t, weights=t.weights, hx=None, cx=None, algorithm="standard", padding_fill=0.0, dropout_state=None, out=None, reserve=None,
+        t,
+        weights=t.weights,
+        hx=None,
+        cx=None,
+        algorithm="standard",
+        padding_fill=0.0,
+        dropout_state=None,
+        out=None,
+        reserve=None,
         workspace=None,
     ),
     "tune_model": lambda t: {
-        "problems": dnn.ProblemList(), "device": t.device, "cache": None, "policy": None, "executor": None, "workers": 1, "progress": None
+        "problems": dnn.ProblemList(),
+        "device": t.device,
+        "cache": None,
+        "policy": None,
+        "executor": None,
+        "workers": 1,
+        "progress": None,
     },
-}  # fmt: skip
+}
 
 # what has methods: its class -> one
 INSTANCES: dict[type, Callable[[Things], Any]] = {
@@ -181,8 +275,24 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.Workspace: lambda t: t.handle.workspace,
 }
 CALLED = {"__call__", "__setitem__"}
-# ends what others need, or is for the layers above and says so: streams and addresses are not parsed there
-NO_METHODS = {"close", "use", "read", "read_back", "describing", "set", "fill_zero", "reserve", "lease", "begin", "finish", "named_by"}
+KEYED = {"RNNWeights.__setitem__", "RNNWeights.update"}  # mappings, which have KeyError
+# what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
+NO_METHODS = {
+    "close",
+    "use",
+    "read",
+    "read_back",
+    "describing",
+    "set",
+    "fill_zero",
+    "reserve",
+    "lease",
+    "begin",
+    "finish",
+    "named_by",
+    "recall",
+    "choose",
+}
 
 
 class Subject(NamedTuple):
@@ -206,7 +316,8 @@ def public_methods() -> Iterator[tuple[type, str]]:
     for kind in INSTANCES:
         for name, method in inspect.getmembers(kind, callable):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
-            if is_ours and (name in CALLED or not name.startswith("_")) and name not in NO_METHODS:
+            takes_any = is_ours and len(inspect.signature(method).parameters) > (0 if inspect.ismethod(method) else 1)
+            if takes_any and (name in CALLED or not name.startswith("_")) and name not in NO_METHODS:
                 yield kind, name
 
 
@@ -225,7 +336,11 @@ def subject(things: Things, name: str) -> Subject:
         return Subject(function, LEGAL[name](things))
     case = Case(things.handle, name)
     options = {n: p.default for n, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
-    others = {case.operation.argument(operand): array for operand, array in case.outs.items() if operand in case.operation.given}
+    others = {
+        case.operation.argument(operand): array
+        for operand, array in case.outs.items()
+        if operand in case.operation.given
+    }
     return Subject(function, {"handle": things.handle, **options, **case.options, **case.arrays, **others})
 
 
@@ -240,6 +355,3 @@ def used(result: Any) -> Iterator[None]:
     yield
     if hasattr(result, "close"):
         result.close()
-
-
-__all__ = ["SAMPLES", "SUBJECTS", "Subject", "Things", "subject", "used"]
