@@ -1,4 +1,4 @@
-"""How long a shared library must be, by its own headers: one that is shorter ends the process (SIGBUS) when it is loaded."""
+"""Whether a shared library is as long as its own headers say: a shorter one ends the process (SIGBUS) when it is loaded."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from pathlib import Path
 _LOADED = 1  # PT_LOAD
 
 
-def bytes_missing(path: Path) -> int:
-    """Return how many bytes a 64-bit ELF file lacks of what the loader will map; 0 for a file that is something else."""
-    try:
-        with open(path, "rb") as file:
-            header = file.read(64)
-            if header[:6] != b"\x7fELF\x02\x01" or len(header) < 64:
-                return 0
-            (start,), (size, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
-            file.seek(start)
-            table = file.read(size * count)
-        segments = [struct.unpack_from("<I4xQ16xQ", table, size * number) for number in range(count)]
-    except (OSError, struct.error):  # the loader will say what it thinks of that
-        return 0
-    wanted = max((offset + length for kind, offset, length in segments if kind == _LOADED), default=0)
-    return max(0, wanted - path.stat().st_size)
+def why_unloadable(path: Path) -> str:
+    """Return what is wrong with the file of a shared library as far as its headers tell; empty if nothing is."""
+    with open(path, "rb") as file:
+        header = file.read(64)
+        if header[:6] != b"\x7fELF\x02\x01" or len(header) < 64:
+            return "is no library, or hardly the beginning of one"
+        (start,), (size, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
+        file.seek(start)
+        table = file.read(size * count)
+    whole = range(len(table) // size if size else 0)
+    segments = [struct.unpack_from("<I4xQ16xQ", table, size * number) for number in whole]
+    ends = (offset + length for kind, offset, length in segments if kind == _LOADED)
+    missing = max((start + size * count if count else 0, *ends)) - path.stat().st_size
+    return f"lacks {missing} bytes at its end" if missing > 0 else ""

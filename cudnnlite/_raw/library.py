@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cudnnlite._raw.elf_size import bytes_missing
+from cudnnlite._raw.elf_size import why_unloadable
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import warn_user
 
@@ -114,13 +114,13 @@ def _load() -> Library:
 
 def _check_files(path: str, how: str) -> None:
     """Look at the files first: cuDNN aborts the process without its part 'graph', and a file that is cut off kills it."""
-    folder = Path(path).resolve().parent
-    cut_off = {file.name: missing for file in sorted(folder.glob("libcudnn*.so.9")) if (missing := bytes_missing(file))}
+    front = Path(path).resolve()
     graph = f"libcudnn_{_PARTS[0]}.so.9"
-    wrong = [f"{name} lacks {missing} bytes at its end" for name, missing in cut_off.items()]
-    if not (folder / graph).exists() and not any(
-        Path(mapped).name.startswith(graph) for mapped in mapped_cudnn_files()
-    ):
+    files = (file for file in sorted(front.parent.glob("libcudnn*.so.9")) if file.is_file())
+    wrong = [f"{file.name} {why}" for file in files if (why := why_unloadable(file))]
+    if any(why.startswith(f"{front.name} is") for why in wrong):
+        return  # of what is no library at all the loader says so
+    if not (front.parent / graph).is_file() and not any(graph in mapped for mapped in mapped_cudnn_files()):
         wrong.append(f"{graph} is not beside it")
     if wrong:
         raise LibraryError(

@@ -95,7 +95,7 @@ class TuningPolicy:
             parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
         math_type = None if self.math_type is None else parse_math_type(self.math_type)
         given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
-        layouts = sequence(given, "layouts", "a sequence of layouts")
+        layouts = sequence(given, "layouts", "a sequence of 'NCHW', 'NHWC'")
         if not all(isinstance(layout, str) and layout in _LAYOUTS for layout in layouts):
             raise ArgumentError(f"layouts={shown(given)}; allowed: {', '.join(map(repr, _LAYOUTS))}")
         values = {"workspace_limit": limit, "max_error": parse_max_error(self.max_error), "math_type": math_type}

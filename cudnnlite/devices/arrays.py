@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
+from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.arguments import one_of
@@ -176,7 +176,7 @@ def from_host(
     kind = parse_dtype(source.dtype if dtype is None else dtype)
     shape = source.shape or (1,)
     spec = TensorSpec(shape, kind, layout)
-    if source.dtype != numpy_dtype(kind) or isinstance(values, np.ma.MaskedArray):
+    if source.dtype != numpy_dtype(kind) or isinstance(values, MaskedArray):
         source = _converted(values, source, numpy_dtype(kind), casting)
     array = empty(device, stream, spec)
     if spec.size:
@@ -189,11 +189,10 @@ def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | 
     is_number = source.dtype.kind in "biufc" or source.dtype in map(numpy_dtype, ARRAY_DTYPES)
     if not is_number:
         raise ArrayTypeError(f"values of {source.dtype} are no numbers, and cannot be copied to a device")
-    what = "masked values" if np.ma.is_masked(values) else "imaginary parts" if source.dtype.kind == "c" else ""
+    what = "masked values" if is_masked(values) else "imaginary parts" if source.dtype.kind == "c" else ""
     try:
-        with warnings.catch_warnings(), np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
-            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
-            converted = source.astype(dtype, copy=False)
+        with np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
+            converted = (source.real if source.dtype.kind == "c" else source).astype(dtype, copy=False)
     except FloatingPointError:
         what = "values that are too large"
     if casting is None:

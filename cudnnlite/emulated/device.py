@@ -100,6 +100,11 @@ class EmulatedDevice:
         self._streams[stream.handle] = stream
         return stream
 
+    @property
+    def open_streams(self) -> int:
+        """How many streams there are."""
+        return len(self._streams)
+
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         return self.memory.allocate(nbytes)

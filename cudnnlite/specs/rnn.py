@@ -121,7 +121,7 @@ class RNNSpec(FrozenSpec):
         if kind not in _FLOATS:
             raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}")
         self._freeze(
-            cell=parse_enum(RNNMode, cell, "cell"),
+            cell=_parse_cell(cell),
             input_size=integer(input_size, "input_size"),
             hidden_size=integer(hidden_size, "hidden_size"),
             num_layers=integer(num_layers, "num_layers"),
@@ -212,6 +212,13 @@ class RNNSpec(FrozenSpec):
     def weights_of(self) -> RNNSpec:
         """Return what the weights depend on: this spec without math type, compute type, clipping and dropout."""
         return self.replace(math_type=MathType.DEFAULT, compute_type=None, clip=None, dropout=0.0)
+
+
+def _parse_cell(value: Any) -> RNNMode:
+    cell = parse_enum(RNNMode, value, "cell")
+    if cell not in GATES:
+        raise ArgumentError(f"cell={shown(value)} is not known; allowed: {', '.join(each.name for each in GATES)}")
+    return cell
 
 
 def _parse_projection(value: Any, hidden_size: int) -> int | None:

@@ -105,7 +105,7 @@ class Liar:
 
 class BadIndex:
     def __index__(self) -> Any:
-        return "x"
+        return "x"  # noqa: PLE0305
 
 
 class BadDLPack:

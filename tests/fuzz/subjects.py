@@ -314,10 +314,11 @@ def public_names() -> Iterator[str]:
 def public_methods() -> Iterator[tuple[type, str]]:
     """Yield the methods of `INSTANCES` that are ours and take arguments."""
     for kind in INSTANCES:
-        for name, method in inspect.getmembers(kind, callable):
+        for name, method in inspect.getmembers(kind, inspect.isroutine):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
-            takes_any = is_ours and len(inspect.signature(method).parameters) > (0 if inspect.ismethod(method) else 1)
-            if takes_any and (name in CALLED or not name.startswith("_")) and name not in NO_METHODS:
+            if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in CALLED):
+                continue
+            if len(inspect.signature(method).parameters) > (0 if inspect.ismethod(method) else 1):
                 yield kind, name
 
 
