@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
@@ -21,6 +20,7 @@ from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
+from cudnnlite.kept import kept
 from cudnnlite.operations.choosing import alignment_of
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
@@ -134,7 +134,7 @@ class Tuner:
         self._choices: dict[Hashable, AlgorithmResult] = {}
         self._told: set[Problem] = set()
 
-    @cached_property
+    @kept
     def device(self) -> DeviceIdentity:
         """What times are measured on and with: part of every key."""
         return identity_of(self.handle.device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from cudnnlite.errors import (
     DeviceMemoryError,
     NoDeviceError,
 )
+from cudnnlite.kept import kept
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
@@ -59,7 +59,7 @@ class CudaDevice:
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
 
-    @cached_property
+    @kept
     def api(self) -> CudnnApi:
         """The function table; the first look at it loads libcudnn."""
         return CudnnApi(load_library(), memory=self.memory_info)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.devices import arrays
 from cudnnlite.dtypes import compute_type_for
 from cudnnlite.enums import OpTensorOp, ReduceTensorOp
@@ -183,12 +184,12 @@ def reduce_tensor(
     """
     if out is None:
         if beta:
-            raise ArgumentError(f"beta={beta!r} needs out, which it scales")
+            raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
         use(handle)
         a = on_device(handle, a, "a")
         out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
     elif axes is not None:
-        raise ArgumentError(f"axes={axes!r} is given beside out, whose shape says it")
+        raise ArgumentError(f"axes={shown(axes)} is given beside out, whose shape says it")
     return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
 
 
@@ -197,7 +198,7 @@ def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
         listed = range(a.rank) if axes is None else [index(axes)] if hasattr(axes, "__index__") else [*map(index, axes)]
         gone = {range(a.rank)[axis] for axis in listed}
     except (TypeError, IndexError):
-        raise ArgumentError(f"axes={axes!r}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
+        raise ArgumentError(f"axes={shown(axes)}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
     shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
     return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)
 
@@ -225,7 +226,7 @@ def transform_tensor(
     NHWC (8, 1, 4, 2) True
     """
     if layout is not None and out is not None:
-        raise ArgumentError(f"layout={layout!r} is given beside out, which has its own")
+        raise ArgumentError(f"layout={shown(layout)} is given beside out, which has its own")
     if layout is not None and not beta:
         use(handle)
         x = on_device(handle, x, "x")

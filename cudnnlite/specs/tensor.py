@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ from cudnnlite.arguments import MAX_INT, integers, shown
 from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.kept import kept
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
@@ -109,7 +109,7 @@ class TensorSpec(FrozenSpec):
         """The number of axes."""
         return len(self.shape)
 
-    @cached_property
+    @kept
     def layout(self) -> str:
         """'NCHW', 'NHWC', ...; 'packed' in C order at other ranks; 'strided' for anything else."""
         if self.vector > 1:
@@ -120,7 +120,7 @@ class TensorSpec(FrozenSpec):
                 return name
         return "strided"
 
-    @cached_property
+    @kept
     def is_channels_last(self) -> bool:
         """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
         first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
@@ -137,17 +137,17 @@ class TensorSpec(FrozenSpec):
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 
-    @cached_property
+    @kept
     def size(self) -> int:
         """The number of values."""
         return prod(self.shape)
 
-    @cached_property
+    @kept
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included: what a buffer must hold."""
         return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(self.dtype)
 
-    @cached_property
+    @kept
     def overlaps_itself(self) -> bool:
         """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
         reach = 1

@@ -314,7 +314,7 @@ def public_names() -> Iterator[str]:
 def public_methods() -> Iterator[tuple[type, str]]:
     """Yield the methods of `INSTANCES` that are ours and take arguments."""
     for kind in INSTANCES:
-        for name, method in inspect.getmembers(kind, inspect.isroutine):
+        for name, method in inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
             if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in CALLED):
                 continue

@@ -97,7 +97,8 @@ GROUP = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 4000 kB\n"}
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 4000 << 10),
         (
             {
-                "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "9000\n",
+                "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+                "sys/fs/cgroup/a/memory.max": "9000\n",
                 "sys/fs/cgroup/a/memory.current": "5000\n", "sys/fs/cgroup/a/memory.stat": "anon 1\ninactive_file 300\n",
             },
             4300,
