@@ -37,6 +37,8 @@ from cudnnlite.enums import (
     TRUE_FLOAT32,
     ActivationMode,
     BatchNormMode,
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -62,6 +64,7 @@ from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
     BadParamError,
+    CaptureError,
     ClosedError,
     CudnnError,
     CudnnliteError,
@@ -90,12 +93,30 @@ from cudnnlite.operations.batch_normalization import (
     batch_normalization_inference,
     batch_normalization_training,
 )
+from cudnnlite.operations.capture import CapturedGraph, capture
 from cudnnlite.operations.convolution import (
     ConvolutionForwardPlan,
     convolution_forward,
     find_convolution_forward,
     get_convolution_forward,
     plan_convolution_forward,
+)
+from cudnnlite.operations.convolution_backward import (
+    ConvolutionBackwardDataPlan,
+    ConvolutionBackwardFilterPlan,
+    convolution_backward_data,
+    convolution_backward_filter,
+    convolution_transpose,
+    find_convolution_backward_data,
+    find_convolution_backward_filter,
+    get_convolution_backward_data,
+    get_convolution_backward_filter,
+    plan_convolution_backward_data,
+    plan_convolution_backward_filter,
+)
+from cudnnlite.operations.convolution_backward_problem import (
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
 )
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
@@ -112,6 +133,7 @@ from cudnnlite.operations.pointwise import (
 from cudnnlite.operations.pooling import pooling_backward, pooling_forward
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
+from cudnnlite.operations.replay import Replay, ReplayCosts
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
@@ -150,7 +172,15 @@ __all__ = [
     "BackendDescriptor",
     "BadParamError",
     "BatchNormMode",
+    "CaptureError",
+    "CapturedGraph",
     "ClosedError",
+    "ConvolutionBackwardDataPlan",
+    "ConvolutionBackwardDataProblem",
+    "ConvolutionBackwardFilterPlan",
+    "ConvolutionBackwardFilterProblem",
+    "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo",
     "ConvolutionDescriptor",
     "ConvolutionForwardPlan",
     "ConvolutionForwardProblem",
@@ -212,6 +242,8 @@ __all__ = [
     "ReduceTensorOp",
     "ReduceTensorSpec",
     "ReorderType",
+    "Replay",
+    "ReplayCosts",
     "SkippedNode",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
@@ -240,15 +272,25 @@ __all__ = [
     "batch_normalization_backward",
     "batch_normalization_inference",
     "batch_normalization_training",
+    "capture",
     "convolution_backward_bias",
+    "convolution_backward_data",
+    "convolution_backward_filter",
     "convolution_forward",
+    "convolution_transpose",
     "errors",
+    "find_convolution_backward_data",
+    "find_convolution_backward_filter",
     "find_convolution_forward",
     "find_rnn_forward",
+    "get_convolution_backward_data",
+    "get_convolution_backward_filter",
     "get_convolution_forward",
     "lrn_backward",
     "lrn_forward",
     "op_tensor",
+    "plan_convolution_backward_data",
+    "plan_convolution_backward_filter",
     "plan_convolution_forward",
     "plan_rnn",
     "pooling_backward",

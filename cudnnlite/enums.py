@@ -12,6 +12,8 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import (
     ActivationMode,
     BatchNormMode,
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     ConvolutionMode,
     DataType,
@@ -40,6 +42,8 @@ __all__ = [
     "TRUE_FLOAT32",
     "ActivationMode",
     "BatchNormMode",
+    "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "DataType",

@@ -31,6 +31,10 @@ class NoDeviceError(CudnnliteError, RuntimeError):
     """No usable CUDA device; the message says how to choose the emulated one."""
 
 
+class CaptureError(CudnnliteError, RuntimeError):
+    """What cannot be recorded into a CUDA graph was asked for inside a capture; the message says what to do before it."""
+
+
 class NoAlgorithmError(CudnnliteError, LookupError):
     """No algorithm satisfies the given limits; the message says what excluded each one."""
 

@@ -81,6 +81,30 @@ def scipy_convolution(
     )
 
 
+def onnx_gradient_of_x(
+    shape: tuple[int, ...], w: Array, dy: Array, padding: Any, stride: Any, dilation: Any, groups: int = 1,
+    flip: bool = False,
+) -> Array:  # fmt: skip
+    """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv of each unit image, which it is linear in."""
+    size = int(np.prod(shape[1:]))
+    units = onnx_convolution(np.eye(size).reshape(size, *shape[1:]), w, padding, stride, dilation, groups, flip)
+    return (dy.reshape(len(dy), -1).astype(np.float64) @ units.reshape(size, -1).T).reshape(len(dy), *shape[1:])
+
+
+def onnx_gradient_of_w(
+    x: Array, shape: tuple[int, ...], dy: Array, padding: Any, stride: Any, dilation: Any, groups: int = 1,
+    flip: bool = False,
+) -> Array:  # fmt: skip
+    """Return the gradient of the sum of dy * Conv(x, w), by its definition: Conv with each unit filter of a group."""
+    size, found = int(np.prod(shape[1:])), []
+    units = np.eye(size).reshape(size, *shape[1:])
+    for images, outer in zip(np.split(x, groups, 1), np.split(dy.astype(np.float64), groups, 1), strict=True):
+        results = onnx_convolution(images, units, padding, stride, dilation, 1, flip)
+        axes = (0, *range(2, x.ndim))
+        found.append(np.tensordot(outer, results, (axes, axes)))
+    return np.concatenate(found).reshape(shape)
+
+
 def torch_convolution(
     x: Array,
     w: Array,

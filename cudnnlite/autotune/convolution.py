@@ -1,4 +1,4 @@
-"""The search for forward convolution: every algorithm, math type and layout, timed on the device and checked."""
+"""The search for a convolution or a gradient of it: every algorithm, math type and layout, timed on the device and checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
-from math import prod
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
@@ -18,23 +17,20 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALIGNMENT
-from cudnnlite.enums import ConvolutionFwdAlgo, MathType
+from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
+from cudnnlite.operations.algorithms import found, ranked
 from cudnnlite.operations.call import specs_of
-from cudnnlite.operations.convolution import (
-    ConvolutionForwardPlan,
-    find_convolution_forward,
-    get_convolution_forward,
-)
-from cudnnlite.operations.convolution_problem import FORWARD, ConvolutionForwardProblem
 from cudnnlite.operations.engines import engine_rows, is_aligned
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
+from cudnnlite.operations.operation_plan import OperationPlan, plan_class
+from cudnnlite.operations.problem import Problem
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.math_types import allowed_math_types
 
 _SLOW = 30  # times the best: one depthwise convolution took minutes to tune by engines that are no match for it
@@ -42,43 +38,46 @@ _POISON = 0xFF  # NaN in every floating-point format
 
 
 def operands_of(
-    handle: Handle, problem: ConvolutionForwardProblem, alignments: Mapping[str, int] | None = None
+    handle: Handle, problem: Problem, alignments: Mapping[str, int] | None = None
 ) -> dict[str, DeviceArray]:
     """Make up operands: normal values, scaled so that the output's are of the order of 1."""
-    aligned = {"x": ALIGNMENT, "w": ALIGNMENT, "out": ALIGNMENT, **(alignments or {})}
-    w = TensorSpec(problem.w.shape, problem.w.dtype, problem.w.layout)
-    # alpha must not bring them out of float16's range, and the filter not either
-    scale = prod(problem.w.shape[1:]) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
+    (written,) = problem.operation.writes
+    specs = {name: as_tensor(problem.values[name]) for name in problem.operation.reads}
+    specs["out"] = as_tensor(problem.values[written])
+    aligned = {**dict.fromkeys(specs, ALIGNMENT), **(alignments or {})}
+    # of how many products a value is the sum; alpha must not bring them out of float16's range, nor the second operand
+    terms = problem.flops // (2 * max(1, specs["out"].size))
+    scale = max(1, terms) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
+    second = problem.operation.reads[1]
     return {
-        "x": random_array(handle, problem.x, 1, alignment=aligned["x"]),
-        "w": random_array(handle, w, 2, scale=scale, alignment=aligned["w"]),
-        "out": random_array(handle, problem.y, 3, alignment=aligned["out"]),
+        name: random_array(handle, spec, seed, scale=scale if name == second else 1.0, alignment=aligned[name])
+        for seed, (name, spec) in enumerate(specs.items(), start=1)
     }
 
 
-def check_operands(
-    handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, Any]
-) -> dict[str, DeviceArray]:
+def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]) -> dict[str, DeviceArray]:
     """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
-    wanted = {"x", "w", "out"} if problem.beta else {"x", "w"}
-    if not wanted <= set(operands) <= {"x", "w", "out"}:
-        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: x, w, out")
+    operation = problem.operation
+    (written,) = operation.writes
+    wanted = {*operation.reads, "out"} if problem.beta else {*operation.reads}
+    if not wanted <= set(operands) <= {*operation.reads, "out"}:
+        allowed = ", ".join((*operation.reads, "out"))
+        raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}")
     own = {name: on_device(handle, array, name) for name, array in operands.items()}
-    # a filter of one tap, or of one channel, fits either format
-    w = own["w"].spec
-    specs_of(FORWARD, (own["x"], own["w"]), None)  # says it better where it is no filter at all
-    fits = w.shape == problem.w.shape and w.dtype == problem.w.dtype and w.fits(problem.w.layout)
-    if own["x"].spec != problem.x or not fits:
-        raise ArgumentError(f"x is {own['x'].spec}, w is {own['w'].spec}; the problem has {problem.x} and {problem.w}")
-    if "out" in own and own["out"].spec != problem.y:
-        raise ArgumentError(f"out is {own['out'].spec}; the problem has {problem.y}")
-    out = arrays.copy_of(own["out"], handle.stream) if problem.beta else handle.empty(problem.y)
-    return {"x": own["x"], "w": own["w"], "out": out}
+    specs_of(operation, [own[name] for name in operation.reads], None)  # says it better where a filter is none at all
+    for name, array in own.items():
+        known = problem.values[written if name == "out" else name]
+        if not is_as(array.spec, known):
+            raise ArgumentError(f"{name} is {array.spec}; the problem has {known}")
+    out = (
+        arrays.copy_of(own["out"], handle.stream) if problem.beta else handle.empty(as_tensor(problem.values[written]))
+    )
+    return own | {"out": out}
 
 
-def search_convolution_forward(
+def search_convolution(
     handle: Handle,
-    problem: ConvolutionForwardProblem,
+    problem: Problem,
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
     progress: bool = False,
@@ -89,12 +88,12 @@ def search_convolution_forward(
     ----------
     handle : Handle
         Waited for: the search synchronises.
-    problem : ConvolutionForwardProblem
+    problem : Problem
         What is searched for.
     policy : TuningPolicy
         What it excludes is told, and not run.
     operands : mapping
-        "x", "w", and "out", which is overwritten: bring a copy.
+        What is read, by name, and "out", which is overwritten: bring a copy.
     progress : bool
         Whether a bar on stderr shows how far a search over knobs is.
 
@@ -109,17 +108,17 @@ def search_convolution_forward(
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         trial = _Trial(handle, problem, own, stack)
         reported: dict[tuple[Any, MathType], float] = {}
-        found: list[AlgorithmResult] = []
+        every: list[AlgorithmResult] = []
         if policy.interface != "graph":
             reported = _reported(handle, problem, own, limit)
-            found += candidates(problem, policy, _determinism(handle, problem))
+            every += candidates(problem, policy, _determinism(handle, problem))
         if policy.interface != "descriptor" and is_aligned(*own.values()):
-            found += engines(handle, problem, policy)
+            every += engines(handle, problem, policy)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
         slow: set[int] = set()  # engines that no knob can save
-        for candidate in found:
+        for candidate in every:
             find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
             row = replace(candidate, find_ms=find_ms)
             engine = candidate.algorithm.index if isinstance(candidate.algorithm, Engine) else None
@@ -131,7 +130,7 @@ def search_convolution_forward(
         seeds = [row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)]
         climbed = None
         if policy.search == "knobs" and seeds:
-            named = {"x": own["x"], "w": own["w"], "y": own["out"]}
+            named = {name: own[name] for name in problem.operation.reads} | {problem.operation.writes[0]: own["out"]}
             climbed = climb(handle, problem, named, seeds, policy, progress)
             rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
         ordered = contest.finish(rows)
@@ -143,41 +142,42 @@ def search_convolution_forward(
 
 
 def candidates(
-    problem: ConvolutionForwardProblem,
+    problem: Problem,
     policy: TuningPolicy,
-    deterministic: Mapping[ConvolutionFwdAlgo, bool | None],
+    deterministic: Mapping[Any, bool | None],
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
-    layouts = [""]
+    layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
     for layout in policy.layouts:
-        name = layout_of_rank(layout, problem.x.rank)
-        if name and problem.x.vector == problem.y.vector == 1:
+        name = layout_of_rank(layout, first.rank)
+        if name and all(spec.vector == 1 for spec in specs):
             layouts.append(conversion_layout(problem, name))  # empty again where every operand lies so
-    algorithms = [algorithm for algorithm in ConvolutionFwdAlgo if algorithm != ConvolutionFwdAlgo.COUNT]
-    math_types = allowed_math_types(problem.math_type, problem.x.dtype)
+    assert problem.operation.algorithms is not None
+    algorithms = [algorithm for algorithm in problem.operation.algorithms.kind if algorithm.name != "COUNT"]
+    math_types = allowed_math_types(problem.math_type, first.dtype)
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
         row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
-        yield replace(row, why_not=policy.why_not(row, problem.x.dtype))
+        yield replace(row, why_not=policy.why_not(row, first.dtype))
 
 
-def engines(handle: Handle, problem: ConvolutionForwardProblem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
+def engines(handle: Handle, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
     """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
+    dtype = problem.values[problem.operation.reads[0]].dtype
     for row in engine_rows(handle, problem):
-        yield replace(row, why_not=row.why_not or policy.why_not(row, problem.x.dtype))
+        yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 class _Trial:
     """Runs each candidate once, over poisoned memory, and measures what it computes."""
 
-    def __init__(
-        self, handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, DeviceArray], stack: ExitStack
-    ) -> None:
+    def __init__(self, handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], stack: ExitStack) -> None:
         self._handle, self._problem, self._stack = handle, problem, stack
-        self._x, self._w, self._y = operands["x"], operands["w"], operands["out"]
+        self._read = {name: operands[name] for name in problem.operation.reads}
+        self._y = operands["out"]
         self._before = arrays.copy_of(self._y, handle.stream) if problem.beta else None
         self._reference: ConvolutionReference | None = None
         if ConvolutionReference.can_measure(problem):
-            self._reference = ConvolutionReference(problem, self._x, self._w, self._before)
+            self._reference = ConvolutionReference(problem, self._read, self._before)
 
     def run(
         self, key: Hashable, row: AlgorithmResult, policy: TuningPolicy, limit: int | None, contest: Contest
@@ -187,13 +187,13 @@ class _Trial:
             return row
         problem = self._problem
         try:
-            plan = self._stack.enter_context(ConvolutionForwardPlan(self._handle, problem, row))
+            plan = self._stack.enter_context(plan_class(problem.operation)(self._handle, problem, row))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
                 return replace(row, why_not=f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}")
             row = self._check(plan, row, policy)
             if not row.why_not:
-                contest.enter(key, lambda: plan(self._x, self._w, out=self._y))
+                contest.enter(key, lambda: plan(*self._read.values(), out=self._y))
         except (CudnnError, DeviceMemoryError) as error:
             return failed(self._handle, row, error)
         except ArgumentError as refused:
@@ -202,41 +202,39 @@ class _Trial:
             return replace(row, why_not=str(refused))  # it cannot be converted: an integer output with beta
         return row
 
-    def _check(self, plan: ConvolutionForwardPlan, row: AlgorithmResult, policy: TuningPolicy) -> AlgorithmResult:
+    def _check(self, plan: OperationPlan, row: AlgorithmResult, policy: TuningPolicy) -> AlgorithmResult:
         """Run a plan over poisoned memory, and return the row with its errors."""
         device, stream, y = self._handle.device, self._handle.stream, self._y
         if self._before is None:
             device.fill(y.ptr, y.nbytes, _POISON, stream)
         else:
             device.copy_within(y.ptr, self._before.ptr, y.nbytes, stream)
-        plan(self._x, self._w, out=y)
+        plan(*self._read.values(), out=y)
         if self._reference is None:
             inexact = "" if policy.max_error is None else "its error was not measured"
             return replace(row, why_not=inexact)
         error, max_error = self._reference.errors_of(y)
-        dtype, math_type = self._problem.y.dtype, row.math_type
+        dtype, math_type = y.spec.dtype, row.math_type
         wrong = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
         remark = joined(row.remark, remark_on(error, dtype, math_type))
         return replace(row, error=error, max_error=max_error, why_not=wrong, remark=remark)
 
 
-def _determinism(handle: Handle, problem: ConvolutionForwardProblem) -> dict[ConvolutionFwdAlgo, bool | None]:
+def _determinism(handle: Handle, problem: Problem) -> dict[Any, bool | None]:
     """Return which algorithms cuDNN calls deterministic."""
     try:
-        found = get_convolution_forward(handle, problem.x, problem.w, problem.conv, out=problem.y)
+        return {row.algorithm: row.deterministic for row in ranked(handle, problem)}
     except NotSupportedError:
         return {}
-    return {ConvolutionFwdAlgo(row.algorithm): row.deterministic for row in found}
 
 
 def _reported(
-    handle: Handle, problem: ConvolutionForwardProblem, operands: Mapping[str, DeviceArray], limit: int | None
+    handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], limit: int | None
 ) -> dict[tuple[Any, MathType], float]:
     """Return the times that cudnnFind reports, by algorithm and math type; none where it fails."""
     try:
-        found = find_convolution_forward(
-            handle, operands["x"], operands["w"], problem.conv, out=operands["out"], workspace_limit=limit
-        )
+        read = {name: operands[name] for name in problem.operation.reads}
+        rows = found(handle, problem, read, operands["out"], handle.workspace.limit_for(limit))
     except (CudnnError, DeviceMemoryError):
         return {}
-    return {(row.algorithm, row.math_type): row.time_ms for row in found if row.ok and row.time_ms is not None}
+    return {(row.algorithm, row.math_type): row.time_ms for row in rows if row.ok and row.time_ms is not None}

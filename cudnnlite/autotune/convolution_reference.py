@@ -1,7 +1,8 @@
-"""`ConvolutionReference`: a sample of a convolution's output, in float64, to measure an algorithm's error by."""
+"""`ConvolutionReference`: a sample of what a convolution or a gradient of it writes, in float64, to measure errors by."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -11,27 +12,33 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import Problem
 from cudnnlite.search.accuracy import Errors, relative_errors
-from cudnnlite.specs import TensorSpec
+from cudnnlite.specs import FilterSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
-_IMAGES, _CHANNELS, _POSITIONS = 2, 16, 512
+_CHANNELS, _POSITIONS = 16, 512
+_PAIRS, _TAPS = (
+    4,
+    32,
+)  # of the gradient of a filter, whose values are sums over everything: channels at either end, and taps
 _MOST_FACTORS = 1 << 22  # values gathered for one image and one group
 
 
 class ConvolutionReference:
-    """Direct sums over the user's data at some places of the output: corners and random ones, of the first and last image.
+    """Direct sums over the user's data at some places of the output: corners and random ones.
+
+    Of images the first and the last are looked at, of a filter's gradient a few output channels.
 
     Parameters
     ----------
-    problem : ConvolutionForwardProblem
-        What is computed.
-    x, w : DeviceArray
-        The operands; only the images and filters that the sample needs are copied to the host.
-    y : DeviceArray, optional
+    problem : Problem
+        What is computed: a convolution, or a gradient of it.
+    operands : mapping of str to DeviceArray
+        What is read, by name; of images only those that the sample needs are copied to the host.
+    before : DeviceArray, optional
         What the output holds before; needed where beta is not 0.
 
     Raises
@@ -41,62 +48,129 @@ class ConvolutionReference:
     """
 
     def __init__(
-        self, problem: ConvolutionForwardProblem, x: DeviceArray, w: DeviceArray, y: DeviceArray | None = None
+        self, problem: Problem, operands: Mapping[str, DeviceArray], before: DeviceArray | None = None
     ) -> None:
-        random = np.random.default_rng(0)
-        self._images = sorted({0, problem.x.shape[0] - 1})[:_IMAGES]
-        self._channels = _some(random, problem.y.shape[1], _CHANNELS)
-        taps = problem.w.shape[2:]
-        most = min(_POSITIONS, max(16, _MOST_FACTORS // prod(problem.w.shape[1:])))
-        places = _some(random, prod(problem.y.shape[2:]), most)
-        self._places = np.unravel_index(places, problem.y.shape[2:])
-        rotated = problem.conv.mode == ConvolutionMode.CONVOLUTION
-        filters = {k: _part(w, k).astype(np.float64) for k in self._channels}
-        if rotated:
-            filters = {k: np.flip(values, tuple(range(1, 1 + len(taps)))) for k, values in filters.items()}
-        self._expected = [self._sums(problem, _part(x, n), filters) for n in self._images]
+        (written,) = problem.operation.writes
+        shape, random = problem.values[written].shape, np.random.default_rng(0)
+        if written == "dw":
+            self._parts, channels, most = _some(random, shape[0], _PAIRS), _PAIRS, _TAPS
+        else:
+            w, groups = problem.w.shape, problem.conv.groups
+            terms = (w[1] if written == "y" else w[0] // groups) * prod(w[2:])  # products that a value is the sum of
+            self._parts, channels = sorted({0, shape[0] - 1}), _CHANNELS
+            most = min(_POSITIONS, max(16, _MOST_FACTORS // terms))
+        self._channels = _some(random, shape[1], channels)
+        self._places = np.unravel_index(_some(random, prod(shape[2:]), most), shape[2:])
+        sums = {"y": self._result, "dx": self._images, "dw": self._filter}[written](problem, operands)
+        self._expected = [problem.alpha * values for values in sums]
         if problem.beta:
-            assert y is not None
-            before = [self._at(_part(y, n)) for n in self._images]
-            self._expected = [e + problem.beta * b for e, b in zip(self._expected, before, strict=True)]
+            assert before is not None
+            olds = [self._at(_part(before, part)) for part in self._parts]
+            self._expected = [e + problem.beta * old for e, old in zip(self._expected, olds, strict=True)]
         if not all(np.isfinite(values).all() for values in self._expected):
-            raise ArgumentError("x, w or out hold values that are not finite; nothing can be checked with them")
+            named = ", ".join(problem.operation.reads)
+            raise ArgumentError(f"{named} or out hold values that are not finite; nothing can be checked with them")
 
     @staticmethod
-    def can_measure(problem: ConvolutionForwardProblem) -> bool:
+    def can_measure(problem: Problem) -> bool:
         """Tell whether errors mean something: not for integers, which are exact, or saturate."""
-        return problem.x.dtype in _FLOATS and problem.y.dtype in _FLOATS and problem.y.size > 0
+        return all(spec.dtype in _FLOATS and spec.size > 0 for spec in problem.specs.values())
 
     def errors_of(self, y: DeviceArray) -> Errors:
         """Return the errors of a result."""
-        return relative_errors([self._at(_part(y, n)) for n in self._images], self._expected)
+        return relative_errors([self._at(_part(y, part)) for part in self._parts], self._expected)
 
-    def _at(self, image: Array) -> Array:
-        """Return the sample of one image of an output, (channels, places), in float64."""
+    def _at(self, part: Array) -> Array:
+        """Return the sample of one part of an output, (channels, places), in float64."""
         index = (np.array(self._channels)[:, None], *(axis[None] for axis in self._places))
-        values: Array = image[index]
+        values: Array = part[index]
         return values.astype(np.float64)
 
-    def _sums(self, problem: ConvolutionForwardProblem, image: Array, filters: dict[int, Array]) -> Array:
-        padding, stride, dilation = problem.conv.steps(image.ndim - 1)
-        padded = np.pad(image.astype(np.float64), [(0, 0), *((p, p) for p in padding)])
-        count, rank, taps = len(self._places[0]), image.ndim - 1, problem.w.shape[2:]
-        index: list[Any] = [slice(None)]
-        for axis in range(rank):
-            reached = self._places[axis][:, None] * stride[axis] + np.arange(taps[axis]) * dilation[axis]
-            index.append(reached.reshape(count, *(taps[axis] if other == axis else 1 for other in range(rank))))
-        c_group, k_group = problem.w.shape[1], problem.w.shape[0] // problem.conv.groups
-        windows: dict[int, Array] = {}
-        sums = []
-        for k, values in filters.items():
-            group = k // k_group
-            if group not in windows:
-                channels = padded[group * c_group : (group + 1) * c_group]
-                gathered = channels[tuple(index)]  # (C / groups, places, *taps)
-                windows = {group: np.moveaxis(gathered, 1, 0).reshape(count, -1)}  # channels come group by group
-            # a product for each place: of the whole matrix BLAS makes threads, which go on spinning while calls are timed
-            sums.append(np.matmul(windows[group][:, None, :], values.reshape(-1, 1))[:, 0, 0])
-        return np.asarray(problem.alpha * np.array(sums))
+    def _result(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
+        """Return sums over channels and taps: where a place of y reads x."""
+        reach = [
+            place[:, None] * stride + np.arange(taps) * dilation - padding
+            for place, (taps, padding, stride, dilation) in zip(self._places, _steps(problem, problem.w), strict=True)
+        ]
+        inside = [np.where(reads < size, reads, -1) for reads, size in zip(reach, problem.x.shape[2:], strict=True)]
+        filters = {k: _turned(problem, _part(operands["w"], k)).reshape(-1) for k in self._channels}
+        in_group = problem.w.shape[0] // problem.conv.groups
+        return [_sums(_part(operands["x"], n), inside, filters, in_group, problem.w.shape[1]) for n in self._parts]
+
+    def _images(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
+        """Return sums over output channels and taps: which places of y read a place of x."""
+        inside = []
+        for place, size, (taps, padding, stride, dilation) in zip(
+            self._places, problem.dy.shape[2:], _steps(problem, problem.w), strict=True
+        ):
+            from_start = place[:, None] + padding - np.arange(taps) * dilation
+            inside.append(np.where((from_start % stride == 0) & (from_start < size * stride), from_start // stride, -1))
+        w = _turned(problem, operands["w"].numpy())
+        in_group, outer = w.shape[1], w.shape[0] // problem.conv.groups
+        filters = {c: w[c // in_group * outer :][:outer, c % in_group].reshape(-1) for c in self._channels}
+        return [_sums(_part(operands["dy"], n), inside, filters, in_group, outer) for n in self._parts]
+
+    def _filter(self, problem: Problem, operands: Mapping[str, DeviceArray]) -> list[Array]:
+        """Return sums over all images and places of y: the pixels that each of them reads by a tap."""
+        steps, sizes = _steps(problem, problem.dw), problem.x.shape[2:]
+        outer, in_group = problem.dw.shape[0] // problem.conv.groups, problem.dw.shape[1]
+        sums = np.zeros((len(self._parts), len(self._channels), len(self._places[0])))
+        for n in range(problem.x.shape[0]):
+            x, dy = (_part(operands[name], n) for name in ("x", "dy"))
+            for number, taps in enumerate(zip(*self._places, strict=True)):
+                places, pixels = [], []
+                for tap, size, out, (count, padding, stride, dilation) in zip(
+                    taps, sizes, dy.shape[1:], steps, strict=True
+                ):
+                    at = count - 1 - tap if problem.conv.mode == ConvolutionMode.CONVOLUTION else tap
+                    reads = np.arange(out) * stride + at * dilation - padding
+                    places.append(np.flatnonzero((reads >= 0) & (reads < size)))
+                    pixels.append(reads[places[-1]])
+                for part, k in enumerate(self._parts):
+                    outers = dy[k][np.ix_(*places)].astype(np.float64)
+                    for channel, c in enumerate(self._channels):
+                        inner = x[k // outer * in_group + c][np.ix_(*pixels)].astype(np.float64)
+                        sums[part, channel, number] += np.einsum("i,i", outers.reshape(-1), inner.reshape(-1))
+        return list(sums)
+
+
+def _steps(problem: Problem, w: FilterSpec) -> list[tuple[int, int, int, int]]:
+    """Return taps, padding, stride and dilation of each axis."""
+    return list(zip(w.shape[2:], *problem.conv.steps(w.rank - 2), strict=True))
+
+
+def _turned(problem: Problem, w: Array) -> Array:
+    """Return filters in float64 as they meet the image, taps last."""
+    rank = problem.values[problem.operation.reads[0]].rank - 2
+    turned = problem.conv.mode == ConvolutionMode.CONVOLUTION
+    values: Array = np.flip(w, tuple(range(-rank, 0))) if turned else w
+    return values.astype(np.float64)
+
+
+def _sums(image: Array, inside: list[Array], filters: Mapping[int, Array], in_group: int, channels: int) -> Array:
+    """Return, for each filter and place, the sum of products with what the place reads of an image.
+
+    `inside` has what each place reads along an axis, (places, taps), negative where there is nothing; each `in_group` filters
+    read `channels` channels of their own.
+    """
+    count, rank = len(inside[0]), len(inside)
+    axes = [
+        reads.reshape(count, *(-1 if other == axis else 1 for other in range(rank)))
+        for axis, reads in enumerate(inside)
+    ]
+    there = np.logical_and.reduce(np.broadcast_arrays(*(reads >= 0 for reads in axes)))
+    index: Any = (slice(None), *(np.maximum(reads, 0) for reads in axes))
+    windows: dict[int, Array] = {}
+    sums = []
+    for number, values in filters.items():
+        group = number // in_group
+        if group not in windows:
+            gathered = image[group * channels : (group + 1) * channels][index].astype(np.float64)
+            gathered[:, ~there] = 0
+            windows = {group: np.moveaxis(gathered, 1, 0).reshape(count, -1)}  # filters come group by group
+        # a product for each place: of the whole matrix BLAS makes threads, which go on spinning while calls are timed
+        sums.append(np.matmul(windows[group][:, None, :], values.reshape(-1, 1))[:, 0, 0])
+    return np.array(sums)
 
 
 def _some(random: np.random.Generator, size: int, most: int) -> list[int]:

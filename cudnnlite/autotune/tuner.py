@@ -18,10 +18,15 @@ from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, DeviceMemoryError, TuningWarning
 from cudnnlite.kept import kept
 from cudnnlite.operations.choosing import alignment_of
+from cudnnlite.operations.convolution_backward_problem import (
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+)
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
@@ -53,10 +58,14 @@ class Search(NamedTuple):
     aligned: tuple[str, ...] = ()
 
 
+def _convolution(*aligned: str) -> Search:
+    return Search(convolution.operands_of, convolution.check_operands, convolution.search_convolution, aligned)
+
+
 SEARCHES: dict[type[Problem], Search] = {
-    ConvolutionForwardProblem: Search(
-        convolution.operands_of, convolution.check_operands, convolution.search_convolution_forward, ("x", "w", "out")
-    ),
+    ConvolutionForwardProblem: _convolution("x", "w", "out"),
+    ConvolutionBackwardDataProblem: _convolution("w", "dy", "out"),
+    ConvolutionBackwardFilterProblem: _convolution("x", "dy", "out"),
     RNNForwardProblem: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn),
 }
 
@@ -161,9 +170,9 @@ class Tuner:
         problem : Problem
             What should be done.
         operands : mapping, optional
-            Data to measure with, instead of made-up values: "x" and "w", and "out" where it is read, of a convolution; "x"
-            and "weights", and "hx" and "cx" where there are any, of an RNN.  None of them is written.  The problem is
-            measured now, and the result replaces what was remembered.
+            Data to measure with, instead of made-up values: of a convolution what it reads ("x" and "w"), and "out" where beta
+            is not 0; of an RNN "x" and "weights", and "hx" and "cx" where there are any.  None of them is written.  The problem
+            is measured now, and the result replaces what was remembered.
 
         Returns
         -------
@@ -279,6 +288,8 @@ class Tuner:
 
     def _search(self, known: Remembered, problem: Problem, aligned: Mapping[str, int], operands: Any) -> AlgorithmTable:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
+        stream = self.handle.stream
+        refuse_in_capture(self.handle.device, stream, "a search waits, and cannot be made", "tune before the capture")
         start, search = time.perf_counter(), search_of(problem)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)

@@ -10,6 +10,7 @@ from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.enums import DataType
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 
 ALIGNMENT = 16  # bytes; what engines with vector loads want of every operand
 
@@ -46,9 +47,7 @@ class Graph:
 
     def tensor(self, name: str, spec: TensorSpec | FilterSpec, *, virtual: bool = False) -> BackendDescriptor:
         """Return the descriptor of an operand; a virtual one is never in memory."""
-        if isinstance(spec, FilterSpec):
-            spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
-        dims, strides = spec.native()
+        dims, strides = as_tensor(spec).native()
         self._tensors += 1
         if not virtual:
             self.uids[name] = self._tensors

@@ -9,11 +9,11 @@ from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.arguments import one_of
-from cudnnlite.devices.device import Device
+from cudnnlite.devices.device import Device, check_recorded_together
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, numpy_dtype, parse_dtype
-from cudnnlite.errors import ArgumentError, ArrayTypeError, ClosedError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import memory_order
 
@@ -149,7 +149,10 @@ class _ClosedArray(DeviceArray):
 
 def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
     """Allocate an array with undefined contents (NaN on the emulated device)."""
-    buffer = device.allocate(spec.nbytes, stream)
+    try:
+        buffer = device.allocate(spec.nbytes, stream)
+    except CaptureError as error:
+        raise CaptureError(f"{error}; for results pass out= (in training reserve= too)") from None
     return DeviceArray(spec, device, int(buffer.handle), buffer, stream)
 
 
@@ -284,6 +287,7 @@ def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
     """Return a view of the same memory that belongs to `stream`, which waits once for the array's own stream."""
     if int(array.stream.handle) == int(stream.handle):
         return array
+    check_recorded_together(array.device, stream, array.stream)
     stream.wait(array.stream)
     return part_of(array, array.spec, stream=stream)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +12,13 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.devices.cuda_graph import CudaRecorder
+from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
+    CaptureError,
     CudnnError,
     CudnnliteError,
     DeviceMemoryError,
@@ -55,6 +58,7 @@ class CudaDevice:
         self.index = index
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
+        self.stand_ins: dict[tuple[int, int], Any] = {}  # by thread and stream: what is recorded in place of that
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -84,6 +88,10 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
+        if self.stand_ins:  # CUDA would refuse, and give up the recording
+            raise CaptureError(
+                f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
+            )
         self.activate()
         self._device.sync()
 
@@ -107,9 +115,12 @@ class CudaDevice:
 
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
+        if self.stand_ins:  # CUDA sees no capture on the stream itself
+            self._refuse(nbytes, stream)
         try:
             return self._device.memory_resource.allocate(nbytes, stream=stream)
         except Exception as error:
+            self._refuse(nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
                 raise
             free, total = self.memory_info()
@@ -117,6 +128,14 @@ class CudaDevice:
                 f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
                 f"{format_size(total)} were free"
             ) from error
+
+    def _refuse(self, nbytes: int, stream: Any) -> None:
+        what = f"{format_size(nbytes)} of device memory cannot be allocated"
+        refuse_in_capture(self, stream, what, "allocate them before the capture")
+
+    def _recorded(self, stream: Any) -> Any:
+        """Return what work for a stream is enqueued on: its stand-in while a graph is recorded, or itself."""
+        return self.stand_ins.get((get_ident(), int(stream.handle)), stream) if self.stand_ins else stream
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
@@ -135,6 +154,7 @@ class CudaDevice:
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
         self.activate()
+        refuse_in_capture(self, stream, "a copy from the host cannot be recorded", "make it before the capture")
         buffer = self._core.Buffer.from_handle
         buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
         memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -145,6 +165,7 @@ class CudaDevice:
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
         self.activate()
+        refuse_in_capture(self, stream, "a copy to the host waits, and cannot", "read results after a launch")
         buffer = self._core.Buffer.from_handle
         buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
         stream.sync()
@@ -153,12 +174,12 @@ class CudaDevice:
         """Copy device memory to device memory, in stream order."""
         self.activate()
         buffer = self._core.Buffer.from_handle
-        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=stream)
+        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self._recorded(stream))
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
         self.activate()
-        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=stream)
+        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=self._recorded(stream))
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work`, wait for it, and return the milliseconds between two events around it."""
@@ -191,9 +212,13 @@ class CudaDevice:
             return None
         return lambda: graph.launch(stream)
 
+    def recorder(self, stream: Any) -> CudaRecorder:
+        """Return what records the calls of this thread on `stream`, on another one in its place."""
+        return CudaRecorder(self, stream)
+
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
-        result, status = self._driver.cuStreamIsCapturing(int(stream.handle))
+        result, status = self._driver.cuStreamIsCapturing(int(self._recorded(stream).handle))
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
         return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 

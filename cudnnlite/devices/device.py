@@ -13,6 +13,7 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite.devices.foreign import ForeignArray
+from cudnnlite.errors import CaptureError
 
 
 class DeviceFacts(NamedTuple):
@@ -34,6 +35,27 @@ class DeviceFacts(NamedTuple):
     compute_capability: str
     driver: str
     uuid: str
+
+
+class Recorder(Protocol):
+    """Records what is enqueued between `begin` and `end`.
+
+    Attributes
+    ----------
+    stream : stream object
+        What cuDNN enqueues on meanwhile: the stream itself, or one in its place.
+    graph : object
+        After `end`, what was recorded: `launch(stream)` enqueues it, `close()` gives it back.
+    """
+
+    stream: Any
+    graph: Any
+
+    def begin(self) -> None:
+        """Begin; from now on the stream is capturing."""
+
+    def end(self, *, keep: bool = True) -> None:
+        """End, whatever happened meanwhile; CaptureError where what was recorded should be kept and is no good."""
 
 
 class Device(Protocol):
@@ -109,6 +131,9 @@ class Device(Protocol):
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues on `stream`; return what enqueues all of it at once, or None where that is not done."""
 
+    def recorder(self, stream: Any) -> Recorder:
+        """Return what records the calls of this thread on `stream` as a graph."""
+
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`, where nothing may be waited for."""
 
@@ -123,3 +148,24 @@ class Device(Protocol):
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
         """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""
+
+
+def refuse_in_capture(device: Device, stream: Any, what: str, instead: str) -> None:
+    """Raise CaptureError if a graph is being recorded on `stream`."""
+    if device.is_capturing(stream):
+        raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
+
+
+def check_recorded_together(device: Device, stream: Any, other: Any) -> None:
+    """Check that one stream can wait for another: both are being recorded, or neither is.
+
+    Raises
+    ------
+    CaptureError
+        CUDA would give up the recording, or draw the other stream into it.
+    """
+    if device.is_capturing(stream) != device.is_capturing(other):
+        raise CaptureError(
+            f"an operand belongs to {other}, the call is made on {stream}, and a CUDA graph is recorded on one of the two; "
+            "before the capture, handle.view(array) makes it belong to the handle's stream"
+        )

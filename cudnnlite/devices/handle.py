@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ from cudnnlite.arguments import one_of
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.choice import get_device
-from cudnnlite.devices.device import Device
+from cudnnlite.devices.device import Device, refuse_in_capture
 from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.devices.workspace import Workspace
-from cudnnlite.errors import ClosedError, ThreadError
+from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 from cudnnlite.specs.tensor import tensor_spec_of
@@ -30,6 +30,13 @@ class Chooser(Protocol):
 
     def choose(self, problem: Problem, alignments: Mapping[str, int], limit: int | None, key: Hashable = None) -> Any:
         """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
+
+
+class Keeper(Protocol):
+    """A graph that is being recorded, and keeps what its launches will need."""
+
+    def keep(self, plan: Any, operands: Iterable[Any]) -> None:
+        """Keep what a plan's call was made with."""
 
 
 class Handle(NativeObject):
@@ -91,6 +98,7 @@ class Handle(NativeObject):
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
         self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`
+        self.graph: Keeper | None = None  # what is being recorded; see `capture`
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
 
@@ -135,6 +143,10 @@ class Handle(NativeObject):
     @stream.setter
     def stream(self, stream: Any) -> None:
         self.use()
+        if self.graph is not None:
+            raise CaptureError(
+                "the handle's stream cannot be changed while a CUDA graph is recorded on it: end the capture"
+            )
         new = self.device.stream(stream)
         if int(new.handle) != int(self._stream.handle):
             self.api.cudnnSetStream(self.ptr, cudaStream_t(int(new.handle)))
@@ -143,6 +155,7 @@ class Handle(NativeObject):
     def synchronize(self) -> None:
         """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
         self.use()
+        refuse_in_capture(self.device, self._stream, "nothing can be waited for", "synchronize after a launch")
         self._stream.sync()
 
     def array(

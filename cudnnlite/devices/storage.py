@@ -13,6 +13,7 @@ import numpy as np
 from cudnnlite.arguments import MAX_INT
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +45,7 @@ def memory_view(memory: Array, spec: TensorSpec) -> Array:
 def read_values(memory: Array, spec: TensorSpec | FilterSpec) -> Array:
     """Return the values in logical shape: a view, or a copy where a vector type splits the channels."""
     tensor = spec if isinstance(spec, TensorSpec) else TensorSpec(spec.shape, spec.dtype, spec.layout)
+    tensor = as_tensor(spec)
     values = memory_view(memory, tensor)
     return values if tensor.vector == 1 else np.moveaxis(values, -1, 2).reshape(tensor.shape)
 
@@ -56,6 +58,6 @@ def split_vectors(values: Array, vector: int) -> Array:
     return np.moveaxis(values.reshape(n, c // vector, vector, *spatial), 2, -1)
 
 
-def write_values(memory: Array, spec: TensorSpec, batch: slice, values: Array) -> None:
+def write_values(memory: Array, spec: TensorSpec | FilterSpec, batch: slice, values: Array) -> None:
     """Write the images of `batch`, given in logical shape; gaps between strides stay untouched."""
-    memory_view(memory, spec)[batch][...] = split_vectors(values, spec.vector)
+    memory_view(memory, as_tensor(spec))[batch][...] = split_vectors(values, spec.vector)

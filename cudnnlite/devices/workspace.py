@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cudnnlite.devices.device import Device
-from cudnnlite.errors import ClosedError, WorkspaceLimitError
+from cudnnlite.errors import CaptureError, ClosedError, WorkspaceLimitError
 from cudnnlite.sizes import format_size, parse_size
 
 
@@ -40,6 +40,7 @@ class Workspace:
         # by the stream's address; the stream is kept, so that its address cannot come to mean another one
         self._buffers: dict[int, tuple[Any, Any]] = {}
         self._leased: set[int] = set()
+        self._kept: set[int] = set()  # whose buffer is somebody else's too
         self._peak = 0
         self._closed = False
         # what the last call got: the next one nearly always wants the same
@@ -139,13 +140,30 @@ class Workspace:
             raise WorkspaceLimitError(
                 f"a workspace of {format_size(nbytes)} is needed; the limit is {format_size(limit)}"
             )
-        buffer = self._device.allocate(nbytes, stream)
+        try:
+            buffer = self._device.allocate(nbytes, stream)
+        except CaptureError as error:
+            raise CaptureError(
+                f"{error}; for a workspace make the call once before, or handle.workspace.reserve({nbytes}, handle.stream)"
+            ) from None
         old, _ = self._buffers.get(key, (None, None))
         self._buffers[key] = buffer, stream
         self._peak = max(self._peak, self.size + (old.size if old is not None else 0))
-        if old is not None:
+        if old is not None and key not in self._kept:
             old.close(stream)
+        self._kept.discard(key)
         return buffer
+
+    def keep(self, stream: Any) -> object:
+        """Return what owns the buffer of a stream, None if there is none.
+
+        Its memory lives for as long as that, even where the buffer is replaced or released meanwhile: a graph has its address.
+        """
+        key = int(stream.handle)
+        if key not in self._buffers:
+            return None
+        self._kept.add(key)
+        return self._buffers[key][0]
 
     def release(self, stream: Any = None) -> None:
         """Free the buffer of one stream, or all buffers, in the order of their streams; the next call allocates again."""
@@ -153,8 +171,11 @@ class Workspace:
         if self._leased.intersection(keys):
             raise WorkspaceLimitError("the workspace cannot be released while it is leased")
         self._forget_recent()
-        for buffer, _ in [self._buffers.pop(key) for key in keys if key in self._buffers]:
-            buffer.close()
+        released = {key: self._buffers.pop(key) for key in keys if key in self._buffers}
+        for key, (buffer, _) in released.items():
+            if key not in self._kept:
+                buffer.close()
+        self._kept.difference_update(released)
 
     def close(self) -> None:
         """Free all buffers for good."""

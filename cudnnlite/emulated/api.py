@@ -7,7 +7,9 @@ generated argument types, so that they are marshalled exactly as for the real li
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
@@ -20,6 +22,8 @@ from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError
+
+Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _MAY_BE_NULL = frozenset({"devSeqLengths"})  # typed pointers that are not results
@@ -42,6 +46,8 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
+        # by thread and address of each stream that is being recorded: the work so far
+        self.tapes: dict[tuple[int, int], Tape] = {}
         # ctypes needs these alive as long as they may be called
         self._callbacks: dict[str, Any] = {}
 
@@ -52,22 +58,22 @@ class EmulatedApi(CudnnApi):
         super()._pointer(record)  # what the loaded libcudnn lacks, its emulation lacks too
         marshal = self._marshal(record)
 
-        def call(*arguments: Any) -> None:
-            made = marshal(*arguments)
-            try:
-                made()
-                return
-            except RefusalError as refusal:
-                status, words = refusal.status, refusal.message
-            except CudnnError as error:  # from the real library, reading a descriptor back
-                status, words = Status(error.status), f"{error.function}: {error.detail}"
-            except IllegalAddressError as error:
-                status, words = Status.EXECUTION_FAILED, str(error)
-            except (DeviceMemoryError, MemoryError) as error:
-                status, words = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, str(error)
-            raise status_error(record.name, status, words, self._memory)
+        return lambda *arguments: self.run(record.name, marshal(*arguments))
 
-        return call
+    def run(self, name: str, work: Callable[[], object]) -> None:
+        """Do a function's work; what it raises becomes the status, and the error, of that function."""
+        try:
+            work()
+            return
+        except RefusalError as refusal:
+            status, words = refusal.status, refusal.message
+        except CudnnError as error:  # from the real library, reading a descriptor back
+            status, words = Status(error.status), f"{error.function}: {error.detail}"
+        except IllegalAddressError as error:
+            status, words = Status.EXECUTION_FAILED, str(error)
+        except (DeviceMemoryError, MemoryError) as error:
+            status, words = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, str(error)
+        raise status_error(name, status, words, self._memory)
 
     def _marshal(self, record: Function) -> Call:
         """Return a C function that takes the arguments of `record` and returns a Python call with what C saw of them.
@@ -93,4 +99,14 @@ class EmulatedApi(CudnnApi):
                 )
             if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
                 raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-        implementation(self, *arguments)
+        work = implementation(self, *arguments)
+        if work is not None:
+            self.enqueue(self.handles[arguments[record.argtypes.index(cudnnHandle_t)].value].stream, record.name, work)
+
+    def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
+        """Do work on a stream: now, or at each launch of the graph where the stream is being recorded."""
+        tape = self.tapes.get((get_ident(), stream))
+        if tape is None:
+            work()
+        else:
+            tape.append((name, work))

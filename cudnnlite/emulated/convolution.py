@@ -1,10 +1,11 @@
-"""Emulated forward convolution: run it, size its workspace, search and rank its algorithms."""
+"""Emulated convolutions and their gradients: run them, size their workspace, search and rank their algorithms."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,44 +14,81 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
+from cudnnlite.emulated.kernels_gradient import GRADIENTS, gradient_workspace
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.support import multiplies_in_tf32, refusal
-from cudnnlite.enums import ConvolutionFwdAlgo, DataType, Determinism, Status
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
+from cudnnlite.emulated.support_gradient import is_deterministic, rounds_to_tf32, why_refused
+from cudnnlite.enums import (
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    DataType,
+    Determinism,
+    Status,
+)
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
 _BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
-# Which NumPy kernel answers for which algorithm.
-_KERNELS = {
-    ConvolutionFwdAlgo.IMPLICIT_GEMM: "direct_gemm",
-    ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM: "im2col_gemm",
-    ConvolutionFwdAlgo.GEMM: "im2col_gemm",
-    ConvolutionFwdAlgo.FFT: "fft",
-    ConvolutionFwdAlgo.FFT_TILING: "fft_tiled",
-    ConvolutionFwdAlgo.WINOGRAD_NONFUSED: "winograd",
+# By what is written: the algorithms in the order in which the heuristic ranks what is supported (on two cores the explicit GEMM
+# is nearly always first), and which NumPy kernel answers for each.
+_RANKINGS: Mapping[str, Mapping[Any, str]] = {
+    "y": {
+        ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM: "im2col_gemm",
+        ConvolutionFwdAlgo.GEMM: "im2col_gemm",
+        ConvolutionFwdAlgo.IMPLICIT_GEMM: "direct_gemm",
+        ConvolutionFwdAlgo.WINOGRAD_NONFUSED: "winograd",
+        ConvolutionFwdAlgo.WINOGRAD: "winograd",
+        ConvolutionFwdAlgo.FFT_TILING: "fft_tiled",
+        ConvolutionFwdAlgo.FFT: "fft",
+        ConvolutionFwdAlgo.DIRECT: "direct_gemm",
+    },
+    "dx": dict.fromkeys(
+        (
+            ConvolutionBwdDataAlgo.ALGO_1,
+            ConvolutionBwdDataAlgo.ALGO_0,
+            ConvolutionBwdDataAlgo.WINOGRAD_NONFUSED,
+            ConvolutionBwdDataAlgo.FFT_TILING,
+            ConvolutionBwdDataAlgo.FFT,
+            ConvolutionBwdDataAlgo.WINOGRAD,
+        ),
+        "gradient",
+    ),
+    "dw": dict.fromkeys(
+        (
+            ConvolutionBwdFilterAlgo.ALGO_1,
+            ConvolutionBwdFilterAlgo.ALGO_0,
+            ConvolutionBwdFilterAlgo.ALGO_3,
+            ConvolutionBwdFilterAlgo.WINOGRAD_NONFUSED,
+            ConvolutionBwdFilterAlgo.FFT_TILING,
+            ConvolutionBwdFilterAlgo.FFT,
+            ConvolutionBwdFilterAlgo.WINOGRAD,
+        ),
+        "gradient",
+    ),
 }
-# The order in which the heuristic ranks what is supported; on two cores the explicit GEMM is nearly always first.
-_RANKING = (
-    ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM,
-    ConvolutionFwdAlgo.GEMM,
-    ConvolutionFwdAlgo.IMPLICIT_GEMM,
-    ConvolutionFwdAlgo.WINOGRAD_NONFUSED,
-    ConvolutionFwdAlgo.WINOGRAD,
-    ConvolutionFwdAlgo.FFT_TILING,
-    ConvolutionFwdAlgo.FFT,
-    ConvolutionFwdAlgo.DIRECT,
-)
+
+
+def kernel_of(written: str, name: str) -> Algorithm:
+    """Return a NumPy kernel for what is written, "y", "dx" or "dw"; a gradient has one that does everything."""
+    if written == "y":
+        return ALGORITHMS[name]
+    return Algorithm(
+        GRADIENTS[written],
+        lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype),
+        lambda *_: None,
+    )
 
 
 class _Call(Call):
-    """A call about a forward convolution, and the NumPy kernel that answers for an algorithm."""
+    """A call about a convolution or a gradient of it, and the NumPy kernel that answers for an algorithm."""
 
-    def __init__(self, api: EmulatedApi, function: str, arguments: tuple[Any, ...]) -> None:
-        super().__init__(api, "convolution_forward", function, arguments)
-        self.x, self.w, self.y = (self.specs[name] for name in ("x", "w", "y"))
+    def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:
+        super().__init__(api, operation, function, arguments)
+        (self.written,) = self.operation.writes
+        self.x, self.w, self.y = (self.specs.get(name) or self.specs[f"d{name}"] for name in ("x", "w", "y"))
         self.conv: ConvolutionSpec = self.options["conv"]
 
     @property
@@ -58,22 +96,29 @@ class _Call(Call):
         """The type that is accumulated in."""
         return compute_dtype(self.x, self.conv)
 
-    def kernel(self, algorithm: int) -> Algorithm:
+    @property
+    def algorithm(self) -> Any:
+        """The algorithm that the call names."""
+        algorithms = self.operation.algorithms
+        assert algorithms is not None
+        return algorithms.kind(self.given["algo"])
+
+    def kernel(self, algorithm: Any) -> Algorithm:
         """Return the NumPy kernel, or refuse as a GPU would."""
-        why = refusal(ConvolutionFwdAlgo(algorithm), self.x, self.w, self.conv, self.y)
+        why = why_refused(algorithm, self.x, self.w, self.conv, self.y)
         if why is not None:
             raise RefusalError(Status.NOT_SUPPORTED, why)
-        kernel = ALGORITHMS[_KERNELS[ConvolutionFwdAlgo(algorithm)]]
+        kernel = kernel_of(self.written, _RANKINGS[self.written][algorithm])
         # where cuDNN's algorithm goes further than ours of that name (Winograd of 5x5), the GEMM gives the numbers
         cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.compute)
-        return ALGORITHMS["im2col_gemm"] if cannot else kernel
+        return kernel_of(self.written, "im2col_gemm") if cannot else kernel
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""
         return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.compute)
 
-    def run(self, algorithm: int, alpha: float, beta: float) -> None:
-        """Compute y = alpha * conv(x, w) + beta * y."""
+    def run(self, algorithm: Any, alpha: float, beta: float) -> Work:
+        """Check a call, and return what computes alpha * result + beta * what was there."""
         kernel = self.kernel(algorithm)
         needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
         if given < needed:
@@ -81,34 +126,50 @@ class _Call(Call):
         workspace = self.given["workSpace"] or 0
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
-        images, filters, target = self.views().values()
+        self.views()
+        return partial(self._compute, kernel, algorithm, alpha, beta, workspace, needed)
+
+    def _compute(
+        self, kernel: Algorithm, algorithm: Any, alpha: float, beta: float, workspace: int, needed: int
+    ) -> None:
+        views, spec = self.views(), self.specs[self.written]
+        target = views[self.written]
         scratch = self.api.memory.view(workspace, needed)
-        tf32 = multiplies_in_tf32(ConvolutionFwdAlgo(algorithm), self.x.dtype, self.conv)
-        source, matrix = read_values(images, self.x), read_values(filters, self.w)
-        for batch, result in convolved(kernel, self.conv, source, matrix, self.y.shape, self.compute, scratch, tf32):
-            old = read_values(target, self.y)[batch] if beta != 0 else None
-            rounded = scale_add(result, alpha, beta, old, numpy_dtype(self.y.dtype))
-            write_values(target, self.y, batch, rounded)
+        tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
+        read = {name: read_values(views[name], self.specs[name]) for name in self.operation.reads}
+        for batch, result in convolved(kernel, self.conv, read, spec.shape, self.compute, scratch, tf32):
+            old = read_values(target, spec)[batch] if beta != 0 else None
+            rounded = scale_add(result, alpha, beta, old, numpy_dtype(spec.dtype))
+            write_values(target, spec, batch, rounded)
 
 
 def convolved(
-    kernel: Algorithm, conv: ConvolutionSpec, x: Array, w: Array, shape: tuple[int, ...], compute: np.dtype[Any],
+    kernel: Algorithm, conv: ConvolutionSpec, operands: Mapping[str, Array], shape: tuple[int, ...], compute: np.dtype[Any],
     scratch: Bytes, tf32: bool,
 ) -> Iterator[tuple[slice, Array]]:  # fmt: skip
-    """Yield a convolution's results before scaling and rounding, some images at a time."""
-    w = w.astype(compute, copy=False)
-    if tf32:
-        w = round_tf32(w)
-    per_image = max(1, (math.prod(x.shape[1:]) + 2 * math.prod(shape[1:])) * compute.itemsize)
-    step = max(1, _BATCH_BYTES // per_image)
-    for start in range(0, shape[0], step):
+    """Yield the results before scaling and rounding, some images at a time; the gradient of a filter once, summed over all.
+
+    `operands` are what is read, by name; those that are not "w" are images.
+    """
+
+    def ready(values: Array) -> Array:
+        values = values.astype(compute, copy=False)
+        return round_tf32(values) if tf32 else values
+
+    images = [values for name, values in operands.items() if name != "w"]
+    sums = np.zeros(shape, compute) if "w" not in operands else None
+    sizes = sum(math.prod(values.shape[1:]) for values in images) + (2 * math.prod(shape[1:]) if sums is None else 0)
+    step = max(1, _BATCH_BYTES // max(1, sizes * compute.itemsize))
+    filters = ready(operands["w"]) if sums is None else None
+    for start in range(0, len(images[0]), step):
         batch = slice(start, start + step)
-        values = x[batch].astype(compute, copy=False)
-        if tf32:
-            values = round_tf32(values)
-        result = np.empty((values.shape[0], *shape[1:]), compute)
-        kernel.run(values, w, conv, out=result, scratch=scratch)
-        yield batch, result
+        read = [ready(values[batch]) if name != "w" else filters for name, values in operands.items()]
+        result = np.empty((len(images[0][batch]), *shape[1:]), compute) if sums is None else sums
+        kernel.run(*read, conv, out=result, scratch=scratch)
+        if sums is None:
+            yield batch, result
+    if sums is not None:
+        yield slice(None), sums
 
 
 def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
@@ -117,40 +178,21 @@ def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
     return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
 
 
-def _emulates(function: str) -> Callable[[Callable[[_Call], None]], Callable[[_Call], None]]:
-    """Register the decorated function, which receives the call unmarshalled."""
-
-    def register(implementation: Callable[[_Call], None]) -> Callable[[_Call], None]:
-        emulates(function)(lambda api, *arguments: implementation(_Call(api, function, arguments)))
-        return implementation
-
-    return register
-
-
-@_emulates("cudnnGetConvolutionForwardWorkspaceSize")
-def workspace_size(call: _Call) -> None:
+def _workspace_size(call: _Call) -> None:
     """Tell how much workspace the kernel behind the algorithm wants."""
-    call.given["sizeInBytes"][0] = call.workspace(call.kernel(call.given["algo"]))
+    call.given["sizeInBytes"][0] = call.workspace(call.kernel(call.algorithm))
 
 
-@_emulates("cudnnConvolutionForward")
-def forward(call: _Call) -> None:
-    """Compute y = alpha * conv(x, w) + beta * y."""
+def _run(call: _Call) -> Work:
+    """Compute what the call is for."""
     alpha, beta = call.scalars()
-    call.run(call.given["algo"], alpha, beta)
+    return call.run(call.algorithm, alpha, beta)
 
 
-@emulates("cudnnGetConvolutionForwardAlgorithmMaxCount")
-def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
-    """Tell how many results a search may give."""
-    count[0] = len(_RANKING)
-
-
-@_emulates("cudnnGetConvolutionForwardAlgorithm_v7")
-def heuristic(call: _Call) -> None:
+def _heuristic(call: _Call) -> None:
     """Rank the algorithms without running them; those that are refused come last."""
     rows = []
-    for algorithm in _RANKING:
+    for algorithm in _RANKINGS[call.written]:
         try:
             rows.append((algorithm, Status.SUCCESS, -1.0, call.workspace(call.kernel(algorithm))))
         except RefusalError as refused:
@@ -159,16 +201,15 @@ def heuristic(call: _Call) -> None:
     _fill(call, rows)
 
 
-@_emulates("cudnnFindConvolutionForwardAlgorithmEx")
-def find(call: _Call) -> None:
-    """Run and time every algorithm; y is overwritten, as cuDNN does."""
-    rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]] = []
-    for algorithm in _RANKING:
+def _find(call: _Call) -> None:
+    """Run and time every algorithm; the output is overwritten, as cuDNN does."""
+    rows: list[tuple[Any, Status, float, int]] = []
+    for algorithm in _RANKINGS[call.written]:
         needed = 0
         try:
             needed = call.workspace(call.kernel(algorithm))
             start = time.perf_counter()
-            call.run(algorithm, 1.0, 0.0)
+            call.run(algorithm, 1.0, 0.0)()
             rows.append((algorithm, Status.SUCCESS, (time.perf_counter() - start) * 1e3, needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT
@@ -178,11 +219,33 @@ def find(call: _Call) -> None:
     _fill(call, rows)
 
 
-def _fill(call: _Call, rows: list[tuple[ConvolutionFwdAlgo, Status, float, int]]) -> None:
+def _fill(call: _Call, rows: list[tuple[Any, Status, float, int]]) -> None:
     if call.given["requestedAlgoCount"] < 1:
         raise RefusalError(Status.BAD_PARAM, f"requestedAlgoCount={call.given['requestedAlgoCount']}")
     rows = rows[: call.given["requestedAlgoCount"]]
     for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
         result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory
-        result.determinism, result.mathType = Determinism.DETERMINISTIC, call.conv.math_type
+        result.determinism = Determinism.DETERMINISTIC if is_deterministic(algorithm) else Determinism.NON_DETERMINISTIC
+        result.mathType = call.conv.math_type
     call.given["returnedAlgoCount"][0] = len(rows)
+
+
+def _emulate(operation: str, kind: str, written: str) -> None:
+    """Register what is done for the C functions of an operation, which `kind` distinguishes."""
+    answers = {
+        f"cudnnConvolution{kind}": _run,
+        f"cudnnGetConvolution{kind}WorkspaceSize": _workspace_size,
+        f"cudnnGetConvolution{kind}Algorithm_v7": _heuristic,
+        f"cudnnFindConvolution{kind}AlgorithmEx": _find,
+    }
+    for function, answer in answers.items():
+        emulates(function)(lambda api, *arguments, f=function, a=answer: a(_Call(api, operation, f, arguments)))
+
+    @emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")
+    def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
+        count[0] = len(_RANKINGS[written])
+
+
+_emulate("convolution_forward", "Forward", "y")
+_emulate("convolution_backward_data", "BackwardData", "dx")
+_emulate("convolution_backward_filter", "BackwardFilter", "dw")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,14 +14,14 @@ import numpy as np
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.api import EmulatedApi, Tape
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError
-from cudnnlite.sizes import parse_size
+from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
 _addresses = itertools.count(0x1000, 0x10)
@@ -41,6 +42,41 @@ class EmulatedStream:
 
     def __repr__(self) -> str:
         return f"<EmulatedStream {self.handle:#x} of {self.device}>"
+
+
+class EmulatedRecorder:
+    """Records a stream, whose work is not done meanwhile; see `cudnnlite.devices.device.Recorder`."""
+
+    def __init__(self, api: EmulatedApi, stream: Any) -> None:
+        self._api, self.stream = api, stream
+        self._key = get_ident(), stream.handle
+        self.graph: Any = None
+
+    def begin(self) -> None:
+        """Begin to record."""
+        self._api.tapes[self._key] = []
+
+    def end(self, *, keep: bool = True) -> None:
+        """End the recording."""
+        tape = self._api.tapes.pop(self._key)
+        if keep:
+            self.graph = EmulatedGraph(self._api, tape)
+
+
+class EmulatedGraph:
+    """What was recorded; the same surface as `cuda.core`'s graph, as far as cudnnlite uses it."""
+
+    def __init__(self, api: EmulatedApi, tape: Tape) -> None:
+        self._api, self._tape = api, tape
+
+    def launch(self, stream: Any) -> None:
+        """Do all of it, on the addresses that it was recorded with; each must still lie inside a live allocation."""
+        for name, work in self._tape:
+            self._api.run(name, work)
+
+    def close(self) -> None:
+        """Forget it."""
+        self._tape = []
 
 
 class EmulatedDevice:
@@ -107,6 +143,8 @@ class EmulatedDevice:
 
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
+        what = f"{format_size(nbytes)} of device memory cannot be allocated"
+        refuse_in_capture(self, stream, what, "allocate them before the capture")
         return self.memory.allocate(nbytes)
 
     def memory_info(self) -> tuple[int, int]:
@@ -119,19 +157,25 @@ class EmulatedDevice:
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
+        refuse_in_capture(self, stream, "a copy from the host cannot be recorded", "make it before the capture")
         self.memory.view(ptr, source.nbytes)[:] = _bytes(source)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array."""
+        refuse_in_capture(self, stream, "a copy to the host waits, and cannot", "read results after a launch")
         _bytes(target)[:] = self.memory.view(ptr, target.nbytes)
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory."""
-        self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
+
+        def work() -> None:
+            self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
+
+        self.api.enqueue(stream.handle, "cudaMemcpyAsync", work)
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte."""
-        self.memory.view(ptr, nbytes)[:] = byte
+        self.api.enqueue(stream.handle, "cudaMemsetAsync", lambda: self.memory.view(ptr, nbytes).fill(byte))
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work` and return the milliseconds it took: NumPy's, which say nothing of a GPU."""
@@ -140,12 +184,16 @@ class EmulatedDevice:
         return (time.perf_counter() - start) * 1000
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
-        """Return None: there are no graphs."""
+        """Return None: the times of a replay would say no more than those of calls."""
         return None
 
+    def recorder(self, stream: Any) -> EmulatedRecorder:
+        """Return what records the calls on `stream`."""
+        return EmulatedRecorder(self.api, stream)
+
     def is_capturing(self, stream: Any) -> bool:
-        """Return False: there are no graphs."""
-        return False
+        """Tell whether a graph is being recorded on `stream`."""
+        return bool(self.api.tapes) and (get_ident(), stream.handle) in self.api.tapes
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).

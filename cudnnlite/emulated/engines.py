@@ -18,15 +18,17 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes, native
-from cudnnlite.emulated.convolution import compute_dtype, convolved
+from cudnnlite.emulated.convolution import compute_dtype, convolved, kernel_of
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.support import refusal, tf32_is_forbidden
+from cudnnlite.emulated.support_gradient import why_no_engine
 from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
 _GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
@@ -76,7 +78,7 @@ _NAMED[BackendHeurMode.INSTANT] = _NAMED[BackendHeurMode.A]
 
 
 class Convolution(NamedTuple):
-    """The convolution in a graph, by the specs of its operands."""
+    """The convolution in a graph, or a gradient of it, by the specs of x, w and y, or of what stands for them."""
 
     x: TensorSpec
     w: FilterSpec
@@ -84,16 +86,23 @@ class Convolution(NamedTuple):
     conv: ConvolutionSpec
     alpha: float
     beta: float
-    uids: tuple[int, int, int]
+    uids: Mapping[str, int]
+    written: str
     pointwise: tuple[Native, ...]
+
+    @property
+    def out(self) -> TensorSpec:
+        """What is written."""
+        specs: dict[str, TensorSpec | FilterSpec] = {"y": self.y, "dx": self.x, "dw": self.w}
+        return as_tensor(specs[self.written])
 
     def kernel(self, facts: EngineFacts) -> Algorithm:
         """Return the NumPy kernel behind an engine; RefusalError where it cannot do this."""
-        kernel = ALGORITHMS[facts.kernel]
-        why = kernel.unsupported(self.x.shape, self.w.shape, self.conv, compute_dtype(self.x, self.conv))
+        compute = compute_dtype(self.x, self.conv)
+        why = ALGORITHMS[facts.kernel].unsupported(self.x.shape, self.w.shape, self.conv, compute)
         if why:
             raise RefusalError(Status.NOT_SUPPORTED, why)
-        return kernel
+        return kernel_of(self.written, facts.kernel)
 
 
 def _spec(tensor: Native) -> TensorSpec:
@@ -135,7 +144,22 @@ def _pointwise_operation(api: EmulatedApi, operation: Native) -> None:
 
 @finalizes("OPERATION_CONVOLUTION_FORWARD")
 def _forward(api: EmulatedApi, operation: Native) -> None:
-    x, w, y = (operation.one(name) for name in "xwy")
+    _convolve(operation, "x", "w", "y")
+
+
+@finalizes("OPERATION_CONVOLUTION_BACKWARD_DATA")
+def _backward_data(api: EmulatedApi, operation: Native) -> None:
+    _convolve(operation, "dx", "w", "dy")
+
+
+@finalizes("OPERATION_CONVOLUTION_BACKWARD_FILTER")
+def _backward_filter(api: EmulatedApi, operation: Native) -> None:
+    _convolve(operation, "x", "dw", "dy")
+
+
+def _convolve(operation: Native, *names: str) -> None:
+    """Work out the convolution whose operands have these names, in the order of x, w and y."""
+    x, w, y = (operation.one(name) for name in names)
     steps = operation.one("conv_desc")
     if steps.values["pre_paddings"] != steps.values["post_paddings"]:
         raise RefusalError(Status.NOT_SUPPORTED, "the emulated device pads both sides alike")
@@ -155,20 +179,24 @@ def _forward(api: EmulatedApi, operation: Native) -> None:
         raise RefusalError(Status.BAD_PARAM, str(error)) from error
     if expected != y_spec.shape:
         raise RefusalError(Status.BAD_PARAM_SHAPE_MISMATCH, f"y has shape {y_spec.shape}, the result has {expected}")
-    uids = (x.one("unique_id"), w.one("unique_id"), y.one("unique_id"))
+    uids = {name: operation.one(name).one("unique_id") for name in names}
+    written = names[2] if names[2] == "y" else next(name for name in names[:2] if name.startswith("d"))
     alpha, beta = operation.one("alpha", 1.0), operation.one("beta", 0.0)
-    operation.made = Convolution(x_spec, w_spec, y_spec, conv, alpha, beta, uids, ())
+    operation.made = Convolution(x_spec, w_spec, y_spec, conv, alpha, beta, uids, written, ())
 
 
 @finalizes("OPERATIONGRAPH")
 def _graph(api: EmulatedApi, graph: Native) -> None:
     first, *others = graph.values["ops"]
-    if not isinstance(first.made, Convolution) or any(other.kind != "OPERATION_POINTWISE" for other in others):
+    alone = isinstance(first.made, Convolution) and first.made.written != "y" and others
+    if not isinstance(first.made, Convolution) or alone or any(o.kind != "OPERATION_POINTWISE" for o in others):
         raise RefusalError(
             Status.NOT_SUPPORTED, "the emulated device has graphs of one convolution and pointwise operations"
         )
     tensors = [
-        operation.one(name) for operation in graph.values["ops"] for name in ("x", "w", "y", "xdesc", "bdesc", "ydesc")
+        operation.one(name)
+        for operation in graph.values["ops"]
+        for name in ("x", "w", "y", "dx", "dw", "dy", "xdesc", "bdesc", "ydesc")
     ]
     known: dict[int, Native] = {}
     for tensor in filter(None, tensors):
@@ -176,7 +204,7 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
             raise RefusalError(
                 Status.BAD_PARAM_DUPLICATED_ENTRIES, f"two tensors with unique_id={tensor.one('unique_id')}"
             )
-    written = [first.one("y"), *(other.one("ydesc") for other in others)]
+    written = [first.one(first.made.written), *(other.one("ydesc") for other in others)]
     if [tensor.one("is_virtual", False) for tensor in written] != [True] * len(others) + [False]:
         raise RefusalError(
             Status.NOT_SUPPORTED, "of what a graph writes the last tensor alone is in memory, the others virtual"
@@ -188,7 +216,10 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
 def _supported(problem: Convolution) -> None:
     """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
     y = problem.y if not problem.pointwise else problem.x.packed(problem.y.shape, problem.x.dtype)  # it is not written
-    reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
+    if problem.written == "y":
+        reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
+    else:
+        reasons = [why_no_engine(problem.x, problem.w, problem.conv, y)]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
         raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
 
@@ -280,7 +311,7 @@ def _pack(api: EmulatedApi, pack: Native) -> None:
 
 
 @emulates("cudnnBackendExecute")
-def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> None:
+def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
     """Compute what a plan's graph says, over the addresses of a variant pack."""
     found, given = native(api, plan, "EXECUTION_PLAN"), native(api, pack, "VARIANT_PACK")
     if found.one("handle") != handle.value:
@@ -288,13 +319,20 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> None:
     problem: Convolution = found.made.one("operation_graph").made
     facts = ENGINES[found.made.one("global_index")]
     needed = found.one("workspace_size")
-    scratch = api.memory.view(_aligned(given.one("workspace"), "the workspace") if needed else 0, needed)
+    workspace = _aligned(given.one("workspace"), "the workspace") if needed else 0
     addresses = dict(zip(given.values["unique_ids"], given.values["data_pointers"], strict=True))
-    tensors = _Tensors(api, problem, addresses)
-    x, w = (tensors.read(uid) for uid in problem.uids[:2])
-    compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
-    for batch, result in convolved(problem.kernel(facts), problem.conv, x, w, problem.y.shape, compute, scratch, tf32):
-        tensors.finish(batch, result)
+    _Tensors(api, problem, addresses)  # what must not be is refused now, and again at each launch
+
+    def work() -> None:
+        scratch, tensors = api.memory.view(workspace, needed), _Tensors(api, problem, addresses)
+        read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
+        compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
+        for batch, result in convolved(
+            problem.kernel(facts), problem.conv, read, problem.out.shape, compute, scratch, tf32
+        ):
+            tensors.finish(batch, result)
+
+    return work
 
 
 class _Tensors:
@@ -302,8 +340,8 @@ class _Tensors:
 
     def __init__(self, api: EmulatedApi, problem: Convolution, addresses: dict[int, int | None]) -> None:
         self._problem = problem
-        specs = dict(zip(problem.uids, (problem.x, _as_tensor(problem.w), problem.y), strict=True))
-        outputs = [problem.uids[2]]
+        specs = dict(zip(problem.uids.values(), (problem.x, problem.w.tensor, problem.y), strict=True))
+        outputs = [problem.uids[problem.written]]
         for operation in problem.pointwise:
             found = [operation.one(name) for name in ("xdesc", "bdesc", "ydesc")]
             specs |= {tensor.one("unique_id"): _spec(tensor) for tensor in found if tensor is not None}
@@ -330,9 +368,10 @@ class _Tensors:
     def finish(self, batch: slice, result: Array) -> None:
         """Scale a result, run the pointwise operations on it, and write what comes out."""
         problem, spec = self._problem, self._specs[self._written]
-        old = self.read(problem.uids[2])[batch] if problem.beta else None
+        first = problem.uids[problem.written]
+        old = self.read(first)[batch] if problem.beta else None
         kind = numpy_dtype(spec.dtype) if not problem.pointwise else result.dtype
-        values = {problem.uids[2]: scale_add(result, problem.alpha, problem.beta, old, kind)}
+        values = {first: scale_add(result, problem.alpha, problem.beta, old, kind)}
         with np.errstate(all="ignore"):
             for operation in problem.pointwise:
                 uids = [operation.one(name).one("unique_id") for name in ("xdesc", "bdesc") if name in operation.values]
@@ -344,10 +383,6 @@ class _Tensors:
     def _part(self, uid: int, batch: slice) -> Array:
         whole = self.read(uid).astype(np.float32)
         return whole[batch] if whole.shape[0] > 1 else whole
-
-
-def _as_tensor(w: FilterSpec) -> TensorSpec:
-    return TensorSpec(w.shape, w.dtype, w.layout)
 
 
 def _aligned(address: int | None, what: str) -> int:

@@ -81,6 +81,13 @@ def box_shape(box: Box) -> Shape:
     return tuple(part.stop - part.start for part in box)
 
 
+def reached(size: int, extent: int, start: int, step: int) -> tuple[int, int]:
+    """Return the range of those i below `size` for which ``start + i * step`` lies in ``range(extent)``; it may be empty."""
+    return max(0, -(start // step)), min(
+        size, -((start - extent) // step)
+    )  # ceil(-start / step), ceil((extent - start) / step)
+
+
 def gather(dst: Array, src: Array, starts: Sequence[int], steps: Sequence[int]) -> None:
     """Fill `dst` with ``src[..., start + i * step, ...]``, zero wherever that lies outside `src`.
 
@@ -98,8 +105,7 @@ def gather(dst: Array, src: Array, starts: Sequence[int], steps: Sequence[int]) 
     covered = True
     axes = len(starts)
     for size, extent, start, step in zip(dst.shape[-axes:], src.shape[-axes:], starts, steps, strict=True):
-        low = max(0, -(start // step))  # ceil(-start / step)
-        high = min(size, -((start - extent) // step))  # ceil((extent - start) / step)
+        low, high = reached(size, extent, start, step)
         if low >= high:
             dst[...] = 0
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.operations.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import same_strides
 
@@ -130,9 +132,9 @@ class Call:
         """
         found = {name: self.view(name) for name in self.specs}
         for number, written in enumerate(self.operation.writes):
-            target = self.specs[written]
+            target = as_tensor(self.specs[written])
             for name in (*self.operation.reads, *self.operation.writes[:number]):
-                same = self.given[name] == self.given[written] and self.specs[name] == target
+                same = self.given[name] == self.given[written] and self.specs[name] == self.specs[written]
                 if np.shares_memory(found[name], found[written]) and not (same and name in self.operation.in_place):
                     raise RefusalError(Status.BAD_PARAM, f"{name} and {written} overlap in memory")
             if target.overlaps_itself:
@@ -196,7 +198,7 @@ def computes(
     """
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
-        def entry(api: EmulatedApi, *arguments: Any) -> None:
+        def entry(api: EmulatedApi, *arguments: Any) -> Work:
             call = Call(api, operation, function, arguments)
             own, specs = call.operation, call.specs
             target = specs[own.writes[0]]
@@ -211,7 +213,11 @@ def computes(
             if workspace is not None:
                 call.check_workspace(workspace(specs))
             alpha, beta = call.scalars()
-            views = call.views()
+            call.views()  # what must not be is refused now, and again at each launch
+            return partial(work, call, alpha, beta)
+
+        def work(call: Call, alpha: float, beta: float) -> None:
+            own, specs, views = call.operation, call.specs, call.views()
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
             with np.errstate(all="ignore"):
                 results: Any = compute(*values, **call.options)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from cudnnlite.enums import Status
 
-Implementation = Callable[..., None]
+Work = Callable[[], object]
+Implementation = Callable[..., Work | None]
 IMPLEMENTATIONS: dict[str, Implementation] = {}  # by the name of the C function
 
 
@@ -22,7 +23,9 @@ class RefusalError(Exception):
 def emulates(name: str) -> Callable[[Implementation], Implementation]:
     """Register the decorated function as the emulation of the C function `name`.
 
-    It receives the `EmulatedApi` and then the C arguments; it returns on success and raises `RefusalError` otherwise.
+    It receives the `EmulatedApi` and then the C arguments; it returns on success and raises `RefusalError` otherwise.  A
+    function whose work a GPU does later, on the handle's stream, checks its arguments, reads its descriptors, and returns
+    that work: it is done at once, or, where the stream is being recorded, whenever the graph is launched.
     """
 
     def register(implementation: Implementation) -> Implementation:

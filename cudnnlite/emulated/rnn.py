@@ -24,7 +24,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.rnn_layout import (
     Cells,
     Reserve,
@@ -280,36 +280,40 @@ def forward(
     api: EmulatedApi, handle: Any, rnn: Any, mode: int, lengths: Any, x_desc: Any, x: int, y_desc: Any, y: int,
     h_desc: Any, hx: int, hy: int, c_desc: Any, cx: int, cy: int, weight_bytes: int, weights: int,
     workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> None:  # fmt: skip
+) -> Work:  # fmt: skip
     """Compute y, hy and cy; for training also what the backward passes need."""
     call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc, backward=False)
     training = _is_training(mode)
-    steps = read_steps(call.sequences(x, call.x, "x"), call.x)
-    hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
-    cells, matrices = call.read_cells(call.weights(weights, weight_bytes, "weightSpace"))
-    y_memory = call.sequences(y, call.y, "y")
-    targets = call.states(hy, cy, ("hy", "cy"))
-    scratch = call.workspace(workspace, workspace_bytes)
-    kept = call.reserve(reserve, reserve_bytes) if training else None
-    masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
-    if masks is not None and call.dropout is not None:
-        call.dropout.check(api)
 
-    scratch[:] = POISON_FREED
-    if kept is not None:
-        kept.begin()
-    if masks is not None and call.dropout is not None:
-        call.dropout.draw(api, masks)
-    wide = steps.astype(call.compute, copy=False)
-    network = call.network(cells, matrices)
-    result, *final = rnn_equations.forward(network, wide, call.active, hidden, cell, masks=masks, tape=tape)
-    result = to_output(result, call.storage)
-    write_steps(y_memory, call.y, result, call.y.padding_fill)
-    for target, values in zip(targets, final, strict=True):
-        call.write(target, values)
-    if kept is not None:
-        sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": checksum(cell), "y": checksum(result)}
-        kept.finish(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+    def work() -> None:
+        steps = read_steps(call.sequences(x, call.x, "x"), call.x)
+        hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
+        cells, matrices = call.read_cells(call.weights(weights, weight_bytes, "weightSpace"))
+        y_memory = call.sequences(y, call.y, "y")
+        targets = call.states(hy, cy, ("hy", "cy"))
+        scratch = call.workspace(workspace, workspace_bytes)
+        kept = call.reserve(reserve, reserve_bytes) if training else None
+        masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
+        if masks is not None and call.dropout is not None:
+            call.dropout.check(api)
+
+        scratch[:] = POISON_FREED
+        if kept is not None:
+            kept.begin()
+        if masks is not None and call.dropout is not None:
+            call.dropout.draw(api, masks)
+        wide = steps.astype(call.compute, copy=False)
+        network = call.network(cells, matrices)
+        result, *final = rnn_equations.forward(network, wide, call.active, hidden, cell, masks=masks, tape=tape)
+        result = to_output(result, call.storage)
+        write_steps(y_memory, call.y, result, call.y.padding_fill)
+        for target, values in zip(targets, final, strict=True):
+            call.write(target, values)
+        if kept is not None:
+            sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": checksum(cell), "y": checksum(result)}
+            kept.finish(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+
+    return work
 
 
 @emulates("cudnnRNNBackwardData_v8")
@@ -317,31 +321,35 @@ def backward_data(
     api: EmulatedApi, handle: Any, rnn: Any, lengths: Any, y_desc: Any, y: int, dy: int, x_desc: Any, dx: int,
     h_desc: Any, hx: int, dhy: int, dhx: int, c_desc: Any, cx: int, dcy: int, dcx: int, weight_bytes: int,
     weights: int, workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> None:  # fmt: skip
+) -> Work:  # fmt: skip
     """Compute dx, dhx and dcx, and what the gradients of the weights need."""
     call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc, backward=True)
-    y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
-    dy_steps = read_steps(call.sequences(dy, call.y, "dy"), call.y).astype(call.compute, copy=False)
-    hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
-    dhidden, dcell = call.read_states(dhy, dcy, ("dhy", "dcy"))
-    cells, matrices = call.read_cells(call.weights(weights, weight_bytes, "weightSpace"))
-    dx_memory = call.sequences(dx, call.x, "dx")
-    targets = call.states(dhx, dcx, ("dhx", "dcx"))
-    scratch = call.workspace(workspace, workspace_bytes)
-    kept = call.reserve(reserve, reserve_bytes)
-    sums = {"y": checksum(y_steps), "hx": checksum(hidden), "cx": checksum(cell)}
-    kept.expect(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
 
-    scratch[:] = POISON_FREED
-    kept.begin()
-    result, *initial = rnn_equations.backward_data(
-        call.network(cells, matrices), call.active, dy_steps, dhidden, dcell,
-        hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape,
-    )  # fmt: skip
-    write_steps(dx_memory, call.x, to_output(result, call.storage), 0)
-    for target, values in zip(targets, initial, strict=True):
-        call.write(target, values)
-    kept.finish(Reserve.BACKWARD_DATA)
+    def work() -> None:
+        y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
+        dy_steps = read_steps(call.sequences(dy, call.y, "dy"), call.y).astype(call.compute, copy=False)
+        hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
+        dhidden, dcell = call.read_states(dhy, dcy, ("dhy", "dcy"))
+        cells, matrices = call.read_cells(call.weights(weights, weight_bytes, "weightSpace"))
+        dx_memory = call.sequences(dx, call.x, "dx")
+        targets = call.states(dhx, dcx, ("dhx", "dcx"))
+        scratch = call.workspace(workspace, workspace_bytes)
+        kept = call.reserve(reserve, reserve_bytes)
+        sums = {"y": checksum(y_steps), "hx": checksum(hidden), "cx": checksum(cell)}
+        kept.expect(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+
+        scratch[:] = POISON_FREED
+        kept.begin()
+        result, *initial = rnn_equations.backward_data(
+            call.network(cells, matrices), call.active, dy_steps, dhidden, dcell,
+            hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape,
+        )  # fmt: skip
+        write_steps(dx_memory, call.x, to_output(result, call.storage), 0)
+        for target, values in zip(targets, initial, strict=True):
+            call.write(target, values)
+        kept.finish(Reserve.BACKWARD_DATA)
+
+    return work
 
 
 @emulates("cudnnRNNBackwardWeights_v8")
@@ -349,23 +357,29 @@ def backward_weights(
     api: EmulatedApi, handle: Any, rnn: Any, mode: int, lengths: Any, x_desc: Any, x: int, h_desc: Any, hx: int,
     y_desc: Any, y: int, weight_bytes: int, dweights: int, workspace_bytes: int, workspace: int,
     reserve_bytes: int, reserve: int,
-) -> None:  # fmt: skip
+) -> Work:  # fmt: skip
     """Add the gradients of the weights to what is in `dweights`."""
     if mode == WgradMode.SET:
         raise RefusalError(Status.NOT_SUPPORTED, "addGrad=SET; allowed: ADD")
     if mode != WgradMode.ADD:
         raise bad(f"addGrad={mode}; allowed: ADD ({WgradMode.ADD.value})")
     call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, backward=True)
-    x_steps = read_steps(call.sequences(x, call.x, "x"), call.x)
-    y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
-    hidden, _ = call.read_states(hx, None, ("hx", ""))
-    space = call.weights(dweights, weight_bytes, "dweightSpace")
-    scratch = call.workspace(workspace, workspace_bytes)
-    kept = call.reserve(reserve, reserve_bytes)
-    kept.expect(Reserve.BACKWARD_DATA, x=checksum(x_steps), y=checksum(y_steps), hx=checksum(hidden))
 
-    scratch[:] = POISON_FREED
-    network = call.network(*empty_cells(call.spec, call.compute))  # what weights there are; their values do not matter
-    gradients = rnn_equations.backward_weights(network, call.active, hx=hidden, tape=kept.tape)
-    for target, values in weight_views(call.spec, space, gradients):
-        call.write(target, target.astype(call.compute) + values)
+    def work() -> None:
+        x_steps = read_steps(call.sequences(x, call.x, "x"), call.x)
+        y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
+        hidden, _ = call.read_states(hx, None, ("hx", ""))
+        space = call.weights(dweights, weight_bytes, "dweightSpace")
+        scratch = call.workspace(workspace, workspace_bytes)
+        kept = call.reserve(reserve, reserve_bytes)
+        kept.expect(Reserve.BACKWARD_DATA, x=checksum(x_steps), y=checksum(y_steps), hx=checksum(hidden))
+
+        scratch[:] = POISON_FREED
+        network = call.network(
+            *empty_cells(call.spec, call.compute)
+        )  # what weights there are; their values do not matter
+        gradients = rnn_equations.backward_weights(network, call.active, hx=hidden, tape=kept.tape)
+        for target, values in weight_views(call.spec, space, gradients):
+            call.write(target, target.astype(call.compute) + values)
+
+    return work

@@ -57,8 +57,8 @@ def refusal(
         return _integers(algorithm, x, w, conv, y)
     if y.dtype != x.dtype:
         return f"y is {y.dtype.name}, x and w are {x.dtype.name}"
-    if conv.compute_type not in _COMPUTE[x.dtype]:
-        return f"compute type {conv.compute_type} for {x.dtype.name}"
+    if why := compute_refusal(x, conv):
+        return why
     if w.format == TensorFormat.NHWC:
         return _channels_last(algorithm, x, y)
     if algorithm in _GEMMS:
@@ -68,10 +68,16 @@ def refusal(
             return "GEMM has no 3-D form"
         return "GEMM does not accumulate in half" if conv.compute_type == DataType.HALF else None
     if algorithm == ConvolutionFwdAlgo.WINOGRAD_NONFUSED:
-        return _winograd(x, w, conv)
+        return winograd_refusal(x, w, conv)
     if algorithm in (ConvolutionFwdAlgo.FFT, ConvolutionFwdAlgo.FFT_TILING):
-        return _fft(algorithm, x, w, conv, y)
+        return fft_refusal(algorithm, x, w, conv, y)
     return f"{algorithm} runs on no recent GPU"
+
+
+def compute_refusal(x: TensorSpec, conv: ConvolutionSpec) -> str | None:
+    """Return why floats are not accumulated in the compute type."""
+    kind = conv.compute_type_for(x)
+    return None if kind in _COMPUTE.get(x.dtype, ()) else f"compute type {kind} for {x.dtype.name}"
 
 
 def _integers(
@@ -108,16 +114,18 @@ def _channels_last(algorithm: ConvolutionFwdAlgo, x: TensorSpec, y: TensorSpec) 
     return None if y.fits("NHWC") or y.fits("NCHW") else "a filter in NHWC needs y packed"
 
 
-def _winograd(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> str | None:
+def winograd_refusal(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> str | None:
+    """Return why WINOGRAD_NONFUSED refuses floats in NCHW."""
     _, stride, dilation = conv.steps(x.rank - 2)
     if x.dtype == DataType.DOUBLE or w.shape[2:] not in ((3, 3), (5, 5)) or {*stride, *dilation} != {1}:
         return "Winograd needs a 3x3 or 5x5 filter, stride 1, no dilation, not float64"
     return None
 
 
-def _fft(
-    algorithm: ConvolutionFwdAlgo, x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: TensorSpec
+def fft_refusal(
+    algorithm: ConvolutionFwdAlgo, x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: TensorSpec, most: int = 2
 ) -> str | None:
+    """Return why FFT or FFT_TILING refuses floats; `most` is the largest stride of the latter in two dimensions."""
     padding, stride, dilation = conv.steps(x.rank - 2)
     taps = w.shape[2:]
     if not (x.fits(CHANNELS_FIRST[x.rank]) and y.fits(CHANNELS_FIRST[x.rank])):
@@ -138,6 +146,6 @@ def _fft(
     if 1 in taps:
         one = max(stride) == 1 and max(taps) <= _TILE_MAX_TAPS_1D
         return None if one else "FFT_TILING of one-dimensional filters needs stride 1"
-    if x.dtype == DataType.DOUBLE or max(stride) > 2 or max(taps) > _TILE_MAX_TAPS:
-        return f"FFT_TILING needs stride 1 or 2 and at most {_TILE_MAX_TAPS} taps an axis, not float64"
+    if x.dtype == DataType.DOUBLE or max(stride) > most or max(taps) > _TILE_MAX_TAPS:
+        return f"FFT_TILING needs a stride of at most {most} and at most {_TILE_MAX_TAPS} taps an axis, not float64"
     return None

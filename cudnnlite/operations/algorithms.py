@@ -11,6 +11,7 @@ from cudnnlite.arguments import one_of
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
@@ -21,6 +22,7 @@ from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size
+from cudnnlite.specs.filter import as_tensor
 from cudnnlite.warn import warn_user
 
 
@@ -198,6 +200,7 @@ def found(
 ) -> AlgorithmTable:
     """Let cuDNN run and time every algorithm on these arrays; `out` is overwritten."""
     (written,), stream = problem.operation.writes, handle.stream
+    refuse_in_capture(handle.device, stream, "a search waits, and cannot be made", "search before the capture")
     spec = problem.values[written]
     if spec.size == 0:
         first = problem.operation.reads[0]
@@ -205,7 +208,7 @@ def found(
     with ExitStack() as stack:
         try:
             described = Described(handle, problem, stack)
-            y = arrays.empty(handle.device, stream, spec) if out is None else out
+            y = arrays.empty(handle.device, stream, as_tensor(spec)) if out is None else out
             size = _search_workspace(described, limit)
             scratch = handle.device.allocate(size, stream)
             stack.callback(scratch.close, stream)

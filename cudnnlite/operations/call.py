@@ -10,41 +10,39 @@ from cudnnlite.arguments import real_number
 from cudnnlite.backend.graph import ALIGNMENT
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.algorithms import UNALIGNED, parse_algorithm, parse_interface
+from cudnnlite.operations.algorithms import UNALIGNED, found, parse_algorithm, parse_interface
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.engines import is_aligned
-from cudnnlite.operations.operands import on_device, tensor_spec, use
+from cudnnlite.operations.operands import check_writable, on_device, tensor_spec, use
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
-from cudnnlite.specs import FilterSpec
+from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.specs import FilterSpec, TensorSpec
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
     """Return the specs of operands, which may be specs themselves, by name; None for an output that is not given.
 
-    Filters are read in the layout of the first operand where they fit both.
+    Filters are read in the layout of the first tensor that is read where they fit both.
     """
+    given = zip((*operation.reads, *operation.writes), (*operands, *operation.all_written(out)), strict=True)
     specs: dict[str, Any] = {}
-    for name, operand in zip(operation.reads, operands, strict=True):
-        if name not in operation.filters:
-            specs[name] = tensor_spec(operand, name)
-        elif isinstance(operand, FilterSpec):
-            specs[name] = operand
-        else:
-            first = specs[operation.reads[0]]
-            specs[name] = FilterSpec.from_tensor(
-                tensor_spec(operand, name), channels_last=first.is_channels_last, argument=name
-            )
-    for name, array in zip(operation.writes, operation.all_written(out), strict=True):
-        specs[name] = None if array is None else tensor_spec(array, operation.argument(name))
+    for name, operand in given:
+        is_filter = name in operation.filters and isinstance(operand, FilterSpec)
+        open_ = operand is None and name in operation.writes
+        specs[name] = operand if is_filter or open_ else tensor_spec(operand, operation.argument(name))
+    for name in operation.filters:
+        if isinstance(spec := specs[name], TensorSpec):
+            last = next(specs[other] for other in operation.reads if other not in operation.filters).is_channels_last
+            specs[name] = FilterSpec.from_tensor(spec, channels_last=last, argument=operation.argument(name))
     return specs
 
 
 def make_plan(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], *, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None,
-    interface: str | None = None,
+    interface: str | None = None, replay: bool = False,
 ) -> Any:  # fmt: skip
     """Return a plan for operands, arrays or specs, of an operation."""
     use(handle)
@@ -60,7 +58,7 @@ def make_plan(
                 algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
             if algorithm is None and not is_aligned(*known.values()):
                 interface = UNALIGNED
-    return plan_class(operation)(handle, problem, algorithm, limit, interface)
+    return plan_class(operation)(handle, problem, algorithm, limit, interface, replay)
 
 
 def call(
@@ -127,6 +125,24 @@ def _make(
 ) -> Any:  # fmt: skip
     problem = problem_of(operation, operands, options, out, alpha, beta)
     return plan_class(operation)(handle, problem, algorithm, limit, interface)
+
+
+def find(
+    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], beta: float, out: Any,
+    workspace_limit: int | str | None, wanted: Any = None,
+) -> AlgorithmTable:  # fmt: skip
+    """Let cuDNN run and time every algorithm on arrays, into `out` unless beta * out is wanted, else into scratch memory.
+
+    `wanted` is the spec of the result where there is no `out`.
+    """
+    use(handle)
+    given = {name: on_device(handle, array, name) for name, array in zip(operation.reads, operands, strict=True)}
+    y = None if out is None else on_device(handle, out, "out")
+    problem = problem_of(operation, [*given.values()], options, wanted if y is None else y)
+    if y is not None:
+        check_writable(y, "out", frozenset(), **given)
+    limit = handle.workspace.limit_for(workspace_limit)
+    return found(handle, problem, given, None if real_number(beta, "beta") != 0 else y, limit)
 
 
 def problem_of(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite.arguments import real_number
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionFwdAlgo
-from cudnnlite.operations.algorithms import found, ranked
-from cudnnlite.operations.call import call, make_plan, problem_of
+from cudnnlite.operations.algorithms import ranked
+from cudnnlite.operations.call import call, find, make_plan, problem_of
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
-from cudnnlite.operations.operands import check_writable, on_device, use
+from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
@@ -48,6 +47,7 @@ def plan_convolution_forward(
     algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None,
     interface: str | None = None,
+    replay: bool = False,
 ) -> ConvolutionForwardPlan:
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
 
@@ -75,6 +75,10 @@ def plan_convolution_forward(
     interface : str, optional
         "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an
         engine wants 16 bytes.
+    replay : bool
+        Record the call as a CUDA graph for the addresses that it was first made with, and launch that from then on.  With
+        others it is made as it is, or through copies to buffers of the plan, whichever was measured to take less time, once,
+        which waits for the stream; what comes again is recorded too, up to 8 graphs.  ``plan.replay`` tells.
 
     Returns
     -------
@@ -119,7 +123,7 @@ def plan_convolution_forward(
     """
     return make_plan(  # type: ignore[no-any-return]
         handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit, interface=interface,
+        workspace_limit=workspace_limit, interface=interface, replay=replay,
     )  # fmt: skip
 
 
@@ -297,11 +301,4 @@ def find_convolution_forward(
     >>> print(best.time_ms > 0, best.deterministic, best.workspace <= 2**20)
     True True True
     """
-    use(handle)
-    x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
-    y = None if out is None else on_device(handle, out, "out")
-    problem = problem_of(FORWARD, (x, w), (conv,), y)
-    if y is not None:
-        check_writable(y, "out", x=x, w=w)
-    limit = handle.workspace.limit_for(workspace_limit)
-    return found(handle, problem, {"x": x, "w": w}, None if real_number(beta, "beta") != 0 else y, limit)
+    return find(handle, FORWARD, (x, w), (conv,), beta, out, workspace_limit)

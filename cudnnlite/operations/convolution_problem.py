@@ -16,15 +16,21 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 DEFAULT_CONV = ConvolutionSpec()
 
 
-def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+def complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with the compute type that was left open, and steps written in one way."""
     conv = options["conv"]
     steps = {name: _one_number(getattr(conv, name)) for name in ("padding", "stride", "dilation")}
-    return {"conv": conv.replace(compute_type=conv.compute_type_for(specs["x"]), **steps)}
+    return {"conv": conv.replace(compute_type=conv.compute_type_for(next(iter(specs.values()))), **steps)}
 
 
 def _one_number(steps: int | tuple[int, ...]) -> int | tuple[int, ...]:
     """Return the number that stands for every axis, where it does."""
     return steps[0] if isinstance(steps, tuple) and len(set(steps)) == 1 else steps
+
+
+def flops(y: TensorSpec, w: FilterSpec) -> int:
+    """Return the multiplications and additions of the direct sum, 2 N K P Q C/groups R S, the same for the gradients."""
+    return 2 * y.size * prod(w.shape[1:])
 
 
 def _hint(problem: Any) -> str:
@@ -33,11 +39,14 @@ def _hint(problem: Any) -> str:
     return ""
 
 
-def _words(problem: Any) -> str:
-    x, w, y = ("x".join(map(str, spec.shape)) for spec in (problem.x, problem.w, problem.y))
-    kind, conv = dtype_name(problem.x.dtype), str(problem.conv.replace(compute_type=None))
-    options = conv.removeprefix("ConvolutionSpec(").removesuffix(")")
-    return f"{x} by {w} to {y}, {kind} {problem.x.layout}" + (f", {options}" if options else "")
+def words(problem: Any) -> str:
+    """Return a problem's shapes, type, layout and options."""
+    operation, specs = problem.operation, problem.specs
+    first, second, written = ("x".join(map(str, spec.shape)) for spec in specs.values())
+    images = next(spec for name, spec in specs.items() if name not in operation.filters)
+    options = str(problem.conv.replace(compute_type=None)).removeprefix("ConvolutionSpec(").removesuffix(")")
+    told = f"{first} by {second} to {written}, {dtype_name(images.dtype)} {images.layout}"
+    return told + (f", {options}" if options else "")
 
 
 FORWARD = Operation(
@@ -60,11 +69,11 @@ FORWARD = Operation(
         workspace="cudnnGetConvolutionForwardWorkspaceSize",
         graph="OPERATION_CONVOLUTION_FORWARD",
     ),
-    complete=_complete,
-    flops=lambda problem: 2 * problem.y.size * prod(problem.w.shape[1:]),  # of the direct sum: 2 N K P Q C/groups R S
+    complete=complete,
+    flops=lambda problem: flops(problem.y, problem.w),
     math_type=lambda problem: problem.conv.math_type,
     hint=_hint,
-    words=_words,
+    words=words,
 )
 
 

@@ -14,11 +14,12 @@ from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
 
 
 class ConvertedConvolution:
-    """Bring x and w to a layout, convolve there, bring y back: a plan calls it as it calls a `PreparedCall`.
+    """Bring what is read to a layout, convolve there, bring the result back: a plan calls it as it calls a `PreparedCall`.
 
     An operand that fits the layout already is used where it is.  Every other one has a place in the workspace, and the
     workspace of the algorithm lies behind them.  A result that is converted back is rounded before beta * y is added to
@@ -51,7 +52,7 @@ class ConvertedConvolution:
 
     Notes
     -----
-    C functions: `cudnnTransformTensor` (deprecated since cuDNN 9.0), `cudnnConvolutionForward`.
+    C functions: `cudnnTransformTensor` (deprecated since cuDNN 9.0), and the operation's.
     """
 
     arguments: tuple[()] = ()
@@ -61,25 +62,28 @@ class ConvertedConvolution:
         self, handle: Handle, problem: Problem, choice: AlgorithmResult, layout: str, stack: ExitStack
     ) -> None:
         self._layout = layout
-        beta = problem.beta
+        beta, operation = problem.beta, problem.operation
+        (written,) = operation.writes
         specs = _memory_of(problem)
         inside = {name: TensorSpec(spec.shape, spec.dtype, layout) for name, spec in specs.items()}
         moved = [name for name, spec in specs.items() if not spec.fits(layout)]
-        if "y" in moved and beta and numpy_dtype(problem.y.dtype).kind in "iu":
+        if written in moved and beta and numpy_dtype(specs[written].dtype).kind in "iu":
             raise ArgumentError(
-                f"beta={beta} with algorithm.layout={layout!r} and out={problem.y}: the convolution is rounded to "
-                f"{dtype_name(problem.y.dtype)} before it is converted, so beta * out would come too late; allowed: beta=0"
+                f"beta={beta} with algorithm.layout={layout!r} and out={specs[written]}: the convolution is rounded to "
+                f"{dtype_name(specs[written].dtype)} before it is converted, so beta * out would come too late; allowed: beta=0"
             )
-        filters = FilterSpec(problem.w.shape, problem.w.dtype, layout)
+        filters = {name: FilterSpec(specs[name].shape, specs[name].dtype, layout) for name in operation.filters}
         # alpha before the result is rounded, beta where the old values are
-        there = problem.replace(x=inside["x"], w=filters, y=inside["y"], beta=0.0 if "y" in moved else beta)
+        there = problem.replace(**inside | filters, beta=0.0 if written in moved else beta)
         try:
             self._described = Described(handle, there, stack)  # keeps the scalars
             _, self._convolution, own = prepare(self._described, choice, stack)
             self._there = {
-                name: _Conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != "y"
+                name: _Conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != written
             }
-            self._back = _Conversion(handle, inside["y"], specs["y"], beta, stack) if "y" in moved else None
+            self._written, self._back = written, None
+            if written in moved:
+                self._back = _Conversion(handle, inside[written], specs[written], beta, stack)
         except CudnnError as error:
             error.involving(layout=layout)
             raise
@@ -111,7 +115,7 @@ class ConvertedConvolution:
         for name, conversion in self._there.items():
             conversion.call.replace(x=addresses[name], y=places[name])
         if self._back is not None:
-            self._back.call.replace(x=places["y"], y=addresses["y"])
+            self._back.call.replace(x=places[self._written], y=addresses[self._written])
         self._convolution.replace(**addresses | places)
 
     def function(self) -> None:
@@ -147,24 +151,24 @@ def conversion_layout(problem: Problem, wanted: str) -> str:
     """
     if not wanted:
         return ""
-    rank = problem.x.rank
+    specs = _memory_of(problem)
+    images, out = (next(specs[name] for name in names) for names in (problem.operation.reads, problem.operation.writes))
+    rank = images.rank
     layout = parse_layout(wanted, rank, "algorithm.layout")
-    specs = _memory_of(problem).values()
-    vectors = any(spec.vector > 1 for spec in specs)
-    if vectors and problem.x.fits(layout):
+    vectors = any(spec.vector > 1 for spec in specs.values())
+    if vectors and images.fits(layout):
         return ""
     if vectors or layout == VECT_C:
-        allowed = problem.x.layout if vectors else f"{CHANNELS_FIRST[rank]}, {CHANNELS_LAST[rank]}"
+        allowed = images.layout if vectors else f"{CHANNELS_FIRST[rank]}, {CHANNELS_LAST[rank]}"
         raise ArgumentError(
-            f"algorithm.layout={wanted!r} with x={problem.x} and out={problem.y}; allowed: {allowed} (vectors of channels "
-            "are not converted)"
+            f"algorithm.layout={wanted!r} with {problem.operation.reads[0]}={images} and out={out}; allowed: {allowed} "
+            "(vectors of channels are not converted)"
         )
-    if all(spec.fits(layout) for spec in specs):
+    if all(spec.fits(layout) for spec in specs.values()):
         return ""
     return layout
 
 
 def _memory_of(problem: Problem) -> dict[str, TensorSpec]:
     """Return the operands as tensors: a filter's memory is that of a packed one."""
-    w = problem.w
-    return {"x": problem.x, "w": TensorSpec(w.shape, w.dtype, w.layout), "y": problem.y}
+    return {name: as_tensor(spec) for name, spec in problem.specs.items()}

@@ -7,6 +7,7 @@ from typing import Any
 from cudnnlite.arguments import instance_of
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.device import check_recorded_together
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, ArrayTypeError
@@ -80,6 +81,8 @@ def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
     """
     mine = int(stream.handle)
     others = {handle: array.stream for array in operands if (handle := int(array.stream.handle)) != mine}
+    for other in others.values():
+        check_recorded_together(operands[0].device, stream, other)
     for other in others.values():
         stream.wait(other)
     return list(others.values())

@@ -90,6 +90,8 @@ class Operation:
         C arguments that are always the same.
     filters : frozenset of str
         Which operands are filters.
+    inverse : bool
+        Whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape.
     workspace : str
         The C function that tells how much workspace is needed, where there is no choice of algorithms.
     algorithms : Algorithms, optional
@@ -123,6 +125,7 @@ class Operation:
     mixed: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)
     filters: frozenset[str] = frozenset()
+    inverse: bool = False
     workspace: str = ""
     algorithms: Algorithms | None = None
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
@@ -208,7 +211,9 @@ class Operation:
         missing = [argument for name, argument in self.given.items() if values.get(name) is None]
         if missing:
             raise ArgumentError(f"{missing[0]} has to be given: {self.function} updates it, or takes its shape from it")
-        found = self.infer(**{name: values[name] for name in (*self.reads, *self.given, *self.options)})
+        told = {name: values[name] for name in (*self.reads, *self.given, *self.options)}
+        told |= {name: values.get(name) for name in self.writes if self.inverse}
+        found = self.infer(**told)
         return dict(zip(self.writes, found if isinstance(found, tuple) else (found,), strict=True))
 
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:

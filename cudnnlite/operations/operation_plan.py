@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import choose, prepare
 from cudnnlite.operations.described import Described, involve
@@ -18,10 +19,11 @@ from cudnnlite.operations.operands import check_overlap, check_workspace
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.problem import Problem, check_shape
+from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.operations.unrolled import unrolled
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import FilterSpec
+from cudnnlite.specs.filter import as_tensor, is_as
 
 _plans: dict[Operation, type[OperationPlan]] = {}
 
@@ -68,6 +70,7 @@ class OperationPlan(Plan):
         algorithm: Any = None,
         limit: int | None = None,
         interface: str | None = None,
+        replay: bool = False,
     ) -> None:
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
@@ -81,6 +84,7 @@ class OperationPlan(Plan):
         self._pointers: tuple[int, ...] = ()
         self._scratch = 0
         self._prepared: Prepared | None = None
+        self._replayed: ReplayedCall | None = None
         self.choice: AlgorithmResult | None = None
         self.workspace = 0
         self.descriptors: dict[str, Any] = {}
@@ -89,6 +93,10 @@ class OperationPlan(Plan):
             return
         try:
             self._prepare(algorithm, limit, interface)
+            if parse_replay(replay):
+                self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
+                self._prepared = self._replayed
+                self._resources.callback(self._replayed.close)
         except BaseException as error:
             if isinstance(error, CudnnError):
                 involve(error, problem)
@@ -120,6 +128,25 @@ class OperationPlan(Plan):
                 f"{format_size(limit)}"
             )
         self.choice = choice
+
+    def _staged_operands(self) -> dict[str, Operand]:
+        """Return what can be copied to buffers and back, by the header's names; none if a result has gaps, to be kept."""
+        problem, operation = self.problem, self.problem.operation
+        scaled = operation.writes[: operation.scaled] if problem.values.get("beta") else ()
+        staged: dict[str, Operand] = {}
+        for name, spec in problem.specs.items():
+            written = name in operation.writes
+            if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
+                return {}
+            if name not in operation.filters:
+                read = not written or name in scaled or name in operation.given
+                staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
+        return staged
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far; None for any other."""
+        return None if self._replayed is None else self._replayed.state
 
     def __init_subclass__(cls, operation: Operation | None = None) -> None:
         if operation is None:
@@ -158,20 +185,13 @@ class OperationPlan(Plan):
 
     def _check(self, name: str, array: DeviceArray) -> None:
         wanted, spec = self.problem.values[name], array.spec
-        if isinstance(wanted, FilterSpec):  # compared with the plan's format, because a filter of one tap fits either
-            fits = spec.shape == wanted.shape and spec.dtype == wanted.dtype and spec.fits(wanted.layout)
-        else:
-            fits = spec == wanted
-        if not fits:
-            raise ArgumentError(f"{name} is {spec}; the plan was made for {wanted}")
+        if not is_as(spec, wanted):
+            raise ArgumentError(f"{self.problem.operation.argument(name)} is {spec}; the plan was made for {wanted}")
         setattr(self, f"_seen_{name}", spec)
 
     def _check_out(self, name: str, out: DeviceArray) -> None:
-        argument, wanted = self.problem.operation.argument(name), self.problem.values[name]
-        check_shape(argument, out.spec, wanted)
-        if out.spec != wanted:
-            raise ArgumentError(f"{argument} is {out.spec}; the plan was made for {wanted}")
-        setattr(self, f"_seen_{name}", out.spec)
+        check_shape(self.problem.operation.argument(name), out.spec, self.problem.values[name])
+        self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
         operation, beta = self.problem.operation, self.problem.values.get("beta")
@@ -179,7 +199,7 @@ class OperationPlan(Plan):
             raise ArgumentError(f"{operation.argument(name)} has to be given")
         if beta and name in operation.writes[: operation.scaled]:
             raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
-        return arrays.empty(self._device, self._handle.stream, self.problem.values[name])
+        return arrays.empty(self._device, self._handle.stream, as_tensor(self.problem.values[name]))
 
     def _own_workspace(self, workspace: Any, **operands: DeviceArray) -> int:
         own = check_workspace(self._handle, workspace, self.workspace)

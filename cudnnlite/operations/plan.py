@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,6 +23,7 @@ class Plan(Closable):
         self._device = handle.device
         self._thread = handle.calling_thread
         self._closed = False
+        self._holders = 0  # graphs
         self._description = description
         self._resources = ExitStack()
         self._release_when_leaked(
@@ -39,6 +41,22 @@ class Plan(Closable):
         if not self._closed:
             self._closed = True
             self._finalizer.detach()
+            if not self._holders:
+                self._resources.close()
+
+    def keep_for_graph(self, operands: Iterable[Any]) -> None:
+        """Let the graph that is being recorded on the handle, if there is one, keep this plan and what it was called with."""
+        if self._handle.graph is not None:
+            self._handle.graph.keep(self, operands)
+
+    def hold(self) -> None:
+        """Let what C needs of this plan outlive its `close()`, until `release`."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """Let go of what `hold` held."""
+        self._holders -= 1
+        if self._closed and not self._holders:
             self._resources.close()
 
     def use(self) -> None:

@@ -55,16 +55,16 @@ class Problem:
             )
         specs = {name: values[name] for name in operation.reads}
         for name, spec in specs.items():
-            instance_of(spec, FilterSpec if name in operation.filters else TensorSpec, name)
+            instance_of(spec, _kind_of(operation, name), name)
         options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
         for name, spec in written.items():
-            instance_of(spec, TensorSpec, name)
+            instance_of(spec, _kind_of(operation, name), name)
         if operation.writes:
             expected = operation.expected(specs | written | options)
             for name, spec in written.items():
                 check_shape(operation.argument(name), spec, expected[name])
-                if spec.overlaps_itself:
+                if name not in operation.filters and spec.overlaps_itself:
                     raise ArgumentError(f"{operation.argument(name)}={spec}: its values overlap each other in memory")
             written = expected | written
             operation.check_dtypes(specs | written)
@@ -160,6 +160,10 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
         return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     return instance_of(value, kind, argument, hint)
+
+
+def _kind_of(operation: Operation, name: str) -> type:
+    return FilterSpec if name in operation.filters else TensorSpec
 
 
 def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:

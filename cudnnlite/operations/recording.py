@@ -16,9 +16,11 @@ from threading import Lock
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ProblemList
 
-active = False  # whether anyone records: read as `recording.active`, because a name that is imported would not change
+# whether anyone records, or watches: read as `recording.active`, because a name that is imported would not change
+active = False
 
 _lists: tuple[ProblemList, ...] = ()
+_watchers = 0
 _lock = Lock()
 _paused = ContextVar("cudnnlite.operations.recording.paused", default=False)
 
@@ -57,7 +59,22 @@ def record_problems() -> Iterator[ProblemList]:
     finally:
         with _lock:
             _lists = tuple(other for other in _lists if other is not found)
-            active = bool(_lists)
+            active = bool(_lists or _watchers)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Let `active` be true while the block runs, for who wants to be told of calls without their problems."""
+    global active, _watchers  # noqa: PLW0603  (as above)
+    with _lock:
+        _watchers += 1
+        active = True
+    try:
+        yield
+    finally:
+        with _lock:
+            _watchers -= 1
+            active = bool(_lists or _watchers)
 
 
 def record(problem: Problem) -> None:

@@ -70,6 +70,7 @@ def __call__(self, {reads}*, out=None, workspace=None):
                 other.wait(stream)
     if recording.active:
         recording.record(self.problem)
+        self.keep_for_graph(({all}, workspace))
     return {result}
 """
 

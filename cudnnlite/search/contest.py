@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnlite.backend.engines import Engine
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
@@ -153,6 +154,7 @@ def own_stream(handle: Handle) -> Iterator[Any]:
     them out.
     """
     before, limit = handle.stream, handle.workspace.limit
+    refuse_in_capture(handle.device, before, "a search waits, and cannot be made", "search before the capture")
     handle.device.synchronize()
     own = handle.device.create_stream()
     handle.stream, handle.workspace.limit = own, None

@@ -119,6 +119,11 @@ class FilterSpec(FrozenSpec):
         return prod(self.shape)
 
     @property
+    def tensor(self) -> TensorSpec:
+        """The filter's memory as a tensor."""
+        return TensorSpec(self.shape, self.dtype, self.layout)
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the packed filter."""
         return self.size * numpy_dtype(self.dtype).itemsize
@@ -131,6 +136,18 @@ class FilterSpec(FrozenSpec):
     def native(self) -> tuple[int, ...]:
         """Return the dims as cuDNN is told them: of rank 4 at least, a 1-D filter being one tap high."""
         return as_four(self.shape, missing=1)
+
+
+def as_tensor(spec: TensorSpec | FilterSpec) -> TensorSpec:
+    """Return a spec, a filter's as that of the tensor which holds it."""
+    return spec.tensor if isinstance(spec, FilterSpec) else spec
+
+
+def is_as(array: TensorSpec, wanted: TensorSpec | FilterSpec) -> bool:
+    """Tell whether an array is what is wanted; a filter of one tap, or of one channel, fits either format."""
+    if not isinstance(wanted, FilterSpec):
+        return array == wanted
+    return array.shape == wanted.shape and array.dtype == wanted.dtype and array.fits(wanted.layout)
 
 
 def _layouts(kind: TensorFormat) -> dict[int, str]:

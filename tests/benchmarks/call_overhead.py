@@ -2,8 +2,8 @@
 
     python tests/benchmarks/call_overhead.py [--markdown] [--check]
 
-The problem is so small that the GPU is always done first: what is timed is the host. All contenders run in one process, in
-shuffled order, many rounds; medians. Needs a GPU and refuses the emulated device.
+The problem is so small that the GPU is always done first, but for launches of graphs: what is timed is the host. All
+contenders run in one process, in shuffled order, many rounds; medians. Needs a GPU and refuses the emulated device.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 41
+FEW_CALLS = 20  # of what the device takes longer for than the host: more of them would fill its queue, and wait there
 OVER_BARE = {"descriptor plan(x, w, out=y)": 2.0}  # microseconds over bare ctypes
-TARGETS = {"plan(x, w, out=y)": 6.0, "plan, buffers never seen": 10.0}  # microseconds
+TARGETS = {"plan(x, w, out=y)": 6.0, "plan, buffers never seen": 10.0, "graph.launch()": 4.0}  # microseconds
+LAUNCHES = {"graph.launch()", "replaying plan(x, w, out=y)"}
 OVER_TORCH = {"plan(x, w, out=y)": 0.6, "convolution_forward": 1.0}  # times PyTorch's
 PROBLEMS = {
     "float32, 1x8x8x8 by 8x8x3x3, NCHW": ((1, 8, 8, 8), (8, 8, 3, 3), "float32", "NCHW"),
@@ -42,6 +44,11 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     plan = dnn.plan_convolution_forward(handle, x, w, conv, interface="descriptor")
     kind = plan.choice.algorithm  # for the bare call too: what cuDNN itself costs depends on it
     y = plan(x, w)
+    replaying = dnn.plan_convolution_forward(handle, x, w, conv, replay=True)
+    replaying(x, w, out=y)
+    engine(x, w, out=y)
+    with dnn.capture(handle) as graph:
+        engine(x, w, out=y)
     fresh = itertools.cycle([handle.empty(y.spec) for _ in range(CALLS)])  # more than a plan remembers
 
     library = ctypes.CDLL(handle.api.library.path)  # a function pointer without our checks
@@ -58,7 +65,7 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     arguments = (handle.ptr, ctypes.addressof(one), x_desc, x.ptr, w_desc, w.ptr, conv_desc, int(kind),
                  int(scratch.handle), plan.workspace, ctypes.addressof(zero), y_desc, y.ptr)  # fmt: skip
-    keep = (plan, engine, y, scratch, one, zero, descriptors)
+    keep = (plan, engine, replaying, graph, y, scratch, one, zero, descriptors)
 
     functions = {
         "bare ctypes": lambda keep=keep: bare(*arguments),
@@ -66,6 +73,9 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
         "plan(x, w, out=y)": lambda: engine(x, w, out=y),
         "plan(x, w)": lambda: engine(x, w),
         "plan, buffers never seen": lambda: engine(x, w, out=next(fresh)),
+        "graph.launch()": graph.launch,
+        "replaying plan(x, w, out=y)": lambda: replaying(x, w, out=y),
+        "replaying plan, new buffers": lambda: replaying(x, w, out=next(fresh)),
         "convolution_forward": lambda: dnn.convolution_forward(handle, x, w, conv),
     }
     try:
@@ -92,12 +102,13 @@ def measure(handle: dnn.Handle, functions) -> dict[str, tuple[float, float, floa
         shuffle(order)
         for name in order:
             function = functions[name]
+            calls = FEW_CALLS if name in LAUNCHES else CALLS
             start = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(calls):
                 function()
-            samples[name].append((time.perf_counter() - start) / CALLS * 1e6)
+            samples[name].append((time.perf_counter() - start) / calls * 1e6)
             handle.device.synchronize()
-            finished[name].append((time.perf_counter() - start) / CALLS * 1e6)
+            finished[name].append((time.perf_counter() - start) / calls * 1e6)
     bare = samples["bare ctypes"]
     return {
         name: (

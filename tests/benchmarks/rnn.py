@@ -1,16 +1,19 @@
 """Forward passes of recurrent networks beside PyTorch's: what the search finds, what the heuristic picks, and torch.nn.
 
-    python tests/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--check]
+    python tests/benchmarks/rnn.py [--markdown] [--json OUT.json] [--rows lstm] [--networks] [--check]
 
-The problems are DeepBench's RNN training set and five LSTMs, in float32 and float16, with the same weights; PyTorch uses
-cuDNN.  Each is timed twice.  'eager': calls as a program makes them, one after the other, wall time per call.  'graph': CUDA
-graphs of such calls, replayed, time between two events.  Both in shuffled rounds with the peer among them; medians.  Where
-the best and the peer lie within a few percent, these two are timed in more rounds, and all of them count.
+The problems are DeepBench's RNN training set, five LSTMs and eight networks of usual sizes, in float32 and float16, with the
+same weights; PyTorch uses cuDNN.  Each is timed three times.  'eager': calls as a program makes them, one after the other, wall
+time per call.  'graph': CUDA graphs of such calls, replayed, time between two events.  'new input': eager calls with another
+input, and new results, at each call: PyTorch's, the search's best, and a plan with replay=True by what took the device least.
+All in shuffled rounds with the peer among them; medians.  Where the best and the peer lie within a few percent, these two are
+timed in more rounds, and all of them count.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -33,11 +36,27 @@ LSTMS = (
     (50, 4, 64, 64, 1, 1),
     (20, 8, 32, 64, 2, 2),
 )
+# layers, directions and batches as programs have them: (cell, T, N, I, H, layers, directions)
+NETWORKS = (
+    ("lstm", 50, 1, 256, 512, 2, 1),
+    ("lstm", 200, 32, 128, 320, 3, 2),
+    ("lstm", 35, 20, 650, 650, 2, 1),
+    ("lstm", 30, 128, 300, 512, 1, 2),
+    ("gru", 100, 64, 80, 256, 3, 2),
+    ("gru", 24, 256, 32, 64, 2, 1),
+    ("gru", 60, 8, 256, 512, 4, 1),
+    ("tanh", 100, 16, 64, 128, 2, 2),
+)
+INPUTS = 24  # of the mode 'new input': more than a plan keeps graphs for
 ROUNDS = 7
 MORE_ROUNDS = 28  # of the best and the peer, where they lie within NEAR of each other
 NEAR = 0.05
 AGREE = {"float32": 5e-3, "float16": 2e-2}  # relative L2; two algorithms, TF32 or float16, up to 1500 steps
 TARGETS = {"eager": 0.78, "graph": 0.93}
+# of the mode 'new input', over PyTorch's time: geometric means of the networks of usual sizes, and of the others; the worst row
+WITH_REPLAY = {True: 0.45, False: 0.66}
+WITHOUT_REPLAY, WORST = 0.72, 1.02
+OVER_HEURISTIC = 1.03  # eagerly, the search's best
 
 
 def problems():
@@ -46,6 +65,7 @@ def problems():
         yield CELLS[cell], steps, batch, hidden, hidden, 1, 1
     for row in LSTMS:
         yield ("lstm", *row)
+    yield from NETWORKS
 
 
 class Peer:
@@ -65,9 +85,9 @@ class Peer:
         self.stream = torch.cuda.ExternalStream(int(stream.handle))
         torch.cuda.synchronize()
 
-    def __call__(self):
+    def __call__(self, x=None):
         with self.torch.no_grad(), self.torch.cuda.stream(self.stream):
-            self.y = self.module(self.x)[0]
+            self.y = self.module(self.x if x is None else x)[0]
 
     def graph(self, repeats):
         """Return what replays a graph of `repeats` calls."""
@@ -129,7 +149,9 @@ def run(handle, problem, dtype, algorithms):
     search_s = time.perf_counter() - start
     guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
     best_ms = found[0].time_ms
-    wanted = [row for row in found if row.ok and (row.time_ms <= 2 * best_ms or same(row, guess))]
+    wanted = [
+        row for row in found if row.ok and (row.time_ms <= 2 * best_ms or same(row, guess) or same(row, found.best()))
+    ]
     peer()
     stream.sync()
     works, plans = {"torch": peer}, []
@@ -153,6 +175,7 @@ def run(handle, problem, dtype, algorithms):
         return (time.perf_counter() - start) / calls * 1e6
 
     eager_us = shuffled(eager, works)
+    new_us, replay = new_inputs(handle, spec, weights, peer, found, calls)
     repeats = max(1, min(16, round(0.5 / best_ms)))
     graphs = {}
     for name, work in works.items():
@@ -170,8 +193,42 @@ def run(handle, problem, dtype, algorithms):
     ]
     return {
         "problem": problem, "dtype": dtype, "error": error, "search_s": search_s, "heuristic": name_of(guess),
-        "eager": eager_us, "graph": graph_us, "table": table,
+        "eager": eager_us, "graph": graph_us, "table": table, "new": new_us, "replay": replay,
+        "best": name_of(found.best()), "usual": tuple(problem) in NETWORKS,
     }  # fmt: skip
+
+
+def new_inputs(handle, spec, weights, peer, found, calls):
+    """Return {name: median us of a call with a new input}, and what the replaying plan did; see the module."""
+    device = min((row for row in found if row.ok and row.time_ms), key=lambda row: row.time_ms)
+    theirs = [peer.x.clone() for _ in range(INPUTS)]
+    handle.device.synchronize()
+    ours = [handle.view(x) for x in theirs]
+    with (
+        dnn.plan_rnn(handle, spec, ours[0], algorithm=found.best()) as plan,
+        dnn.plan_rnn(handle, spec, ours[0], algorithm=device, replay=True) as replaying,
+    ):
+        of_torch, of_best, of_replay = itertools.cycle(theirs), itertools.cycle(ours), itertools.cycle(ours)
+        works = {
+            "torch": lambda: peer(next(of_torch)),
+            "best": lambda: plan(weights, next(of_best)),
+            "replay": lambda: replaying(weights, next(of_replay)),
+        }
+
+        def measure(name):
+            handle.stream.sync()
+            start = time.perf_counter()
+            for _ in range(calls):
+                works[name]()
+            handle.stream.sync()
+            return (time.perf_counter() - start) / calls * 1e6
+
+        for name in works:
+            measure(name)
+            measure(name)
+        rounds = Rounds(measure)
+        rounds.take(works, 3 * ROUNDS)
+        return rounds.medians(), f"{name_of(device)}: {replaying.replay}"
 
 
 def same(row, other):
@@ -207,12 +264,21 @@ def title(row):
 def report(rows, markdown):
     """Print a line for each row: of each mode the best candidate, its us, the heuristic's, torch's, and ratios."""
     columns = ("best", "us", "heuristic", "torch", "best/torch", "heur./best")
-    lines = [("problem", *(f"{mode}: {column}" for mode in TARGETS for column in columns))]
+    new = ("torch", "best", "replay", "best/torch", "replay/torch")
+    lines = [("problem", *(f"{mode}: {c}" for mode in TARGETS for c in columns), *(f"new input: {c}" for c in new))]
     for row in rows:
         cells = [title(row)]
         for mode in TARGETS:
             best, us, guess, torch_us = summary(row, mode)
             cells += [best, f"{us:.1f}", f"{guess:.1f}", f"{torch_us:.1f}", f"{us / torch_us:.3f}", f"{guess / us:.2f}"]
+        torch_us, best, replay = (row["new"][name] for name in new[:3])
+        cells += [
+            f"{torch_us:.1f}",
+            f"{best:.1f}",
+            f"{replay:.1f}",
+            f"{best / torch_us:.3f}",
+            f"{replay / torch_us:.3f}",
+        ]
         lines.append(tuple(cells))
     if markdown:
         lines.insert(1, ("---",) * len(lines[0]))
@@ -238,11 +304,33 @@ def judge(rows):
             print(f"heuristic within 1.1 times the best in {near:.0%} (target 80%)")
             if dtype == "all":
                 good &= mean <= target and max(ratios) <= 1 and near >= 0.8
+    good &= judge_new_inputs(rows)
     times = [row["search_s"] for row in rows]
     print(
         f"searches: {sum(times):.1f} s in all, median {statistics.median(times):.2f} s, the longest {max(times):.1f} s"
     )
     return good
+
+
+def judge_new_inputs(rows):
+    """Print what calls with a new input take of PyTorch's, and the best's of the heuristic's; return whether all is well."""
+    good = True
+    for usual, target in WITH_REPLAY.items():
+        mine = [row for row in rows if row["usual"] == usual]
+        for way, most in (("replay", target), ("best", WITHOUT_REPLAY)) if mine else ():
+            ratios = {title(row): row["new"][way] / row["new"]["torch"] for row in mine}
+            mean, worst = geometric_mean(list(ratios.values())), max(ratios, key=ratios.get)
+            of = "networks of usual sizes" if usual else "the other rows"
+            print(f"new input, {of}, {way}/torch: geometric mean {mean:.3f} (target {most}),", end=" ")
+            print(f"worst {ratios[worst]:.3f} ({worst}; target {WORST})")
+            good &= mean <= most and ratios[worst] <= WORST
+    over = {title(row): row["eager"][row["best"]] / row["eager"][row["heuristic"]] for row in rows if
+            row["heuristic"] in row["eager"] and row["best"] in row["eager"]}  # fmt: skip
+    worst = max(over, key=over.get)
+    print(
+        f"eager, the search's best over the heuristic's choice: worst {over[worst]:.3f} ({worst}; target {OVER_HEURISTIC})"
+    )
+    return good and over[worst] <= OVER_HEURISTIC
 
 
 def main():
@@ -251,6 +339,7 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", default="", help="only problems whose cell has this name")
+    parser.add_argument("--networks", action="store_true", help="only the networks of usual sizes")
     parser.add_argument("--first", type=int, default=0, help="the number of problems to leave out at the beginning")
     parser.add_argument("--dtypes", default="float32,float16")
     parser.add_argument("--algorithms", help="only these, such as STANDARD,PERSIST_STATIC")
@@ -268,6 +357,8 @@ def main():
         for dtype in arguments.dtypes.split(","):
             for problem in list(problems())[arguments.first :]:
                 if arguments.rows and problem[0] != arguments.rows:
+                    continue
+                if arguments.networks and problem not in NETWORKS:
                     continue
                 if time.perf_counter() - start > arguments.seconds:
                     print("left out for want of time:", dtype, problem)

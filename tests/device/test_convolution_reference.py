@@ -66,7 +66,9 @@ class Case:
         self.expected = alpha * onnx_convolution(*self.oracle_arguments) + beta * self.old.astype(np.float64)
 
     def reference(self) -> ConvolutionReference:
-        return ConvolutionReference(self.problem, self.x, self.w, self.before if self.problem.beta else None)
+        return ConvolutionReference(
+            self.problem, {"x": self.x, "w": self.w}, self.before if self.problem.beta else None
+        )
 
     def output(self, values: Array | None = None) -> dnn.DeviceArray:
         """Return a result with these values: what is expected, if not given."""

@@ -309,7 +309,7 @@ def test_layouts_and_scalars(handle: dnn.Handle, name: str, layout: str) -> None
     """Into poisoned memory, or over what was there; the gaps keep what they held."""
     case = Case(handle, name, layout=layout)
     gaps = gap_mask(case.out_spec)
-    assert gaps.any() == (layout == "strided")
+    assert gaps.any() == (layout == "strided" and case.first not in case.operation.filters)
     pairs = ((1.0, 0.0), (-0.5, 0.0), (1.0, 1.0), (1.0, -2.0), (0.25, -2.0))
     has = case.operation.scalars
     for alpha, beta in {(a if "alpha" in has else 1.0, b if "beta" in has else 0.0) for a, b in pairs}:

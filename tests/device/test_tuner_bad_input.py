@@ -184,7 +184,7 @@ PROBLEMS: dict[str, Any] = {
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", ["tune", "choose", "is_remembered"])
 def test_what_is_no_problem(bench: Bench, method: str, name: str) -> None:
-    message = r"problem=.* cannot be tuned; allowed: ConvolutionForwardProblem, RNNForwardProblem"
+    message = r"problem=.* cannot be tuned; allowed: ConvolutionForwardProblem, ConvolutionBackwardDataProblem"
     refuses(dnn.ArgumentError, message, lambda: getattr(bench.tuner, method)(PROBLEMS[name]))
 
 

@@ -25,19 +25,26 @@ MODULES = [
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 EXAMPLES = {test.name: test for module in (dnn, *MODULES) for test in FINDER.find(module) if test.examples}
 HAVE_AN_EXAMPLE = (
-    "AlgorithmTable", "ConvolutionDescriptor", "ConvolutionForwardProblem", "ConvolutionSpec", "DeviceArray",
-    "DropoutDescriptor", "DropoutState", "FilterDescriptor", "FilterSpec", "Handle", "ProblemList", "RNNDataDescriptor",
-    "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem", "RNNSpec", "RNNWeights", "TensorDescriptor", "TensorSpec", "Tuner",
-    "TuningCache", "TuningPolicy", "Workspace", "autotuned", "convolution_forward", "find_convolution_forward",
-    "find_rnn_forward", "get_convolution_forward", "plan_convolution_forward", "plan_rnn", "problems_from_onnx",
-    "record_problems", "rnn_backward_data", "rnn_backward_weights", "rnn_forward", "tune_model",
+    "AlgorithmTable", "ConvolutionBackwardDataProblem", "ConvolutionBackwardFilterProblem", "ConvolutionDescriptor",
+    "ConvolutionForwardProblem", "ConvolutionSpec", "DeviceArray", "DropoutDescriptor", "DropoutState", "FilterDescriptor",
+    "FilterSpec", "Handle", "ProblemList", "RNNDataDescriptor", "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem",
+    "RNNSpec", "RNNWeights", "TensorDescriptor", "TensorSpec", "Tuner", "TuningCache", "TuningPolicy", "Workspace",
+    "autotuned", "convolution_backward_data", "convolution_backward_filter", "convolution_forward", "convolution_transpose",
+    "find_convolution_backward_data", "find_convolution_backward_filter", "find_convolution_forward", "find_rnn_forward",
+    "get_convolution_backward_data", "get_convolution_backward_filter", "get_convolution_forward",
+    "plan_convolution_backward_data", "plan_convolution_backward_filter", "plan_convolution_forward", "plan_rnn",
+    "problems_from_onnx", "record_problems", "rnn_backward_data", "rnn_backward_weights", "rnn_forward", "tune_model",
 )  # fmt: skip
 # C functions that a docstring names and its example has no occasion to call.
 NO_OCCASION = {
     "RNNDescriptor": {"cudnnRNNSetClip_v8", "cudnnRNNGetClip_v8"},  # of older libraries
     "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
     "find_rnn_forward": {"cudnnRNNBackwardData_v8"},  # in training
-    "plan_convolution_forward": {"cudnnTransformTensor"},  # for a choice in another layout
+    "convolution_backward_filter": {"cudnnConvolutionBackwardFilter"},  # where no engine serves
+    "convolution_transpose": {"cudnnConvolutionBackwardData"},
+    "plan_convolution_backward_data": {"cudnnTransformTensor"},  # for a choice in another layout
+    "plan_convolution_backward_filter": {"cudnnTransformTensor"},
+    "plan_convolution_forward": {"cudnnTransformTensor"},
     "plan_rnn": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
 }
 

@@ -1,9 +1,10 @@
-"""Record, on a GPU, what cuDNN supports: the table that the emulated device's refusals are tested against.
+"""Record, on a GPU, what cuDNN supports: the tables that the emulated device's refusals are tested against.
 
-    python tests/emulated/record_support.py OUT.json
+    python tests/emulated/record_support.py OUT.json [convolution_backward_data | convolution_backward_filter]
 
 For every combination below and every algorithm: the status of the workspace query and of the call, and the relative L2
-error against float64 sums (by PyTorch, which this script alone needs).
+error against float64 sums (by PyTorch, which this script alone needs).  Of a gradient, last, those of the engine that a plan
+runs without an algorithm.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
+from cudnnlite.operations.call import make_plan
+from cudnnlite.operations.operation import OPERATIONS
 
 # name: (x shape, w shape, ConvolutionSpec options)
 CASES = {
@@ -105,6 +108,15 @@ def combinations():
         yield "3x3_wide_channels", "int8", "NHWC", "NHWC", "float32", "NHWC", "DEFAULT", beta, None
 
 
+def further():
+    """Yield more combinations, of the gradients alone: which operands may lie in which of three ways."""
+    for case, dtype in itertools.product(("3x3", "3x3_stride2", "1d", "3d"), FLOATS):
+        rank = len(CASES[case][0])
+        first, last = FIRST[rank], LAST[rank]
+        for x, w, y in itertools.product((first, last, "strided"), (first, last), (first, last, "strided")):
+            yield case, dtype, x, w, dtype, y, "DEFAULT", 0.0, None
+
+
 def spec_of(shape, dtype, layout):
     """Return a TensorSpec; 'strided' has gaps on every axis."""
     if layout != "strided":
@@ -137,70 +149,86 @@ def upload(handle, spec, values):
     return array
 
 
-def reference(case, x, w, options):
-    """Return the convolution in float64."""
+def reference(values, written, options):
+    """Return, in float64, y, or the gradient dx or dw, from the values of the other two by name."""
     import torch
 
     spec = dnn.ConvolutionSpec(**options)
-    spatial = x.ndim - 2
-    padding, stride, dilation = spec.steps(spatial)
-    wide_x, wide_w = x.astype(np.float64), w.astype(np.float64)
+    wide = {name: torch.from_numpy(value.astype(np.float64)) for name, value in values.items()}
+    axes = tuple(range(2, wide["x"].ndim))
     if spec.mode == dnn.ConvolutionMode.CONVOLUTION:
-        wide_w = np.flip(wide_w, tuple(range(2, w.ndim))).copy()
-    function = getattr(torch.nn.functional, f"conv{spatial}d")
-    return function(
-        torch.from_numpy(wide_x), torch.from_numpy(wide_w), None, stride, padding, dilation, spec.groups
-    ).numpy()
+        wide["w"] = wide["w"].flip(axes)
+    x, w = (wide[name].requires_grad_(f"d{name}" == written) for name in "xw")
+    function = getattr(torch.nn.functional, f"conv{len(axes)}d")
+    padding, stride, dilation = spec.steps(len(axes))
+    y = function(x, w, None, stride, padding, dilation, spec.groups)
+    if written == "y":
+        return y.numpy()
+    y.backward(wide["y"])
+    gradient = (x if written == "dx" else w).grad
+    turned = written == "dw" and spec.mode == dnn.ConvolutionMode.CONVOLUTION
+    return (gradient.flip(axes) if turned else gradient).numpy()
 
 
-def main() -> None:
-    rng = np.random.default_rng(0)
-    rows = []
-    with dnn.Handle("cuda") as handle:
-        seen = set()
-        for combination in combinations():
-            if combination in seen:
-                continue
-            seen.add(combination)
-            case, dtype, x_layout, w_layout, y_dtype, y_layout, math, beta, compute = combination
-            x_shape, w_shape, options = CASES[case]
-            conv = dnn.ConvolutionSpec(**options, math_type=math, compute_type=compute)
+def specs_of(combination):
+    """Return the specs of x, w and y, or of their gradients, by name, and the convolution's; ArgumentError without any."""
+    case, dtype, x_layout, w_layout, y_dtype, y_layout, math, _, compute = combination
+    x_shape, w_shape, options = CASES[case]
+    conv = dnn.ConvolutionSpec(**options, math_type=math, compute_type=compute)
+    specs = {"x": spec_of(x_shape, dtype, x_layout), "w": dnn.FilterSpec(w_shape, dtype, w_layout)}
+    return specs | {"y": spec_of(conv.output_shape(x_shape, w_shape), y_dtype, y_layout)}, conv
+
+
+def record(handle, operation, combination, rng):
+    """Return what came of each algorithm, and of the engine that a plan chooses where it is a gradient's."""
+    specs, conv = specs_of(combination)
+    beta, written = combination[7], operation.writes[0]
+    values = {name: values_for(rng, spec.shape, spec.dtype) for name, spec in specs.items()}
+    target = written.removeprefix("d")
+    expected = reference(values, written, CASES[combination[0]][2]) + beta * values[target].astype(np.float64)
+    kind = numpy_dtype(specs[target].dtype)
+    if kind.kind in "iu":
+        expected = np.clip(np.rint(expected), np.iinfo(kind).min, np.iinfo(kind).max)
+    tensors = {name: spec.tensor if isinstance(spec, dnn.FilterSpec) else spec for name, spec in specs.items()}
+    operands = [name.removeprefix("d") for name in operation.reads]
+    given = [upload(handle, tensors[name], values[name]) for name in operands]
+    results = []
+    choices = [{"algorithm": algorithm} for algorithm in operation.algorithms.kind if algorithm.name != "COUNT"]
+    for choice in [*choices, *([{"interface": "graph"}] if written != "y" else [])]:
+        out = upload(handle, tensors[target], values[target])
+        try:
+            with make_plan(
+                handle, operation, [specs[name] for name in operands], [conv], beta=beta, out=specs[target], **choice
+            ) as plan:
+                plan(*given, out=out)
+                got = out.numpy().astype(np.float64)
+            error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+            engine = [str(plan.choice.algorithm), plan.choice.math_type.name] if "interface" in choice else []
+            results.append(["SUCCESS", float(f"{error:.1e}"), plan.workspace, *engine])
+        except CudnnError as error:
+            results.append([error.status.name, error.function, error.detail[:120]])
+    return results
+
+
+def main(path, name="convolution_forward", device="cuda") -> None:
+    rng, rows, operation = np.random.default_rng(0), [], OPERATIONS[name]
+    (written,) = operation.writes
+    with dnn.Handle(device) as handle:
+        for combination in dict.fromkeys([*combinations(), *(further() if written != "y" else ())]):
             try:
-                x_spec, w_spec = spec_of(x_shape, dtype, x_layout), dnn.FilterSpec(w_shape, dtype, w_layout)
-                y_spec = spec_of(conv.output_shape(x_shape, w_shape), y_dtype, y_layout)
+                rows.append([list(combination), record(handle, operation, combination, rng)])
             except dnn.ArgumentError:
-                continue  # channels that do not divide into vectors
-            xv, wv = values_for(rng, x_shape, dtype), values_for(rng, w_shape, dtype)
-            yv = values_for(rng, y_spec.shape, y_dtype)
-            x, w = upload(handle, x_spec, xv), handle.array(wv, dtype=dtype, layout=w_layout)
-            expected = reference(case, xv, wv, options) + beta * yv.astype(np.float64)
-            if numpy_dtype(y_spec.dtype).kind in "iu":
-                limits = np.iinfo(numpy_dtype(y_spec.dtype))
-                expected = np.clip(np.rint(expected), limits.min, limits.max)
-            results = []
-            for algorithm in list(dnn.ConvolutionFwdAlgo)[:8]:
-                y = upload(handle, y_spec, yv)
-                try:
-                    with dnn.plan_convolution_forward(
-                        handle, x_spec, w_spec, conv, beta=beta, out=y_spec, algorithm=algorithm
-                    ) as plan:
-                        plan(x, w, out=y)
-                        got = y.numpy().astype(np.float64)
-                    error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
-                    results.append(["SUCCESS", float(f"{error:.1e}"), plan.workspace])
-                except CudnnError as error:
-                    results.append([error.status.name, error.function, error.detail[:120]])
-            rows.append([list(combination), results])
+                continue  # channels that do not divide into vectors; for gradients, integers and operands of several types
         about = {
-            "what": "statuses (and relative L2 errors against float64) of cudnnConvolutionForward, by algorithm 0 to 7",
+            "what": f"statuses (and relative L2 errors against float64) of {operation.function}, by algorithm",
             "columns": "case, dtype, x layout, w layout, y dtype, y layout, math type, beta, compute type",
             "device": handle.device.name,
             "cudnn": handle.version,
         }
     lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(sys.argv[1]).write_text(f'{{"about": {json.dumps(about)},\n"rows": [\n{lines}\n]}}\n')
+    Path(path).write_text(f'{{"about": {json.dumps(about)},\n"rows": [\n{lines}\n]}}\n')
     print(len(rows), "rows")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -14,6 +14,8 @@ from rnn_oracles import random_weights
 
 from cudnnlite import (
     ArgumentError,
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
     ConvolutionForwardProblem,
     ConvolutionSpec,
     FilterSpec,
@@ -36,7 +38,12 @@ CONV = ConvolutionSpec((1, 2), (2, 1), 1, 2, mode="convolution", math_type="tens
 CONVOLUTION = ConvolutionForwardProblem(X, W, CONV, alpha=0.5, beta=2)
 LSTM = RNNSpec("lstm", 6, 8, 2, True, projection_size=5, dropout=0.25, clip=(-1, 1), dtype="bfloat16")
 RNN = RNNForwardProblem(LSTM, RNNDataSpec((5, 3, 6), (5, 2, 1), "bfloat16", padding_fill=-1), training=True)
-PROBLEMS = {"convolution_forward": CONVOLUTION, "rnn_forward": RNN}
+PROBLEMS = {
+    "convolution_forward": CONVOLUTION,
+    "convolution_backward_data": ConvolutionBackwardDataProblem(W, CONVOLUTION.y, CONV, X, 0.5, 2),
+    "convolution_backward_filter": ConvolutionBackwardFilterProblem(X, CONVOLUTION.y, CONV, W, 0.5, 2),
+    "rnn_forward": RNN,
+}
 
 
 def through_json(problem):

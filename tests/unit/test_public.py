@@ -27,9 +27,10 @@ FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
 CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 # Made by functions, never by users: their constructors are nobody's to call.
 MADE_FOR_YOU = {
-    "AlgorithmTable", "AlgorithmResult", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
+    "AlgorithmTable", "AlgorithmResult", "ConvolutionBackwardDataPlan", "ConvolutionBackwardFilterPlan",
+    "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
-    "TunedProblem",
+    "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {"autotuned", "problems_from_onnx", "record_problems", "tune_model"}
@@ -41,6 +42,7 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "capture": "handle",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",
@@ -54,14 +56,16 @@ OPERANDS = {
 
 def operands(name):
     """What stands before the options: of an operation, what its declaration says."""
-    operation = OPERATIONS.get(name)
+    operation = OPERATIONS.get(re.sub("^(find|get|plan)_", "", name))
     if operation is None or not operation.writes:
         return OPERANDS.get(name, "handle x w conv")
     specs = [option for option, kind in operation.options.items() if issubclass(kind, FrozenSpec)]
     updated = [argument for argument in operation.given.values() if argument != "out" and not operation.outputs]
     signature = inspect.signature(getattr(dnn, name)).parameters
     numbers = [
-        n for n in (*operation.scalars, *operation.by_address) if signature[n].default is inspect.Parameter.empty
+        n
+        for n in (*operation.scalars, *operation.by_address)
+        if n in signature and signature[n].default is inspect.Parameter.empty
     ]
     return " ".join(["handle", *operation.reads, *updated, *specs, *numbers])
 

@@ -391,7 +391,7 @@ def test_a_model_file_is_read(one, path, tmp_path):
         ({"problems": [problem(), 7]}, "problem=7"),
         (
             {"problems": [Problem(TRANSFORM, x=dnn.TensorSpec((1, 2, 3, 4)))]},
-            "cannot be tuned; allowed: ConvolutionForwardProblem, RNNForwardProblem",
+            "cannot be tuned; allowed: ConvolutionForwardProblem, ConvolutionBackwardDataProblem",
         ),
         ({"policy": "latency"}, "policy='latency'"),
         ({"executor": 7}, "executor=7"),

@@ -33,6 +33,7 @@ def plan_rnn(
     padding_fill: float = 0.0,
     dropout_state: DropoutState | None = None,
     workspace_limit: int | str | None = None,
+    replay: bool = False,
 ) -> RNNPlan:
     """Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
 
@@ -49,6 +50,11 @@ def plan_rnn(
         some algorithms do.
     layout, training, algorithm, padding_fill, dropout_state, workspace_limit
         As in `rnn_forward`.
+    replay : bool
+        Record the forward call as a CUDA graph for the addresses that it was first made with, and launch that from then on:
+        what cuDNN enqueues by hundreds of kernels costs the host one launch.  With other addresses the call is made as it is,
+        or through copies to buffers of the plan, whichever was measured to take less time, once, which waits for the stream;
+        what comes again is recorded too, up to 8 graphs for each of up to 4 kinds of sequences.  ``plan.replay`` tells.
 
     Returns
     -------
@@ -88,6 +94,7 @@ def plan_rnn(
     plan = RNNPlan(
         handle,
         make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
+        replay=replay,
     )
     try:
         plan.describe(x_spec, data.lengths)

@@ -23,12 +23,15 @@ from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, Cudnn
 from cudnnlite.operations import recording
 from cudnnlite.operations.operands import check_workspace, check_writable, on_device, wait_for_streams
 from cudnnlite.operations.plan import Plan
+from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reserve, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import RNNSpec, TensorSpec
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+
+_MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
 
 
 class RNNPlan(Plan):
@@ -52,13 +55,15 @@ class RNNPlan(Plan):
     `cudnnGetRNNTempSpaceSizes`.
     """
 
-    def __init__(self, handle: Handle, request: RNNRequest) -> None:
+    def __init__(self, handle: Handle, request: RNNRequest, *, replay: bool = False) -> None:
+        self._replays = parse_replay(replay)
         super().__init__(handle, f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}")
         self.spec: RNNSpec = request.spec
         self.choice = request.choice
         self._request = request
         self._weights_kind = request.spec.weights_of()
-        self._forward: PreparedCall | None = None
+        self._forward: PreparedCall | ReplayedCall | None = None
+        self._replayed: dict[RNNDataSpec, ReplayedCall] = {}  # by the sequences that each is for
         # what the last call was given: the same objects need not be looked at again
         self._x_seen: TensorSpec | None = None
         self._lengths_seen: Any = None
@@ -71,6 +76,11 @@ class RNNPlan(Plan):
                 explain(error, request, None)
             self.close()
             raise
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far with sequences such as the last call's; None for any other."""
+        return self._forward.state if isinstance(self._forward, ReplayedCall) else None
 
     @property
     def workspace(self) -> int:
@@ -219,6 +229,8 @@ class RNNPlan(Plan):
             if clear is not None:
                 clear.fill_zero(stream)
             function(*arguments)
+            if recording.active:
+                self.keep_for_graph(operands)
         except CudnnError as error:
             explain(error, self._request, self._problem.data)
             raise
@@ -259,11 +271,32 @@ class RNNPlan(Plan):
             explain(error, self._request, data)
             raise
         self._pointers = {}
-        self._forward = self._handle.api.prepare(
+        if data in self._replayed:
+            self._forward = self._replayed[data]
+            return
+        forward = self._handle.api.prepare(
             "cudnnRNNForward", self._handle.ptr, problem.rnn.ptr, problem.mode, None, problem.x_desc.ptr, 0,
             problem.y_desc.ptr, 0, problem.h_desc, 0, 0, problem.c_desc, 0, 0, problem.weight_bytes, 0, problem.workspace, 0,
             problem.reserve, 0,
         )  # fmt: skip
+        self._forward = self._replaying(forward, data) if self._replays else forward
+
+    def _replaying(self, forward: PreparedCall, data: RNNDataSpec) -> ReplayedCall:
+        """Return a call that is launched as a graph; kept for these sequences."""
+        staged = {}
+        if not self._request.training:  # a reserve space is too large to be copied
+            of_x, of_y, of_h = data.tensor().nbytes, self._problem.y.nbytes, self._problem.hidden.nbytes
+            staged = {"x": Operand(of_x, True, False), "y": Operand(of_y, False, True)}
+            staged |= {"hx": Operand(of_h, True, False), "hy": Operand(of_h, False, True)}
+            if self._problem.lstm:
+                of_c = self._problem.cell.nbytes
+                staged |= {"cx": Operand(of_c, True, False), "cy": Operand(of_c, False, True)}
+        if len(self._replayed) >= _MOST_REPLAYED:
+            self._replayed.pop(next(iter(self._replayed))).close()
+        # lengths that are new at each call are not worth a recording
+        made = self._replayed[data] = ReplayedCall(self._handle, forward, staged, waits=bool(self._replayed))
+        self._resources.callback(made.close)
+        return made
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
         """Return the forward call of a reserve space, with its sequences described to cuDNN again."""

@@ -1,0 +1,419 @@
+"""The gradients of a convolution, and the transposed convolution: one line, a plan for many calls, and cuDNN's two searches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnlite.arguments import real_number
+from cudnnlite.backend.engines import Engine
+from cudnnlite.devices import arrays
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.algorithms import ranked
+from cudnnlite.operations.call import call, find, make_plan, problem_of
+from cudnnlite.operations.convolution_backward_problem import DATA, FILTER
+from cudnnlite.operations.convolution_problem import DEFAULT_CONV
+from cudnnlite.operations.documented_choice import documented_choice
+from cudnnlite.operations.operands import on_device, tensor_spec, use
+from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.layout import parse_shape
+from cudnnlite.specs.steps import parse_steps
+
+
+class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):
+    """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`.
+
+    Attributes
+    ----------
+    w, dy, conv, dx : specs
+        What it was made for.
+    choice : AlgorithmResult or None
+        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
+    workspace : int
+        Bytes that each call needs; converted operands are among them.
+    """
+
+
+class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
+    """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`.
+
+    Attributes
+    ----------
+    x, dy, conv, dw : specs
+        What it was made for.
+    choice : AlgorithmResult or None
+        Algorithm, math type and layout that each call uses, with what was passed over.
+    workspace : int
+        Bytes that each call needs; converted operands are among them.
+    """
+
+
+@documented_choice(DATA, "plan")
+def plan_convolution_backward_data(
+    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None,
+) -> ConvolutionBackwardDataPlan:  # fmt: skip
+    """Decide and marshal the gradient of a convolution's input once, for many calls.
+
+    Parameters
+    ----------
+    w : FilterSpec or device array
+        The filter, ``(K, C / groups, *taps)``, packed.
+    dy : TensorSpec or device array
+        The gradient of the result, ``(N, K, *spatial)``.
+    conv : ConvolutionSpec
+        Of the convolution.
+    x : TensorSpec, shape or device array, optional
+        What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and layout of `dy`.  With
+        stride 1 it may be left out, as it may where `out` says it.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     with dnn.plan_convolution_backward_data(handle, w, dy, conv, x=(1, 3, 8, 8), workspace_limit="64 MiB") as plan:
+    ...         dx = plan(w, dy)
+    ...         for _ in range(3):
+    ...             dx = plan(w, dy, out=dx)  # nothing is decided or allocated again
+    ...     with dnn.plan_convolution_backward_data(handle, w, dy, conv, x=dx, interface="descriptor") as old:
+    ...         same = (old(w, dy).numpy() == dx.numpy()).all()
+    ...     print(dx.shape, same)
+    (1, 3, 8, 8) True
+    """
+    out = _written(handle, x, "x", dy, "dy", out)
+    return make_plan(  # type: ignore[no-any-return]
+        handle, DATA, (w, dy), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
+        workspace_limit=workspace_limit, interface=interface,
+    )  # fmt: skip
+
+
+@documented_choice(DATA, "call")
+def convolution_backward_data(
+    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Compute the gradient of a convolution's input: how a change of x changes a loss whose gradient at y is dy.
+
+    Parameters
+    ----------
+    w : device array
+        The filter, ``(K, C / groups, *taps)``, packed; float32, float64, float16 or bfloat16.
+    dy : device array
+        The gradient of the result, ``(N, K, *spatial)``, of the dtype of `w`.
+    conv : ConvolutionSpec
+        Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
+    x : TensorSpec, shape or device array, optional
+        What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and layout of `dy`.  With
+        stride 1 it may be left out, as it may where `out` says it.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     dx = dnn.convolution_backward_data(handle, w, dy, conv, x=(1, 3, 8, 8))
+    ...     same = dnn.convolution_backward_data(handle, w, dy, conv, out=dx, algorithm="ALGO_1")
+    ...     print(same.shape, same.numpy()[0, 0, :2, :2].tolist())
+    (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
+    """
+    out = _output(handle, x, "x", dy, "dy", out, beta)
+    return call(handle, DATA, (w, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+
+
+@documented_choice(DATA, "get")
+def get_convolution_backward_data(
+    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, out: Any = None
+) -> AlgorithmTable:
+    """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's input; nothing is run.
+
+    Parameters
+    ----------
+    w, dy, conv, x, out
+        As in `plan_convolution_backward_data`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
+    ...     ranked = dnn.get_convolution_backward_data(handle, w, dy)
+    ...     dx = dnn.convolution_backward_data(handle, w, dy, algorithm=ranked.best(workspace_limit="1 MiB"))
+    >>> print(ranked[0].status, ranked[0].time_ms, dx.shape)
+    SUCCESS None (1, 3, 8, 8)
+    """
+    use(handle)
+    return ranked(handle, problem_of(DATA, (w, dy), (conv,), _written(handle, x, "x", dy, "dy", out)))
+
+
+@documented_choice(DATA, "find")
+def find_convolution_backward_data(
+    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, beta: float = 0.0,
+    out: Any = None, workspace_limit: int | str | None = None,
+) -> AlgorithmTable:  # fmt: skip
+    """Let cuDNN run and time every algorithm for the gradient of a convolution's input.
+
+    Parameters
+    ----------
+    w, dy : device arrays
+        As in `convolution_backward_data`.
+    conv, x
+        As in `convolution_backward_data`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     w, dy = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
+    ...     found = dnn.find_convolution_backward_data(handle, w, dy)
+    ...     dx = dnn.convolution_backward_data(handle, w, dy, algorithm=found.best(deterministic=True))
+    >>> print(found[0].time_ms > 0, dx.shape)
+    True (1, 3, 8, 8)
+    """
+    return find(handle, DATA, (w, dy), (conv,), beta, out, workspace_limit, _written(handle, x, "x", dy, "dy", out))
+
+
+@documented_choice(FILTER, "plan")
+def plan_convolution_backward_filter(
+    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None,
+) -> ConvolutionBackwardFilterPlan:  # fmt: skip
+    """Decide and marshal the gradient of a convolution's filter once, for many calls.
+
+    Parameters
+    ----------
+    x : TensorSpec or device array
+        The images, ``(N, C, *spatial)``.
+    dy : TensorSpec or device array
+        The gradient of the result, ``(N, K, *spatial)``.
+    conv : ConvolutionSpec
+        Of the convolution.
+    w : FilterSpec, shape or device array, optional
+        What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout of `x`.  With stride 1 it
+        may be left out, as it may where `out` says it.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     with dnn.plan_convolution_backward_filter(handle, x, dy, conv, w=(4, 3, 3, 3), workspace_limit="1 GiB") as plan:
+    ...         dw = plan(x, dy)
+    ...         for _ in range(3):
+    ...             dw = plan(x, dy, out=dw)  # nothing is decided or allocated again
+    ...     with dnn.plan_convolution_backward_filter(handle, x, dy, conv, w=dw, interface="descriptor") as old:
+    ...         same = (old(x, dy).numpy() == dw.numpy()).all()
+    ...     print(dw.shape, same)
+    (4, 3, 3, 3) True
+    """
+    out = _written(handle, w, "w", x, "x", out)
+    return make_plan(  # type: ignore[no-any-return]
+        handle, FILTER, (x, dy), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
+        workspace_limit=workspace_limit, interface=interface,
+    )  # fmt: skip
+
+
+@documented_choice(FILTER, "call")
+def convolution_backward_filter(
+    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Compute the gradient of a convolution's filter: how a change of w changes a loss whose gradient at y is dy.
+
+    Parameters
+    ----------
+    x : device array
+        The images, ``(N, C, *spatial)``; float32, float64, float16 or bfloat16.
+    dy : device array
+        The gradient of the result, ``(N, K, *spatial)``, of the dtype of `x`.
+    conv : ConvolutionSpec
+        Of the convolution: padding, stride, dilation, groups, mode, compute type, math type.
+    w : FilterSpec, shape or device array, optional
+        What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout of `x`.  With stride 1 it
+        may be left out, as it may where `out` says it.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 4, 4), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     dw = dnn.convolution_backward_filter(handle, x, dy, conv, w=(4, 3, 3, 3))
+    ...     total = dnn.convolution_backward_filter(handle, x, dy, conv, beta=1.0, out=dw)  # of two batches
+    ...     print(total.shape, total.numpy()[0, 0].tolist())
+    (4, 3, 3, 3) [[18.0, 24.0, 24.0], [24.0, 32.0, 32.0], [24.0, 32.0, 32.0]]
+    """
+    out = _output(handle, w, "w", x, "x", out, beta)
+    return call(handle, FILTER, (x, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+
+
+@documented_choice(FILTER, "get")
+def get_convolution_backward_filter(
+    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, out: Any = None
+) -> AlgorithmTable:
+    """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's filter; nothing is run.
+
+    Parameters
+    ----------
+    x, dy, conv, w, out
+        As in `plan_convolution_backward_filter`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
+    ...     ranked = dnn.get_convolution_backward_filter(handle, x, dy)
+    ...     dw = dnn.convolution_backward_filter(handle, x, dy, algorithm=ranked.best(workspace_limit="1 MiB"))
+    >>> print(ranked[0].status, ranked[0].time_ms, dw.shape)
+    SUCCESS None (4, 3, 3, 3)
+    """
+    use(handle)
+    return ranked(handle, problem_of(FILTER, (x, dy), (conv,), _written(handle, w, "w", x, "x", out)))
+
+
+@documented_choice(FILTER, "find")
+def find_convolution_backward_filter(
+    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, beta: float = 0.0,
+    out: Any = None, workspace_limit: int | str | None = None,
+) -> AlgorithmTable:  # fmt: skip
+    """Let cuDNN run and time every algorithm for the gradient of a convolution's filter.
+
+    Parameters
+    ----------
+    x, dy : device arrays
+        As in `convolution_backward_filter`.
+    conv, w
+        As in `convolution_backward_filter`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, dy = handle.array(np.ones((1, 3, 8, 8), np.float32)), handle.array(np.ones((1, 4, 6, 6), np.float32))
+    ...     found = dnn.find_convolution_backward_filter(handle, x, dy)
+    ...     dw = dnn.convolution_backward_filter(handle, x, dy, algorithm=found.best(deterministic=True))
+    >>> print(found[0].time_ms > 0, dw.shape)
+    True (4, 3, 3, 3)
+    """
+    return find(handle, FILTER, (x, dy), (conv,), beta, out, workspace_limit, _written(handle, w, "w", x, "x", out))
+
+
+def convolution_transpose(
+    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: Any = 0, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
+
+    It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
+    x : device array
+        ``(N, K, *spatial)``; float32, float64, float16 or bfloat16.
+    w : device array
+        The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
+    conv : ConvolutionSpec
+        Padding (what is cut off at both ends), stride (how far the results of neighbouring values lie apart), dilation,
+        groups, mode, compute type, math type.
+    output_padding : int or iterable of int
+        What is added to the result at the end of each axis, below the stride: of the images that a convolution with this
+        stride brings to the size of `x` the smallest has 0.
+    alpha, beta : float
+        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
+    out : device array, optional
+        Written in place; a new array in the dtype and layout of `x` if not given.
+    algorithm, workspace_limit, interface, workspace
+        As in `convolution_backward_data`.
+
+    Returns
+    -------
+    DeviceArray
+        y, ``(N, C, *spatial)``, along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        cuDNN does not support the combination.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`, which is deprecated since cuDNN 9.0, and works.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, w = handle.array(np.ones((1, 4, 4, 4), np.float32)), handle.array(np.ones((4, 3, 3, 3), np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1, stride=2)
+    ...     y = dnn.convolution_transpose(handle, x, w, conv, output_padding=1)
+    ...     print(y.shape, y.numpy()[0, 0, :2, :2].tolist())
+    (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
+    """
+    use(handle)
+    x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
+    shape = _transposed_shape(x.spec, w.spec, conv, output_padding)
+    out = _output(handle, x.spec.packed(shape), "conv", x, "x", out, beta)
+    return call(handle, DATA, (w, x), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+
+
+def _transposed_shape(x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any) -> tuple[int, ...]:
+    if not isinstance(conv, ConvolutionSpec):
+        raise ArgumentError(f"conv={conv!r} is not a ConvolutionSpec")
+    if not 3 <= x.rank == w.rank <= 5 or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
+        raise ArgumentError(
+            f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) of one dtype and the same rank 3, 4 or 5"
+        )
+    extra = parse_steps(output_padding, "output_padding", 0)
+    extra = extra if isinstance(extra, tuple) else (extra,) * (x.rank - 2)
+    steps = conv.steps(x.rank - 2)
+    if len(extra) != x.rank - 2 or any(more >= stride for more, stride in zip(extra, steps[1], strict=True)):
+        raise ArgumentError(
+            f"output_padding={output_padding!r}; allowed: below the stride, {conv.stride}, for each spatial axis"
+        )
+    axes = zip(x.shape[2:], w.shape[2:], *steps, extra, strict=True)
+    image = [(size - 1) * step - 2 * pad + far * (taps - 1) + more + 1 for size, taps, pad, step, far, more in axes]
+    if min(image) < 1:
+        raise ArgumentError(
+            f"padding={conv.padding} cuts off all of the result of x {x.shape} and w {w.shape}: {image}"
+        )
+    return (x.shape[0], w.shape[1] * conv.groups, *image)
+
+
+def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out: Any) -> Any:
+    """Return what is written: `out`, or the spec that `like` says; None where nobody said anything."""
+    if like is None:
+        return out
+    spec = getattr(like, "spec", like)
+    if not isinstance(spec, (TensorSpec, FilterSpec)):
+        use(handle)
+        shape = parse_shape(like, argument)
+        known = beside if isinstance(beside, TensorSpec) else tensor_spec(on_device(handle, beside, name), name)
+        if len(shape) != known.rank:
+            raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {known}")
+        spec = known.packed(shape)
+    if out is None:
+        return spec
+    given = getattr(out, "spec", out)
+    if isinstance(given, (TensorSpec, FilterSpec)) and given.shape != spec.shape:
+        raise ArgumentError(f"out has shape {given.shape}; the result has that of {argument}, {spec.shape}")
+    return out
+
+
+def _output(handle: Any, like: Any, argument: str, beside: Any, name: str, out: Any, beta: Any) -> Any:
+    """Return the array that a call writes: `out`, or a new one where `like` says its spec; None to have it worked out."""
+    written = _written(handle, like, argument, beside, name, out)
+    if out is not None or written is None:
+        return out
+    if real_number(beta, "beta"):
+        raise ArgumentError(f"beta={beta} needs out, which it scales")
+    use(handle)
+    return arrays.empty(handle.device, handle.stream, as_tensor(written))

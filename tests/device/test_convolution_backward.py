@@ -1,0 +1,436 @@
+"""The gradients of convolutions and the transposed convolution: every way to call them, against ONNX's Conv and PyTorch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracles import HAS_TORCH, onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
+from tolerances import assert_close
+
+import cudnnlite as dnn
+from cudnnlite.autotune.convolution_reference import ConvolutionReference
+from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.operations.call import make_plan, problem_of
+from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.search.accuracy import why_wrong
+
+from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload, with_gaps
+from .test_bad_input import ARGUMENT, refuses
+
+KINDS = ("data", "filter")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+# relative L2 errors [an H200's worst: 1e-14, 5.3e-7 and 7.8e-4 in TF32, 5e-3 by Winograd and ALGO_0, 3.2e-2 by ALGO_0]
+BOUNDS = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-2, "bfloat16": 5e-2}
+TF32_BOUND, WINOGRAD_BOUND = 1.2e-3, 3e-3
+# name: (x shape, w shape, ConvolutionSpec options)
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "3x2": ((2, 5, 9, 7), (6, 5, 3, 2), {}),
+    "padded": ((3, 4, 8, 9), (6, 4, 3, 3), {"padding": 1}),
+    "strided": ((2, 4, 11, 9), (6, 4, 3, 2), {"padding": (2, 1), "stride": (2, 3)}),
+    "dilated_groups": ((2, 4, 9, 8), (6, 2, 3, 2), {"padding": (1, 2), "dilation": (2, 3), "groups": 2}),
+    "depthwise": ((2, 6, 7, 9), (12, 1, 3, 3), {"padding": 1, "groups": 6, "stride": 2}),
+    "rotated": ((1, 4, 7, 6), (5, 4, 3, 2), {"padding": (0, 1), "mode": "convolution", "stride": (1, 2)}),
+    "1x1": ((2, 8, 5, 7), (4, 8, 1, 1), {"stride": 2}),
+    "1d": ((2, 4, 17), (6, 2, 5), {"padding": 3, "stride": 2, "dilation": 2, "groups": 2}),
+    "3d": (
+        (2, 4, 5, 7, 6),
+        (6, 2, 3, 2, 1),
+        {"padding": (1, 0, 1), "stride": (1, 2, 1), "groups": 2, "dilation": (2, 1, 1)},
+    ),
+    "one_position": ((3, 4, 5, 6), (7, 4, 5, 6), {}),
+}
+
+
+class Case:
+    """A gradient's operands on a device, and what has to come out of it."""
+
+    def __init__(
+        self, handle: dnn.Handle, kind: str, shapes: Any, dtype: str = "float32", layout: str = "first", seed: int = 0
+    ) -> None:
+        x_shape, w_shape, options = shapes
+        rng = np.random.default_rng(seed)
+        self.handle, self.kind, self.dtype = handle, kind, dtype
+        self.conv = dnn.ConvolutionSpec(**{"math_type": "fma", **options})
+        name = LAST[len(x_shape)] if layout == "last" else None
+        y_shape = self.conv.output_shape(x_shape, w_shape)
+
+        def spec_of(shape: tuple[int, ...], *, filter_: bool = False) -> dnn.TensorSpec:
+            return (
+                with_gaps(shape, dtype) if layout == "strided" and not filter_ else dnn.TensorSpec(shape, dtype, name)
+            )
+
+        specs = {"x": spec_of(x_shape), "w": spec_of(w_shape, filter_=True), "dy": spec_of(y_shape)}
+        hosts = {role: random_values(rng, spec.shape, dtype) for role, spec in specs.items()}
+        steps = *self.conv.steps(len(x_shape) - 2), self.conv.groups, self.conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        if kind == "data":
+            self.read, self.like = ("w", "dy"), "x"
+            self.sums = onnx_gradient_of_x(x_shape, hosts["w"].astype(np.float64), hosts["dy"], *steps)
+        else:
+            self.read, self.like = ("x", "dy"), "w"
+            self.sums = onnx_gradient_of_w(hosts["x"].astype(np.float64), w_shape, hosts["dy"], *steps)
+        self.arrays = [upload(handle, specs[role], hosts[role]) for role in self.read]
+        self.spec, self.old = specs[self.like], hosts[self.like]
+        self.operation = OPERATIONS[f"convolution_backward_{kind}"]
+
+    def function(self, prefix: str = "") -> Any:
+        return getattr(dnn, f"{prefix}convolution_backward_{self.kind}")
+
+    def fresh(self, beta: float = 0.0) -> dnn.DeviceArray:
+        return upload(self.handle, self.spec, self.old) if beta else poisoned(self.handle, self.spec)
+
+    def call(self, **options: Any) -> dnn.DeviceArray:
+        result: dnn.DeviceArray = self.function()(self.handle, *self.arrays, self.conv, **options)
+        return result
+
+    def check(self, got: dnn.DeviceArray, alpha: float = 1.0, beta: float = 0.0, bound: float | None = None) -> None:
+        expected = alpha * self.sums + beta * self.old.astype(np.float64)
+        assert_close(got.numpy(), expected, BOUNDS[self.dtype] if bound is None else bound, alpha * self.sums)
+
+
+@every_kind
+@pytest.mark.parametrize("layout", ["first", "last", "strided"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: str) -> None:
+    """Through engines, and through the descriptor call where it has such a form; with scalars, into what was there."""
+    case = Case(handle, kind, CASES[name], dtype, layout)
+    case.check(case.call(out=case.fresh()))
+    case.check(case.call(**{case.like: case.spec}))
+    case.check(case.call(out=case.fresh(1), alpha=-0.5, beta=2.0), -0.5, 2.0)
+    try:
+        got = case.call(out=case.fresh(1), alpha=0.5, beta=-1.0, interface="descriptor")
+    except UNSUPPORTED:
+        assert layout != "first"
+    else:
+        case.check(got, 0.5, -1.0)
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("math_type", ["fma", "default"])
+def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: str) -> None:
+    """Each by its name, as a row of cuDNN's rankings, and as a row of its search; none is right by leaving out alone."""
+    counts: Counter[str] = Counter()
+    for name in ("padded", "strided", "1d", "one_position", "3d"):
+        x_shape, w_shape, options = CASES[name]
+        case = Case(handle, kind, (x_shape, w_shape, options | {"math_type": math_type}), dtype)
+        like = {case.like: case.spec}
+        ranked = case.function("get_")(handle, *case.arrays, case.conv, **like)
+        found = case.function("find_")(handle, *case.arrays, case.conv, **like)
+        assert {row.algorithm for row in ranked} == {row.algorithm for row in found}
+        assert {row.algorithm for row in ranked if row.ok} == {row.algorithm for row in found if row.ok}
+        for row in (*ranked, *found):
+            if not row.ok:
+                with pytest.raises(dnn.NotSupportedError):
+                    case.call(**like, algorithm=row.algorithm)
+                continue
+            counts[row.algorithm.name] += 1
+            winograd = "WINOGRAD" in row.algorithm.name
+            tf32 = dtype == "float32" and math_type == "default"
+            bound = max(TF32_BOUND * tf32, WINOGRAD_BOUND * (winograd and dtype == "float32")) or None
+            for algorithm in (row, row.algorithm, row.algorithm.name):
+                case.check(case.call(out=case.fresh(), algorithm=algorithm), bound=bound)
+            assert row.deterministic == (row.algorithm.name not in ("ALGO_0", "ALGO_3"))
+    assert counts["ALGO_0"] == counts["ALGO_1"] == 10
+    assert counts["WINOGRAD"] == 0
+
+
+@every_kind
+def test_a_search_overwrites_out_unless_beta_is_wanted(handle: dnn.Handle, kind: str) -> None:
+    case = Case(handle, kind, CASES["padded"])
+    out = case.fresh(1)
+    found = case.function("find_")(handle, *case.arrays, case.conv, out=out, beta=1.0)
+    np.testing.assert_array_equal(out.numpy(), case.old)
+    case.function("find_")(handle, *case.arrays, case.conv, out=out)
+    case.check(out, bound=WINOGRAD_BOUND)
+    best = found.best(workspace_limit=0, deterministic=True) if any(
+        row.ok and row.deterministic and not row.workspace for row in found
+    ) else found.best(deterministic=True)  # fmt: skip
+    case.check(case.call(out=case.fresh(), algorithm=best), bound=WINOGRAD_BOUND)
+
+
+@every_kind
+@pytest.mark.parametrize("name", CASES)
+def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> None:
+    case = Case(handle, kind, CASES[name])
+    like = {case.like: case.spec}
+    plans = {}
+    for interface in (None, "graph", "descriptor"):
+        with case.function("plan_")(handle, *case.arrays, case.conv, **like, interface=interface) as plan:
+            case.check(plan(*case.arrays))
+            case.check(plan(*case.arrays, out=case.fresh()))
+            plans[interface] = plan.choice
+    assert isinstance(plans[None].algorithm, dnn.Engine)
+    assert plans[None].algorithm == plans["graph"].algorithm
+    assert isinstance(plans["descriptor"].algorithm, case.operation.algorithms.kind)
+    assert plans[None].math_type == dnn.MathType.FMA
+    case.check(case.call(out=case.fresh(), algorithm=plans[None]))
+    case.check(case.call(out=case.fresh(), algorithm=plans[None].algorithm))
+
+
+@every_kind
+def test_unaligned_operands_take_the_descriptor_call(handle: dnn.Handle, kind: str) -> None:
+    case = Case(handle, kind, CASES["padded"])
+    memory = handle.empty((case.spec.size + 1,))
+    out = dnn.DeviceArray(case.spec, handle.device, memory.ptr + 4, memory, handle.stream)
+    case.check(case.call(out=out))
+    with case.function("plan_")(handle, *case.arrays, case.conv, out=out) as plan:
+        assert "not aligned" in plan.choice.remark
+        case.check(plan(*case.arrays, out=out))
+
+
+@every_kind
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_operands_are_converted_to_another_layout(handle: dnn.Handle, kind: str, layout: str) -> None:
+    from dataclasses import replace
+
+    case = Case(handle, kind, CASES["strided"], layout="first" if layout == "NHWC" else "last")
+    row = case.function("get_")(handle, *case.arrays, case.conv, **{case.like: case.spec}).best()
+    other = replace(row, layout=layout)
+    for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
+        case.check(case.call(out=case.fresh(beta), alpha=alpha, beta=beta, algorithm=other), alpha, beta)
+    with make_plan(handle, case.operation, case.arrays, [case.conv], out=case.spec, algorithm=other) as plan:
+        assert plan.workspace >= sum(array.nbytes for array in case.arrays)
+
+
+# ---------------------------------------------------------------- shapes that are told, and that follow
+
+
+@every_kind
+def test_the_result_may_be_told_in_every_way(handle: dnn.Handle, kind: str) -> None:
+    case = Case(handle, kind, CASES["strided"])
+    ways = (case.spec.shape, [*case.spec.shape], case.spec, case.fresh())
+    filters = (dnn.FilterSpec(case.spec.shape),) if kind == "filter" else ()
+    for way in (*ways, *filters):
+        case.check(case.call(**{case.like: way}))
+        case.check(case.call(**{case.like: way}, out=case.fresh()))
+        with case.function("plan_")(handle, *case.arrays, case.conv, **{case.like: way}) as plan:
+            case.check(plan(*case.arrays))
+        assert len(case.function("get_")(handle, *case.arrays, case.conv, **{case.like: way})) > 3
+    last = dnn.TensorSpec(case.spec.shape, layout="NHWC")
+    assert case.call(**{case.like: last}, interface="graph").layout == "NHWC"
+    follows = Case(handle, kind, CASES["dilated_groups"])
+    follows.check(follows.call())
+    assert follows.call().shape == follows.spec.shape
+    for layout in ("first", "last"):
+        other = Case(handle, kind, CASES["padded"], layout=layout)
+        assert other.call().layout == {"first": "NCHW", "last": "NHWC"}[layout]
+
+
+@every_kind
+def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
+    case = Case(handle, kind, CASES["strided"])
+    like, shape = case.like, case.spec.shape
+    refuses(ARGUMENT, rf"{like}=.*has to be given: with stride", case.call)
+    for wrong in ("x", 5, (1.5, 2, 3, 4), (0, -1, 2, 3), object()):
+        refuses(ARGUMENT, rf"\b{like}=", lambda wrong=wrong: case.call(**{like: wrong}))
+    refuses(ARGUMENT, rf"{like}=.*rank", lambda: case.call(**{like: shape[:3]}))
+    for axis in range(4):
+        other = tuple(size + 7 * (number == axis) for number, size in enumerate(shape))
+        refuses(ARGUMENT, r"\bout\b|dy has shape", lambda other=other: case.call(**{like: other}))
+        refuses(ARGUMENT, rf"out has shape.*{like}", lambda other=other: case.call(**{like: other}, out=case.fresh()))
+    refuses(ARGUMENT, "beta=1.0 needs out", lambda: case.call(**{like: case.spec}, beta=1.0))
+    refuses(ARGUMENT, "float16", lambda: case.call(**{like: dnn.TensorSpec(shape, "float16")}))
+    refuses(ARGUMENT, "algorithm=", lambda: case.call(**{like: case.spec}, algorithm="IMPLICIT_GEMM"))
+    refuses(ARGUMENT, "of 'descriptor'", lambda: case.call(**{like: shape}, algorithm="ALGO_1", interface="graph"))
+    integers = [handle.array(np.ones(array.shape, np.int8)) for array in case.arrays]
+    refuses(
+        ARGUMENT, "is int8; allowed: float32", lambda: case.function()(handle, *integers, case.conv, **{like: shape})
+    )
+    small = dnn.ConvolutionSpec(padding=9)
+    if kind == "data":
+        refuses(ARGUMENT, "result of no image", lambda: case.function()(handle, *case.arrays, small))
+    else:
+        tall = dnn.ConvolutionSpec(dilation=97)
+        refuses(ARGUMENT, "no filter brings", lambda: case.function()(handle, *case.arrays, tall))
+
+
+def test_an_empty_batch(handle: dnn.Handle) -> None:
+    w, none = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.empty((0, 4, 6, 6))
+    assert dnn.convolution_backward_data(handle, w, none).shape == (0, 3, 8, 8)
+    assert dnn.convolution_backward_data(handle, w, none, x=(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+    refuses(ARGUMENT, r"\bx\b", lambda: dnn.convolution_backward_filter(handle, handle.empty((0, 3, 8, 8)), none))
+
+
+# ---------------------------------------------------------------- transposed
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("shape", "filters", "options", "extra"),
+    [
+        ((2, 4, 5, 6), (4, 3, 3, 3), {"stride": 2, "padding": 1}, 1),
+        ((2, 4, 5, 6), (4, 3, 3, 2), {"stride": (3, 2), "padding": (0, 1), "dilation": (1, 2)}, (2, 0)),
+        ((1, 6, 7, 4), (6, 2, 4, 4), {"stride": 2, "padding": 1, "groups": 3}, 0),
+        ((2, 4, 9), (4, 3, 5), {"stride": 4, "padding": 2, "dilation": 2}, 3),
+        ((2, 4, 3, 4, 5), (4, 1, 3, 2, 3), {"stride": (1, 2, 2), "groups": 2}, (0, 1, 1)),
+    ],
+)
+def test_transposed_as_pytorch(
+    handle: dnn.Handle, shape: Any, filters: Any, options: Any, extra: Any, dtype: str
+) -> None:
+    import torch
+
+    rng = np.random.default_rng(0)
+    x, w = random_values(rng, shape, dtype), random_values(rng, filters, dtype)
+    conv = dnn.ConvolutionSpec(**options, math_type="fma")
+    rank = len(shape) - 2
+    padding, stride, dilation = conv.steps(rank)
+    tensors = (torch.from_numpy(array.astype(np.float64)) for array in (x, w))
+    function = getattr(torch.nn.functional, f"conv_transpose{rank}d")
+    expected = function(*tensors, None, stride, padding, extra, conv.groups, dilation).numpy()
+    here = handle.array(x), handle.array(w)
+    y = dnn.convolution_transpose(handle, *here, conv, output_padding=extra)
+    assert_close(y.numpy(), expected, BOUNDS[dtype])
+    out = handle.array(y.numpy())
+    again = dnn.convolution_transpose(handle, *here, conv, output_padding=extra, alpha=2.0, beta=-1.0, out=out)
+    assert again is out
+    assert_close(out.numpy(), expected, 4 * BOUNDS[dtype])
+    for layout in ("descriptor", "graph"):
+        other = dnn.convolution_transpose(handle, *here, conv, output_padding=extra, interface=layout)
+        assert_close(other.numpy(), expected, BOUNDS[dtype])
+
+
+def test_transposed_refuses_by_name(handle: dnn.Handle) -> None:
+    x, w = handle.array(np.ones((1, 4, 4, 4), np.float32)), handle.array(np.ones((4, 3, 3, 3), np.float32))
+    conv = dnn.ConvolutionSpec(stride=2)
+    for wrong in (2, -1, (0, 2), (0, 0, 0), "x", 1.5, None):
+        refuses(
+            ARGUMENT,
+            "output_padding=",
+            lambda w_=wrong: dnn.convolution_transpose(handle, x, w, conv, output_padding=w_),
+        )
+    for other in (handle.empty((5, 3, 3, 3)), handle.empty((4, 3, 3)), handle.empty((4, 3, 3, 3), "float16")):
+        refuses(ARGUMENT, "x=.*w=", lambda other=other: dnn.convolution_transpose(handle, x, other, conv))
+    refuses(ARGUMENT, "conv=", lambda: dnn.convolution_transpose(handle, x, w, None))
+    refuses(ARGUMENT, "padding=", lambda: dnn.convolution_transpose(handle, x, w, dnn.ConvolutionSpec(padding=9)))
+    refuses(ARGUMENT, "beta=", lambda: dnn.convolution_transpose(handle, x, w, conv, beta=1.0))
+    refuses(
+        ARGUMENT, "out has shape", lambda: dnn.convolution_transpose(handle, x, w, conv, out=handle.empty((1, 3, 8, 8)))
+    )
+    refuses(dnn.ArrayTypeError, r"\bx\b", lambda: dnn.convolution_transpose(handle, x.numpy(), w, conv))
+    refuses(dnn.ArrayTypeError, r"\bw\b", lambda: dnn.convolution_transpose(handle, x, w.numpy(), conv))
+
+
+# ---------------------------------------------------------------- random ones
+
+
+@st.composite
+def shapes_drawn(draw: Any) -> Any:
+    rank = draw(st.integers(1, 3))
+    groups, taps = draw(st.integers(1, 3)), [draw(st.integers(1, 3)) for _ in range(rank)]
+    steps = {name: [draw(st.integers(*ends)) for _ in taps] for name, ends in
+             {"padding": (0, 2), "stride": (1, 3), "dilation": (1, 2)}.items()}  # fmt: skip
+    image = []
+    for number, tap in enumerate(taps):
+        least = max(1, steps["dilation"][number] * (tap - 1) + 1 - 2 * steps["padding"][number])
+        image.append(draw(st.integers(least, least + 5)))
+    x = (draw(st.integers(1, 3)), groups * draw(st.integers(1, 3)), *image)
+    w = (groups * draw(st.integers(1, 3)), x[1] // groups, *taps)
+    return x, w, steps | {"groups": groups, "mode": draw(st.sampled_from(("cross_correlation", "convolution")))}
+
+
+@every_kind
+def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str) -> None:
+    @settings(
+        max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    @given(shapes_drawn(), st.sampled_from(("float32", "float64")), st.sampled_from(("first", "last", "strided")))
+    def check(shapes: Any, dtype: str, layout: str) -> None:
+        case = Case(handle, kind, shapes, dtype, layout)
+        got = case.call(out=case.fresh())
+        case.check(got)
+        other, dy = (array.numpy().astype(np.float64) for array in case.arrays)
+        steps = *case.conv.steps(dy.ndim - 2), case.conv.groups, case.conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        old = case.old.astype(np.float64)
+        y = onnx_convolution(*((old, other) if kind == "data" else (other, old)), *steps)
+        size = np.linalg.norm(y) * np.linalg.norm(dy)
+        assert np.vdot(got.numpy().astype(np.float64), old) == pytest.approx(
+            np.vdot(y, dy), abs=10 * BOUNDS[dtype] * size
+        )
+        sample = ConvolutionReference(
+            problem_of(case.operation, case.arrays, [case.conv], got), dict(zip(case.read, case.arrays, strict=True))
+        )
+        assert sample.errors_of(got).l2 < BOUNDS[dtype]
+
+    with dnn.Handle(device) as handle:
+        check()
+
+
+# ---------------------------------------------------------------- the tuner
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["strided", "dilated_groups", "3d"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_the_reference_sees_what_is_wrong(handle: dnn.Handle, kind: str, name: str, dtype: str) -> None:
+    case = Case(handle, kind, CASES[name], dtype)
+    for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
+        problem = problem_of(case.operation, case.arrays, [case.conv], case.fresh(), alpha, beta)
+        operands = dict(zip(case.read, case.arrays, strict=True))
+        reference = ConvolutionReference(problem, operands, case.fresh(1) if beta else None)
+        right = alpha * case.sums + beta * case.old.astype(np.float64)
+        kind_of = numpy_dtype(case.spec.dtype)
+        errors = reference.errors_of(upload(handle, case.spec, right.astype(kind_of)))
+        assert errors.l2 <= {"float64": 1e-15, "float32": 1e-7, "bfloat16": 5e-3}[dtype]
+        for spoil in (0.5 * right, right[:, ::-1], np.flip(right, 2), 0 * right):
+            got = reference.errors_of(upload(handle, case.spec, np.ascontiguousarray(spoil).astype(kind_of)))
+            assert why_wrong(got.l2, case.spec.dtype, dnn.MathType.FMA)
+    bad = case.arrays[0].numpy().copy()
+    bad[0, 0] = np.nan
+    problem = problem_of(case.operation, case.arrays, [case.conv], case.fresh())
+    operands[case.read[0]] = upload(handle, case.arrays[0].spec, bad)
+    with pytest.raises(dnn.ArgumentError, match=f"{case.read[0]}, dy or out hold values that are not finite"):
+        ConvolutionReference(problem, operands)
+
+
+@every_kind
+@pytest.mark.parametrize("interface", [None, "descriptor", "graph"])
+def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | None) -> None:
+    case = Case(handle, kind, CASES["strided"])
+    policy = dnn.TuningPolicy(interface=interface, layouts=("NHWC",) if interface != "graph" else ())
+    with dnn.Tuner(handle, ":memory:", policy) as tuner:
+        problem = problem_of(case.operation, case.arrays, [case.conv], case.spec)
+        table = tuner.tune(problem)
+        right = [row for row in table if row.ok]
+        assert len(right) >= 2
+        assert all(row.error is not None and row.error < WINOGRAD_BOUND for row in right)
+        kinds = {type(row.algorithm) for row in table}
+        wanted = {None: {dnn.Engine, case.operation.algorithms.kind}, "graph": {dnn.Engine},
+                  "descriptor": {case.operation.algorithms.kind}}  # fmt: skip
+        assert kinds == wanted[interface]
+        for row in right:
+            case.check(case.call(out=case.fresh(), algorithm=row), bound=WINOGRAD_BOUND)
+        with_data = tuner.tune(problem, dict(zip(case.read, case.arrays, strict=True)))
+        assert {row.algorithm for row in with_data} == {row.algorithm for row in table}
+        refuses(ARGUMENT, "needed", lambda: tuner.tune(problem, {case.read[0]: case.arrays[0]}))
+
+
+@every_kind
+def test_autotuned_calls_measure_once(handle: dnn.Handle, kind: str) -> None:
+    case = Case(handle, kind, CASES["strided"])
+    with dnn.autotuned(handle, cache=":memory:") as tuner, dnn.record_problems() as problems:
+        for _ in range(3):
+            case.check(case.call(out=case.fresh()), bound=WINOGRAD_BOUND)
+            case.check(case.call(**{case.like: case.spec}), bound=WINOGRAD_BOUND)
+        assert tuner.measured == 1
+    assert [(listed.problem.kind, listed.count) for listed in problems] == [(f"convolution_backward_{kind}", 6)]
+    tuned = dnn.tune_model(problems, device=handle.device, cache=":memory:")
+    assert [one.problem for one in tuned.tunings] == [problems[0].problem]
+
+
+@every_kind
+def test_a_problem_is_saved_and_loaded(handle: dnn.Handle, kind: str, tmp_path: Any) -> None:
+    case = Case(handle, kind, CASES["rotated"], "float16", "last")
+    problem = problem_of(case.operation, case.arrays, [case.conv], case.spec, 0.5, 2.0)
+    dnn.ProblemList([problem]).save(tmp_path / "problems.json")
+    (listed,) = dnn.ProblemList.load(tmp_path / "problems.json")
+    assert listed.problem == problem
+    assert type(listed.problem) is getattr(dnn, f"ConvolutionBackward{kind.capitalize()}Problem")
+    assert f"gradient of {case.like}: " in str(dnn.ProblemList([problem]))

@@ -1,0 +1,321 @@
+"""Plans with ``replay=True``: the same results as without, whichever way a call is made; on both devices."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+
+from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
+from .rnn_problems import Case, overwrite
+from .rnn_problems import Problem as Network
+
+X, W = (3, 4, 9, 11), (5, 4, 3, 3)
+MOST = 8 + 2  # graphs over operands, and over the plan's own buffers
+
+each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
+each_states = pytest.mark.parametrize("states", [False, True], ids=["no states", "states"])
+
+
+def network_of(handle: dnn.Handle, cell: str = "lstm", *, seed_scale: float | None = None, **options: Any) -> Network:
+    case = Case(cell, num_layers=2, bidirectional=True, dtype="float32", scale=seed_scale, **options)
+    return Network(handle, case)
+
+
+def call(plan: dnn.RNNPlan, network: Network, *, x: Any = None, **options: Any) -> Any:
+    x = network.x if x is None else x
+    return plan(network.weights, x, network.hx, network.cx, **{"lengths": network.lengths} | options)
+
+
+def plan_of(handle: dnn.Handle, network: Network, **options: Any) -> dnn.RNNPlan:
+    return dnn.plan_rnn(handle, network.spec, network.x, lengths=network.lengths, replay=True, **options)
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    for one, other in zip(got, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+# ---------------------------------------------------------------- recurrent networks
+
+
+@each_cell
+@each_states
+def test_the_same_addresses_are_launched(handle: dnn.Handle, cell: str, states: bool) -> None:
+    network = network_of(handle, cell, states=states)
+    with plan_of(handle, network) as plan:
+        assert plan.replay == (0, 0, 0, 0, None, "")
+        out = call(plan, network)
+        network.assert_forward(out, None)
+        assert (plan.replay.eager, plan.replay.graphs) == (1, 1)
+        for turn in range(3):
+            for array in out:
+                if array is not None:
+                    fill(array, 0xFF)
+            call(plan, network, out=out)
+            network.assert_forward(out, None)
+            assert (plan.replay.launched, plan.replay.eager, plan.replay.graphs) == (turn + 1, 1, 1)
+        values = network.x.numpy()
+        overwrite(network.x, values[::-1])  # another input in the same place
+        with dnn.plan_rnn(handle, network.spec, network.x) as eager:
+            assert_same(call(plan, network, out=out), call(eager, network))
+
+
+@each_cell
+@each_states
+def test_new_arrays_at_each_call(handle: dnn.Handle, cell: str, states: bool) -> None:
+    network, rng = network_of(handle, cell, states=states), np.random.default_rng(0)
+    kept = []
+    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
+        for _ in range(12):
+            x = handle.array(rng.standard_normal(network.x.shape).astype(np.float32))
+            got, expected = call(plan, network, x=x), call(eager, network, x=x)
+            assert_same(got, expected)
+            kept.append((x, got, expected))
+        for x, got, expected in kept:
+            assert_same(got, expected)  # nothing was overwritten later
+            network_x = x.numpy()
+            assert np.isfinite(network_x).all()
+        told = plan.replay
+        assert told.launched + told.staged + told.eager == 12
+        assert told.graphs <= MOST
+        if handle.device.kind == "emulated":
+            assert (told.eager, told.staged, told.costs) == (1, 11, None)
+        else:
+            assert told.costs is not None
+            assert min(told.costs) > 0
+            cheaper = "staged" if told.costs.staged_us < told.costs.eager_us else "eager"
+            assert getattr(told, cheaper) >= 11 - told.launched - 1
+
+
+def test_addresses_that_come_again_are_recorded(handle: dnn.Handle) -> None:
+    network = network_of(handle)
+    outs = [network.poisoned(network.spec.output_size) for _ in range(3)]
+    with plan_of(handle, network) as plan:
+        for _ in range(4):
+            for out in outs:
+                for array in out:
+                    fill(array, 0xFF)
+                call(plan, network, out=out)
+                network.assert_forward(dnn.RNNOutput(*out), None)
+        if handle.device.kind == "emulated":  # recorded at their second time
+            assert plan.replay == (7, 4, 1, 4, None, "")
+
+
+def test_the_number_of_graphs_is_bounded(handle: dnn.Handle) -> None:
+    network = network_of(handle)
+    outs = [network.poisoned(network.spec.output_size) for _ in range(12)]
+    with plan_of(handle, network) as plan:
+        sizes = []
+        for _ in range(6):
+            for out in outs:
+                call(plan, network, out=out)
+            assert plan.replay.graphs <= MOST
+            handle.synchronize()
+            gc.collect()
+            sizes.append(handle.device.memory_used())
+        assert sizes[-1] == sizes[1]
+    for out in outs:
+        network.assert_forward(dnn.RNNOutput(*out), None)
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_lengths_change(handle: dnn.Handle, again: int) -> None:
+    network = network_of(handle, lengths=(3, 5, 1))
+    others = [(3, 5, 1), (5, 5, 5), (1, 2, 5), (4, 4, 4), (2, 2, 2), (3, 1, 1)]
+    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x, lengths=[3, 5, 1]) as eager:
+        for _ in range(2):
+            for lengths in others:
+                for _ in range(again):
+                    assert_same(call(plan, network, lengths=lengths), call(eager, network, lengths=lengths))
+        network.assert_forward(call(plan, network), None)
+
+
+def test_weights_and_workspace_change(handle: dnn.Handle) -> None:
+    network = network_of(handle)
+    other = dnn.RNNWeights.from_arrays(handle, network.spec, {n: 2 * v for n, v in network.case.values.weights.items()})
+    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
+        for turn in range(8):
+            weights = (network.weights, other)[turn % 2]
+            given = weights, network.x, network.hx, network.cx
+            assert_same(plan(*given), eager(*given))
+            if turn % 3 == 2:
+                handle.workspace.release()
+                handle.workspace.reserve(1 << (12 + turn), handle.stream)
+        own = handle.empty((max(plan.workspace, 1),), "uint8")
+        for _ in range(3):
+            network.assert_forward(call(plan, network, workspace=own), None)
+
+
+def test_other_streams(handle: dnn.Handle) -> None:
+    network, rng = network_of(handle), np.random.default_rng(1)
+    with plan_of(handle, network) as plan, dnn.plan_rnn(handle, network.spec, network.x) as eager:
+        out = call(plan, network)
+        for _ in range(3):
+            handle.stream = handle.device.create_stream()
+            network.assert_forward(call(plan, network, out=out), None)
+            x = handle.array(rng.standard_normal(network.x.shape).astype(np.float32))
+            assert_same(call(plan, network, x=x), call(eager, network, x=x))
+
+
+def test_a_training_step(handle: dnn.Handle) -> None:
+    network = network_of(handle)
+    with plan_of(handle, network, training=True) as plan:
+        trained = call(plan, network)
+        for _ in range(3):
+            for array in trained[:3]:
+                fill(array, 0xFF)
+            again = call(plan, network, out=trained[:3], reserve=trained.reserve)
+            network.assert_forward(again, None)
+            network.assert_backward(*network.backward(again.reserve), None)
+        assert plan.replay.launched == 3
+        new = call(plan, network)
+        network.assert_forward(new, None)
+        network.assert_backward(*network.backward(new.reserve), None)
+
+
+# ---------------------------------------------------------------- convolutions
+
+
+@pytest.mark.parametrize("interface", ["graph", "descriptor"])
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_a_convolution(handle: dnn.Handle, interface: str, beta: float) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    options: Any = {"beta": beta, "alpha": 0.5, "interface": interface}
+    with (
+        dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True, **options) as plan,
+        dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, **options) as eager,
+    ):
+        kept = []
+        rng = np.random.default_rng(2)
+        for turn in range(9):
+            x = problem.x if turn % 2 else handle.array(rng.standard_normal(X).astype(np.float32))
+            outs = [handle.array(problem.old_host) for _ in range(2)]
+            kept.append((x, outs))
+            plan(x, problem.w, out=outs[0])
+            eager(x, problem.w, out=outs[1])
+            np.testing.assert_array_equal(outs[0].numpy(), outs[1].numpy())
+            if turn % 2:
+                problem.assert_right(outs[0], plan.choice.algorithm, alpha=0.5, beta=beta, old=problem.old_host)
+        assert sum(plan.replay[:3]) == 9
+        assert plan.replay.why_not == ""
+        x, (y, _) = kept[0]
+        before = plan.replay.launched
+        for _ in range(3):
+            overwrite(y, problem.old_host)
+            plan(x, problem.w, out=y)
+        assert plan.replay.launched == before + 3
+        assert eager.replay is None
+
+
+def test_what_lies_between_the_values_of_a_result_stays(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    spec = with_gaps(problem.y_shape, "float32")
+    with dnn.plan_convolution_forward(
+        handle, problem.x, problem.w, problem.conv, out=spec, replay=True, interface="descriptor"
+    ) as plan:
+        outs = [upload(handle, spec, np.zeros(problem.y_shape, np.float32)) for _ in range(4)]
+        for _ in range(3):
+            for out in outs:
+                plan(problem.x, problem.w, out=out)
+        expected = memory_of(outs[0])
+        for out in outs:
+            problem.assert_right(out, plan.choice.algorithm)
+            np.testing.assert_array_equal(memory_of(out), expected)
+        assert plan.replay.staged == 0
+
+
+def test_what_is_not_aligned_is_refused_as_ever(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    whole = handle.array(np.zeros(np.prod(X) + 1, np.float32))
+    spec = problem.x.spec
+    off = dnn.devices.arrays.part_of(whole, spec, 4)
+    with dnn.plan_convolution_forward(handle, spec, problem.w, problem.conv, interface="graph", replay=True) as plan:
+        kept = [plan(problem.x, problem.w) for _ in range(3)]
+        with pytest.raises(dnn.ArgumentError, match=r"x begins at .* aligned to 16 bytes"):
+            plan(off, problem.w)
+        kept.append(plan(problem.x, problem.w))
+        for y in kept:
+            problem.assert_right(y, plan.choice.algorithm)
+
+
+def test_an_empty_batch(handle: dnn.Handle) -> None:
+    x, w = handle.empty((0, *X[1:])), handle.array(np.ones(W, np.float32))
+    with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
+        assert plan(x, w).shape == (0, 5, 7, 9)
+
+
+# ---------------------------------------------------------------- the rest
+
+
+@pytest.mark.parametrize("replay", [1, "yes", None])
+def test_replay_is_true_or_false(handle: dnn.Handle, replay: Any) -> None:
+    problem, network = Problem(handle, X, W), network_of(handle)
+    with pytest.raises(dnn.ArgumentError, match=r"replay=.*; allowed: True, False"):
+        dnn.plan_convolution_forward(handle, problem.x, problem.w, replay=replay)
+    with pytest.raises(dnn.ArgumentError, match=r"replay=.*; allowed: True, False"):
+        dnn.plan_rnn(handle, network.spec, network.x, replay=replay)
+
+
+def test_in_a_capture_it_records_its_call(handle: dnn.Handle) -> None:
+    network = network_of(handle)
+    with plan_of(handle, network) as plan:
+        out = call(plan, network)
+        call(plan, network, out=out)
+        before = plan.replay
+        for array in out:
+            fill(array, 0xFF)
+        with dnn.capture(handle) as graph:
+            call(plan, network, out=out)
+        assert np.isnan(out.y.numpy()).all()
+        assert plan.replay == before
+    with graph:
+        graph.launch()
+        network.assert_forward(out, None)
+
+
+def test_closed_with_all_that_it_kept(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True)
+    kept = [plan(problem.x, problem.w) for _ in range(4)]
+    plan.close()
+    plan.close()
+    with pytest.raises(dnn.ClosedError):
+        plan(problem.x, problem.w, out=kept[0])
+
+
+def test_calls_are_recorded_as_problems_as_ever(handle: dnn.Handle) -> None:
+    network = network_of(handle)
+    with plan_of(handle, network) as plan, dnn.record_problems() as problems:
+        out = call(plan, network)
+        for _ in range(4):
+            call(plan, network, out=out)
+    assert [entry.count for entry in problems] == [5]
+
+
+def test_a_call_that_cannot_be_recorded_is_made_as_it_is(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+
+    def broken(stream: Any) -> Any:
+        raise dnn.CaptureError("not today")
+
+    monkeypatch.setattr(handle.device, "recorder", broken)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True) as plan:
+        for _ in range(3):
+            problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
+        assert plan.replay == (0, 0, 3, 0, None, "not today")
+
+
+def test_poisoned_results_are_replaced_wholly(handle: dnn.Handle) -> None:
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, replay=True) as plan:
+        outs = [poisoned(handle, problem.output_spec) for _ in range(5)]
+        for out in outs:
+            plan(problem.x, problem.w, out=out)
+            problem.assert_right(out, plan.choice.algorithm)

@@ -1,0 +1,74 @@
+"""Operations inside `torch.cuda.graph`: recorded as PyTorch's are, and refused as in a capture of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerances import assert_close
+
+import cudnnlite as dnn
+
+from .libraries import cuda_only, library
+
+pytestmark = cuda_only
+BOUND = 1e-4  # true float32, sums of 36 products
+
+
+def test_a_convolution_between_torchs_own_operations(handle: dnn.Handle) -> None:
+    torch = library("torch")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    handle.synchronize()
+    handle.stream = side
+    conv = dnn.ConvolutionSpec(padding=1, math_type="fma")
+    w = torch.randn(5, 4, 3, 3, device="cuda")
+    x, y = torch.randn(3, 4, 9, 11, device="cuda"), torch.empty(3, 5, 9, 11, device="cuda")
+    torch.cuda.synchronize()
+    dnn.convolution_forward(handle, x, w, conv, out=y)  # once before: plan and workspace
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        doubled = x * 2
+        dnn.convolution_forward(handle, doubled, w, conv, out=y)
+        result = y + 1
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x.copy_(torch.randn(3, 4, 9, 11))
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = torch.nn.functional.conv2d(x.cpu().double() * 2, w.cpu().double(), padding=1) + 1
+        assert_close(result.cpu().numpy(), expected.numpy(), BOUND)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"), [("output", "pass out="), ("workspace", "handle.workspace.reserve"), ("numpy", "read results"),
+     ("waiting", "synchronize after a launch"), ("capture", "end that capture first"), ("search", "search before")]
+)  # fmt: skip
+def test_refused_in_torchs_capture(handle: dnn.Handle, what: str, words: str) -> None:
+    torch = library("torch")
+    side = torch.cuda.Stream()
+    handle.synchronize()
+    handle.stream = side
+    values = np.random.default_rng(0).standard_normal((3, 4, 9, 11), dtype=np.float32)
+    x, w = handle.array(values), handle.array(values[:, :, :3, :3])
+    y = dnn.convolution_forward(handle, x, w)
+    expected = y.numpy()
+    handle.synchronize()
+    actions: dict[str, Callable[[], Any]] = {
+        "output": lambda: dnn.convolution_forward(handle, x, w),
+        "workspace": lambda: handle.workspace.reserve(handle.workspace.size + 1, handle.stream),
+        "numpy": y.numpy,
+        "waiting": handle.synchronize,
+        "capture": dnn.capture(handle).__enter__,
+        "search": lambda: dnn.find_convolution_forward(handle, x, w, out=y),
+    }
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        with pytest.raises(dnn.CaptureError, match=words):
+            actions[what]()
+        dnn.convolution_forward(handle, x, w, out=y)  # the refusal has not ended PyTorch's capture
+    graph.replay()
+    torch.cuda.synchronize()
+    np.testing.assert_array_equal(y.numpy(), expected)
+    assert not handle.device.is_capturing(handle.stream)
