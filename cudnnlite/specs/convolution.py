@@ -91,7 +91,7 @@ class ConvolutionSpec(SpatialSpec):
 
     def compute_type_for(self, x: TensorSpec) -> DataType:
         """Return the type that cuDNN accumulates in for this input."""
-        instance_of(x, TensorSpec, "x")
+        instance_of(getattr(x, "dtype", x), DataType, "x.dtype")
         return compute_type_for(x.dtype) if self.compute_type is None else self.compute_type
 
     def output_shape(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:

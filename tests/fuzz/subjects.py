@@ -6,6 +6,7 @@ Operations come from their table and from tests/samples.  `LEGAL` has the rest; 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from device.operation_samples import Case
+from device.operation_samples import SAMPLES, Case
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.operations.problem import KINDS
 from cudnnlite.search.timing_policy import TimingPolicy
 
 QUICK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01)
@@ -27,6 +28,8 @@ layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = 
 NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
+    "Replay",
+    "ReplayCosts",
     "AlgorithmResult",
     "AlgorithmTable",
     "ConvolutionForwardPlan",
@@ -208,6 +211,9 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "flush_l2": False,
     },
     "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
+    "CapturedGraph": lambda t: {"handle": t.handle},
+    "capture": lambda t: {"handle": t.handle},
+    "convolution_transpose": lambda t: _convolving(t, x=t.y, **_PLAN, output_padding=0, workspace=None),
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "find_convolution_forward": lambda t: _convolving(t, **_FIND),
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
@@ -282,6 +288,7 @@ NO_METHODS = {
     "use",
     "read",
     "read_back",
+    "keep",
     "describing",
     "set",
     "fill_zero",
@@ -307,7 +314,7 @@ def public_names() -> Iterator[str]:
     for name in dnn.__all__:
         thing = getattr(dnn, name)
         is_other = isinstance(thing, type) and (issubclass(thing, (Exception,)) or hasattr(thing, "__members__"))
-        if name not in NO_CALLABLES | RESULTS and not is_other:
+        if name not in NO_CALLABLES | RESULTS and not name.endswith("Plan") and not is_other:
             yield name
 
 
@@ -323,7 +330,16 @@ def public_methods() -> Iterator[tuple[type, str]]:
 
 
 METHODS = {f"{kind.__name__}.{name}": (kind, name) for kind, name in public_methods()}
-SUBJECTS = [*public_names(), *METHODS]
+KINDS_BY_CLASS = {kind.__name__: name for name, kind in KINDS.items()}
+
+
+def operation_of(name: str) -> str:
+    """Return the operation that a public function, or class of problems, is of; empty if none."""
+    found = KINDS_BY_CLASS.get(name, re.sub("^(find|get|plan)_", "", name))
+    return found if found in SAMPLES else ""
+
+
+SUBJECTS = [*(name for name in public_names() if name in LEGAL or operation_of(name)), *METHODS]
 
 
 def subject(things: Things, name: str) -> Subject:
@@ -333,9 +349,11 @@ def subject(things: Things, name: str) -> Subject:
         bound = getattr(INSTANCES[kind](things), method)
         return Subject(bound, {"handle": things.handle, "spec": things.lstm})
     function = getattr(dnn, name)
-    if name not in OPERATIONS or name in LEGAL:
+    if name in LEGAL:
         return Subject(function, LEGAL[name](things))
-    case = Case(things.handle, name)
+    case = Case(things.handle, operation_of(name))
+    if name in KINDS_BY_CLASS:
+        return Subject(function, dict(case.problem.values))
     options = {n: p.default for n, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
     others = {
         case.operation.argument(operand): array
