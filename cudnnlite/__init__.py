@@ -10,10 +10,12 @@
 Importing it loads no library; making the first descriptor or handle does.  The tuner is imported when it is first asked for.
 """
 
+import cudnnlite.ctrl_c  # noqa: F401  (before anything else)
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import cudnnlite.ctrl_c  # noqa: F401  (before anything else)
 from cudnnlite import errors, raw
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.engines import Engine

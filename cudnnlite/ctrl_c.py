@@ -8,20 +8,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
 
 INTERRUPTED = 130  # as shells have it
 
 
-def end_quietly(*_: Any) -> None:
+def end_quietly(*_: object) -> None:
     """Handle the signal: end the process at once, without a traceback."""
     os._exit(INTERRUPTED)
 
 
-def replace(handler: Any, by: Any) -> None:
+def replace(handler: object, by: object) -> None:
     """Set the handler of Ctrl-C where it is another one; what ignores it, or handles it otherwise, stays."""
     if signal.getsignal(signal.SIGINT) is handler:
-        signal.signal(signal.SIGINT, by)
+        signal.signal(signal.SIGINT, by)  # type: ignore[arg-type]
 
 
 # of `cudnnlite` and `python -m cudnnlite` alone, which Python calls "-m" while it looks for it
