@@ -123,6 +123,12 @@ from cudnnlite.operations.convolution_backward_problem import (
 from cudnnlite.operations.convolution_bias import convolution_backward_bias
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.folding import fold_batch_normalization
+from cudnnlite.operations.fused_convolution import (
+    ConvolutionBiasActivationForwardPlan,
+    convolution_bias_activation_forward,
+    plan_convolution_bias_activation_forward,
+)
 from cudnnlite.operations.lrn import lrn_backward, lrn_forward
 from cudnnlite.operations.pointwise import (
     add_tensor,
@@ -181,6 +187,7 @@ __all__ = [
     "ConvolutionBackwardDataProblem",
     "ConvolutionBackwardFilterPlan",
     "ConvolutionBackwardFilterProblem",
+    "ConvolutionBiasActivationForwardPlan",
     "ConvolutionBwdDataAlgo",
     "ConvolutionBwdFilterAlgo",
     "ConvolutionDescriptor",
@@ -278,6 +285,7 @@ __all__ = [
     "convolution_backward_bias",
     "convolution_backward_data",
     "convolution_backward_filter",
+    "convolution_bias_activation_forward",
     "convolution_forward",
     "convolution_transpose",
     "errors",
@@ -285,6 +293,7 @@ __all__ = [
     "find_convolution_backward_filter",
     "find_convolution_forward",
     "find_rnn_forward",
+    "fold_batch_normalization",
     "get_convolution_backward_data",
     "get_convolution_backward_filter",
     "get_convolution_forward",
@@ -293,6 +302,7 @@ __all__ = [
     "op_tensor",
     "plan_convolution_backward_data",
     "plan_convolution_backward_filter",
+    "plan_convolution_bias_activation_forward",
     "plan_convolution_forward",
     "plan_rnn",
     "pooling_backward",

@@ -22,7 +22,7 @@ def _wide(x: Array, w: Array, flip: bool) -> tuple[Array, Array]:
 def onnx_convolution(
     x: Array,
     w: Array,
-    padding: tuple[int, ...],
+    padding: tuple[int | tuple[int, int], ...],
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
     groups: int = 1,
@@ -35,7 +35,7 @@ def onnx_convolution(
     x, w : ndarray
         (N, C, *spatial) and (K, C / groups, *taps), any real dtype.
     padding, stride, dilation : tuple of int
-        One for each spatial axis.
+        One for each spatial axis; of the padding also two, before and behind it.
     groups : int
     flip : bool
         Rotate the filter: a convolution in the mathematical sense; Conv itself cross-correlates.
@@ -44,12 +44,13 @@ def onnx_convolution(
     -------
     ndarray of float64
     """
+    both = [(pad, pad) if isinstance(pad, int) else pad for pad in padding]
     x, w = _wide(x, w, flip)
     node = helper.make_node(
         "Conv",
         ["x", "w"],
         ["y"],
-        pads=[*padding, *padding],
+        pads=[*(before for before, _ in both), *(behind for _, behind in both)],
         strides=list(stride),
         dilations=list(dilation),
         group=groups,

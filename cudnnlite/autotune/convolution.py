@@ -109,7 +109,7 @@ def search_convolution(
         trial = _Trial(handle, problem, own, stack)
         reported: dict[tuple[Any, MathType], float] = {}
         every: list[AlgorithmResult] = []
-        if policy.interface != "graph":
+        if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
             reported = _reported(handle, problem, own, limit)
             every += candidates(problem, policy, _determinism(handle, problem))
         if policy.interface != "descriptor" and is_aligned(*own.values()):

@@ -61,23 +61,32 @@ class Graph:
         compute: DataType, alpha: float = 1.0, beta: float = 0.0,
     ) -> None:  # fmt: skip
         """Add a convolution: "OPERATION_CONVOLUTION_FORWARD" and so on, its operands by their attributes' names."""
-        padding, stride, dilation = conv.steps(spatial)
+        (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
         if spatial == 1:  # told to cuDNN as images that are one pixel high
-            padding, stride, dilation = (0, *padding), (1, *stride), (1, *dilation)
+            pads, stride, dilation = ((0, 0), *pads), (1, *stride), (1, *dilation)
+        before, behind = zip(*pads, strict=True)
         steps = self.make(
             "CONVOLUTION", comp_type=compute, conv_mode=conv.mode, dilations=dilation, filter_strides=stride,
-            pre_paddings=padding, post_paddings=padding, spatial_dims=len(padding),
+            pre_paddings=before, post_paddings=behind, spatial_dims=len(pads),
         )  # fmt: skip
         operation = self._stack.enter_context(BackendDescriptor(self.handle, kind, conv_desc=steps, **operands))
-        scalar = "DOUBLE" if compute == DataType.DOUBLE else "FLOAT"
-        operation.set("alpha", alpha, scalar)
-        operation.set("beta", beta, scalar)
+        operation.set("alpha", alpha, _scalar(compute))
+        operation.set("beta", beta, _scalar(compute))
         self._operations.append(operation.finalize())
 
-    def pointwise(self, mode: PointwiseMode, **operands: BackendDescriptor) -> None:
-        """Add a pointwise operation, computed in float32."""
-        steps = self.make("POINTWISE", mode=mode, math_prec=DataType.FLOAT)
-        self._operations.append(self.make("OPERATION_POINTWISE", pw_descriptor=steps, **operands))
+    def pointwise(
+        self, mode: PointwiseMode, *, compute: DataType = DataType.FLOAT, alphas: tuple[float, float] = (1.0, 1.0),
+        coefficients: Mapping[str, Any] | None = None, **operands: BackendDescriptor,
+    ) -> None:  # fmt: skip
+        """Add a pointwise operation of alphas[0] * x and alphas[1] * b; `coefficients` are attributes of its "POINTWISE"."""
+        steps = self.make("POINTWISE", mode=mode, math_prec=compute, **(coefficients or {}))
+        operation = self._stack.enter_context(
+            BackendDescriptor(self.handle, "OPERATION_POINTWISE", pw_descriptor=steps, **operands)
+        )
+        for name, alpha in zip(("alpha1", "alpha2"), alphas, strict=True):
+            if alpha != 1:
+                operation.set(name, alpha, _scalar(compute))
+        self._operations.append(operation.finalize())
 
     def finish(self) -> Graph:
         """Let cuDNN check the whole; returns it.
@@ -89,6 +98,11 @@ class Graph:
         """
         self.descriptor = self.make("OPERATIONGRAPH", handle=self.handle, ops=self._operations)
         return self
+
+
+def _scalar(compute: DataType) -> str:
+    """Return the type in which cuDNN wants scalars."""
+    return "DOUBLE" if compute == DataType.DOUBLE else "FLOAT"
 
 
 def convolution_graph(

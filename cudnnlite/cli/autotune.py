@@ -78,6 +78,12 @@ def autotune(
     stride: Annotated[str | None, _convolution(metavar="S|SxS")] = None,
     dilation: Annotated[str | None, _convolution(metavar="D|DxD")] = None,
     groups: Annotated[int | None, _convolution()] = None,
+    operation: Annotated[
+        str | None,
+        _convolution(
+            metavar="forward|backward_data|backward_filter", help="It, or a gradient.", show_default="forward"
+        ),
+    ] = None,
     rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
     onnx: Annotated[_Paths, _models(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
     batch: Annotated[int | None, _models(help="The size of the model's batch axis, where that is open.")] = None,
@@ -142,7 +148,7 @@ def autotune(
     Several may be given at once.  What a cache of earlier tunings knows is not measured again.
     """
     wanted = Wanted(
-        input_ or [], filter_ or [], padding, stride, dilation, groups, rnn or [], onnx or [], batch, shape or [],
+        input_ or [], filter_ or [], padding, stride, dilation, groups, operation, rnn or [], onnx or [], batch, shape or [],
         problems or [], dtype, layout, math_type,
     ).check()  # fmt: skip
     if no_cache and (cache or read_only_cache):

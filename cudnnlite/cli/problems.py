@@ -13,6 +13,10 @@ from cudnnlite.cli.common import misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.convolution_backward_problem import (
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+)
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ProblemList
@@ -20,6 +24,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
+CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
 # What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
 _NEEDED = ("steps", "batch", "input", "hidden")
 RNN_WORDS = {
@@ -44,6 +49,7 @@ class Wanted:
     stride: str | None
     dilation: str | None
     groups: int | None
+    operation: str | None
     rnn: list[str]
     onnx: list[Path]
     batch: int | None
@@ -64,7 +70,7 @@ class Wanted:
             raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
         anything = bool(self.input or self.rnn or self.onnx)
         goes_with = {
-            **dict.fromkeys(("padding", "stride", "dilation", "groups"), (bool(self.input), "--input")),
+            **dict.fromkeys(("padding", "stride", "dilation", "groups", "operation"), (bool(self.input), "--input")),
             **dict.fromkeys(("batch", "shape"), (bool(self.onnx), "--onnx")),
             **dict.fromkeys(("dtype", "math_type"), (anything, "--input, --rnn or --onnx")),
             "layout": (bool(self.input or self.onnx), "--input or --onnx"),
@@ -72,6 +78,8 @@ class Wanted:
         for name, (there, others) in goes_with.items():
             if getattr(self, name) not in (None, []) and not there:
                 raise misuse(f"--{name.replace('_', '-')} goes with {others}")
+        if self.operation not in (None, *CONVOLUTIONS):
+            raise misuse(f"--operation {self.operation}; allowed: {', '.join(CONVOLUTIONS)}")
         with _misuse_told():
             if self.dtype is not None:
                 parse_dtype(self.dtype, "--dtype")
@@ -96,7 +104,7 @@ class Wanted:
             found.extend(ProblemList.load(path))
         return found
 
-    def _convolution(self) -> ConvolutionForwardProblem:
+    def _convolution(self) -> Problem:
         (x_text,), (w_text,) = self.input, self.filter
         x_shape, w_shape = _sizes("--input", x_text), _sizes("--filter", w_text)
         given: dict[str, Any] = {
@@ -109,7 +117,14 @@ class Wanted:
             x = TensorSpec(x_shape, dtype, _of_rank(self.layout, len(x_shape)))
             w = FilterSpec(w_shape, dtype, _of_rank(self.layout, len(w_shape)))
             conv = ConvolutionSpec(**{name: value for name, value in given.items() if value is not None})
-            return ConvolutionForwardProblem(x, w, conv)
+            forward = ConvolutionForwardProblem(x, w, conv)
+            if self.operation == "backward_data":
+                return ConvolutionBackwardDataProblem(w, forward.y, conv, x)
+            return (
+                ConvolutionBackwardFilterProblem(x, forward.y, conv, w)
+                if self.operation == "backward_filter"
+                else forward
+            )
 
     def _model(self, path: Path) -> ProblemList:
         shapes = dict(_named_shape(text) for text in self.shape)

@@ -74,6 +74,11 @@ class ConvolutionDescriptor(SpatialDescriptor, describes=ConvolutionSpec):
             spec = padding
         else:
             raise ArgumentError(f"stride, dilation, groups or options are given beside a whole spec, {padding}")
+        if not spec.is_symmetric:
+            raise ArgumentError(
+                f"padding={spec.padding} differs at the two ends of an axis; cuDNN's descriptor pads both alike, only graphs "
+                "(interface='graph') do not"
+            )
         super().__init__(
             spec if spec.compute_type is not None else spec.replace(compute_type=DataType.FLOAT), spatial_rank
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def kernel_of(written: str, name: str) -> Algorithm:
     )
 
 
-class _Call(Call):
+class ConvolutionCall(Call):
     """A call about a convolution or a gradient of it, and the NumPy kernel that answers for an algorithm."""
 
     def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:
@@ -92,7 +91,7 @@ class _Call(Call):
         self.conv: ConvolutionSpec = self.options["conv"]
 
     @property
-    def compute(self) -> np.dtype[Any]:
+    def accumulator(self) -> np.dtype[Any]:
         """The type that is accumulated in."""
         return compute_dtype(self.x, self.conv)
 
@@ -110,15 +109,26 @@ class _Call(Call):
             raise RefusalError(Status.NOT_SUPPORTED, why)
         kernel = kernel_of(self.written, _RANKINGS[self.written][algorithm])
         # where cuDNN's algorithm goes further than ours of that name (Winograd of 5x5), the GEMM gives the numbers
-        cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.compute)
+        cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.accumulator)
         return kernel_of(self.written, "im2col_gemm") if cannot else kernel
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""
-        return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.compute)
+        return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.accumulator)
 
     def run(self, algorithm: Any, alpha: float, beta: float) -> Work:
         """Check a call, and return what computes alpha * result + beta * what was there."""
+        spec = self.specs[self.written]
+
+        def finish(batch: slice, result: Array, views: Mapping[str, Bytes]) -> None:
+            target = views[self.written]
+            old = read_values(target, spec)[batch] if beta != 0 else None
+            write_values(target, spec, batch, scale_add(result, alpha, beta, old, numpy_dtype(spec.dtype)))
+
+        return self.convolve(algorithm, finish)
+
+    def convolve(self, algorithm: Any, finish: Callable[[slice, Array, Mapping[str, Bytes]], None]) -> Work:
+        """Check a call, and return what convolves and, some images at a time, finishes the result."""
         kernel = self.kernel(algorithm)
         needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
         if given < needed:
@@ -127,20 +137,17 @@ class _Call(Call):
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
         self.views()
-        return partial(self._compute, kernel, algorithm, alpha, beta, workspace, needed)
 
-    def _compute(
-        self, kernel: Algorithm, algorithm: Any, alpha: float, beta: float, workspace: int, needed: int
-    ) -> None:
-        views, spec = self.views(), self.specs[self.written]
-        target = views[self.written]
-        scratch = self.api.memory.view(workspace, needed)
-        tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
-        read = {name: read_values(views[name], self.specs[name]) for name in self.operation.reads}
-        for batch, result in convolved(kernel, self.conv, read, spec.shape, self.compute, scratch, tf32):
-            old = read_values(target, spec)[batch] if beta != 0 else None
-            rounded = scale_add(result, alpha, beta, old, numpy_dtype(spec.dtype))
-            write_values(target, spec, batch, rounded)
+        def work() -> None:
+            views, scratch = self.views(), self.api.memory.view(workspace, needed)
+            tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
+            reads = [name for name in self.operation.reads if name not in ("bias", "z")]
+            read = {name: read_values(views[name], self.specs[name]) for name in reads}
+            shape = self.specs[self.written].shape
+            for batch, result in convolved(kernel, self.conv, read, shape, self.accumulator, scratch, tf32):
+                finish(batch, result, views)
+
+        return work
 
 
 def convolved(
@@ -178,18 +185,18 @@ def compute_dtype(x: TensorSpec, conv: ConvolutionSpec) -> np.dtype[Any]:
     return np.dtype({DataType.DOUBLE: "float64", DataType.INT32: "int32"}.get(kind, "float32"))
 
 
-def _workspace_size(call: _Call) -> None:
+def _workspace_size(call: ConvolutionCall) -> None:
     """Tell how much workspace the kernel behind the algorithm wants."""
     call.given["sizeInBytes"][0] = call.workspace(call.kernel(call.algorithm))
 
 
-def _run(call: _Call) -> Work:
+def _run(call: ConvolutionCall) -> Work:
     """Compute what the call is for."""
     alpha, beta = call.scalars()
     return call.run(call.algorithm, alpha, beta)
 
 
-def _heuristic(call: _Call) -> None:
+def _heuristic(call: ConvolutionCall) -> None:
     """Rank the algorithms without running them; those that are refused come last."""
     rows = []
     for algorithm in _RANKINGS[call.written]:
@@ -201,7 +208,7 @@ def _heuristic(call: _Call) -> None:
     _fill(call, rows)
 
 
-def _find(call: _Call) -> None:
+def _find(call: ConvolutionCall) -> None:
     """Run and time every algorithm; the output is overwritten, as cuDNN does."""
     rows: list[tuple[Any, Status, float, int]] = []
     for algorithm in _RANKINGS[call.written]:
@@ -219,7 +226,7 @@ def _find(call: _Call) -> None:
     _fill(call, rows)
 
 
-def _fill(call: _Call, rows: list[tuple[Any, Status, float, int]]) -> None:
+def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> None:
     if call.given["requestedAlgoCount"] < 1:
         raise RefusalError(Status.BAD_PARAM, f"requestedAlgoCount={call.given['requestedAlgoCount']}")
     rows = rows[: call.given["requestedAlgoCount"]]
@@ -239,7 +246,9 @@ def _emulate(operation: str, kind: str, written: str) -> None:
         f"cudnnFindConvolution{kind}AlgorithmEx": _find,
     }
     for function, answer in answers.items():
-        emulates(function)(lambda api, *arguments, f=function, a=answer: a(_Call(api, operation, f, arguments)))
+        emulates(function)(
+            lambda api, *arguments, f=function, a=answer: a(ConvolutionCall(api, operation, f, arguments))
+        )
 
     @emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")
     def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:

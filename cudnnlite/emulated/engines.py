@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +12,14 @@ from cudnnlite._raw.enums import (
     BackendHeurMode,
     BackendKnobType,
     BackendNumericalNote,
-    PointwiseMode,
 )
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.emulated import fusion
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes, native
 from cudnnlite.emulated.convolution import compute_dtype, convolved, kernel_of
+from cudnnlite.emulated.fusion import spec_of
 from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
@@ -33,16 +34,6 @@ from cudnnlite.specs.filter import as_tensor
 Array = np.ndarray[Any, Any]
 _GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
 _TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
-POINTWISE: Mapping[PointwiseMode, Callable[..., Array]] = {
-    PointwiseMode.ADD: np.add,
-    PointwiseMode.MUL: np.multiply,
-    PointwiseMode.IDENTITY: lambda x: x,
-    PointwiseMode.RELU_FWD: lambda x: np.maximum(x, 0),
-    PointwiseMode.TANH_FWD: np.tanh,
-    PointwiseMode.SIGMOID_FWD: lambda x: 1 / (1 + np.exp(-x)),
-    PointwiseMode.SWISH_FWD: lambda x: x / (1 + np.exp(-x)),
-    PointwiseMode.ELU_FWD: lambda x: np.maximum(x, 0) + np.expm1(np.minimum(x, 0)),
-}
 
 
 class EngineFacts(NamedTuple):
@@ -105,17 +96,9 @@ class Convolution(NamedTuple):
         return kernel_of(self.written, facts.kernel)
 
 
-def _spec(tensor: Native) -> TensorSpec:
-    dims, strides = (tuple(tensor.values[name]) for name in ("dimensions", "strides"))
-    try:
-        return TensorSpec(dims, DataType(tensor.one("data_type")), strides=strides)
-    except ArgumentError as error:
-        raise RefusalError(Status.BAD_PARAM, str(error)) from error
-
-
 @finalizes("TENSOR")
 def _tensor(api: EmulatedApi, tensor: Native) -> None:
-    _spec(tensor)
+    spec_of(tensor)
     alignment = tensor.one("byte_alignment")
     if alignment < 1 or alignment & (alignment - 1):
         raise RefusalError(Status.BAD_PARAM, f"byte_alignment={alignment} is no power of two")
@@ -130,16 +113,12 @@ def _convolution(api: EmulatedApi, steps: Native) -> None:
 
 @finalizes("POINTWISE")
 def _pointwise(api: EmulatedApi, pointwise: Native) -> None:
-    if PointwiseMode(pointwise.one("mode")) not in POINTWISE:
-        raise RefusalError(Status.NOT_SUPPORTED, f"pointwise mode {pointwise.one('mode')}")
+    fusion.check_mode(pointwise)
 
 
 @finalizes("OPERATION_POINTWISE")
 def _pointwise_operation(api: EmulatedApi, operation: Native) -> None:
-    binary = PointwiseMode(operation.one("pw_descriptor").one("mode")) in (PointwiseMode.ADD, PointwiseMode.MUL)
-    needed = {"xdesc", "ydesc"} | ({"bdesc"} if binary else set())
-    if missing := sorted(needed - operation.values.keys()):
-        raise RefusalError(Status.BAD_PARAM, f"OPERATION_POINTWISE lacks {', '.join(missing)}")
+    fusion.check_operation(operation)
 
 
 @finalizes("OPERATION_CONVOLUTION_FORWARD")
@@ -161,13 +140,13 @@ def _convolve(operation: Native, *names: str) -> None:
     """Work out the convolution whose operands have these names, in the order of x, w and y."""
     x, w, y = (operation.one(name) for name in names)
     steps = operation.one("conv_desc")
-    if steps.values["pre_paddings"] != steps.values["post_paddings"]:
-        raise RefusalError(Status.NOT_SUPPORTED, "the emulated device pads both sides alike")
-    x_spec, y_spec = _spec(x), _spec(y)
+    if names[2] != "y" and steps.values["pre_paddings"] != steps.values["post_paddings"]:
+        raise RefusalError(Status.NOT_SUPPORTED, "the emulated device pads both sides of a gradient alike")
+    x_spec, y_spec = spec_of(x), spec_of(y)
     try:
-        w_spec = FilterSpec.from_tensor(_spec(w), channels_last=x_spec.is_channels_last)
+        w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
         conv = ConvolutionSpec(
-            padding=steps.values["pre_paddings"],
+            padding=tuple(zip(steps.values["pre_paddings"], steps.values["post_paddings"], strict=True)),
             stride=steps.values["filter_strides"],
             dilation=steps.values["dilations"],
             groups=x_spec.shape[1] // w_spec.shape[1],
@@ -209,6 +188,8 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
         raise RefusalError(
             Status.NOT_SUPPORTED, "of what a graph writes the last tensor alone is in memory, the others virtual"
         )
+    if [other.one("xdesc") for other in others] != written[:-1]:
+        raise RefusalError(Status.NOT_SUPPORTED, "each pointwise operation reads what the one before it writes")
     graph.made = first.made._replace(pointwise=tuple(others))
     graph.fill(engine_global_count=[len(ENGINES)])
 
@@ -219,7 +200,7 @@ def _supported(problem: Convolution) -> None:
     if problem.written == "y":
         reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
     else:
-        reasons = [why_no_engine(problem.x, problem.w, problem.conv, y)]
+        reasons = [why_no_engine(problem.x, problem.w, problem.conv, problem.y)]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
         raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
 
@@ -239,6 +220,11 @@ def _engine(graph: Native, index: int) -> Native:
         problem.x.dtype == DataType.DOUBLE or (problem.x.dtype == DataType.FLOAT and tf32_is_forbidden())
     ):
         raise RefusalError(Status.NOT_SUPPORTED, f"engine {index} needs tensor cores")
+    if problem.pointwise:
+        scalars = (problem.alpha, problem.beta)
+        why = fusion.refusal(problem.x, problem.w, problem.conv, scalars, problem.pointwise, narrow=facts.narrow)
+        if why:
+            raise RefusalError(Status.NOT_SUPPORTED, why)
     problem.kernel(facts)
     knobs = [(BackendKnobType.TILE_SIZE, _TILES), *([(BackendKnobType.USE_TEX, 1)] if facts.textures else [])]
     infos = [
@@ -344,7 +330,7 @@ class _Tensors:
         outputs = [problem.uids[problem.written]]
         for operation in problem.pointwise:
             found = [operation.one(name) for name in ("xdesc", "bdesc", "ydesc")]
-            specs |= {tensor.one("unique_id"): _spec(tensor) for tensor in found if tensor is not None}
+            specs |= {tensor.one("unique_id"): spec_of(tensor) for tensor in found if tensor is not None}
             outputs.append(operation.one("ydesc").one("unique_id"))
         self._specs, self._written = specs, outputs[-1]
         real = [uid for uid in specs if uid not in outputs[:-1]]
@@ -375,13 +361,12 @@ class _Tensors:
         with np.errstate(all="ignore"):
             for operation in problem.pointwise:
                 uids = [operation.one(name).one("unique_id") for name in ("xdesc", "bdesc") if name in operation.values]
-                given = [values[uid] if uid in values else self._part(uid, batch) for uid in uids]
-                mode = PointwiseMode(operation.one("pw_descriptor").one("mode"))
-                values[operation.one("ydesc").one("unique_id")] = POINTWISE[mode](*given)
+                given = [values[uid] if uid in values else self._part(uid, batch, result.dtype) for uid in uids]
+                values[operation.one("ydesc").one("unique_id")] = fusion.computed(operation, *given)
         write_values(self._views[self._written], spec, batch, to_output(values[self._written], numpy_dtype(spec.dtype)))
 
-    def _part(self, uid: int, batch: slice) -> Array:
-        whole = self.read(uid).astype(np.float32)
+    def _part(self, uid: int, batch: slice, dtype: np.dtype[Any]) -> Array:
+        whole = self.read(uid).astype(dtype)
         return whole[batch] if whole.shape[0] > 1 else whole
 
 

@@ -16,7 +16,6 @@ from cudnnlite.emulated.support import (
     winograd_refusal,
 )
 from cudnnlite.enums import (
-    ConvolutionBwdDataAlgo,
     ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     DataType,
@@ -50,19 +49,26 @@ def why_refused(algorithm: Any, x: TensorSpec, w: FilterSpec, conv: ConvolutionS
     """
     if isinstance(algorithm, ConvolutionFwdAlgo):
         return refusal(algorithm, x, w, conv, y)
-    name, last = algorithm.name, w.format == TensorFormat.NHWC
-    # what is read has to lie as the filter does; beside a filter in NCHW what stands for the other may lie in any way
-    read, other = (y, x) if isinstance(algorithm, ConvolutionBwdDataAlgo) else (x, y)
+    name, last, is_filter = (
+        algorithm.name,
+        w.format == TensorFormat.NHWC,
+        isinstance(algorithm, ConvolutionBwdFilterAlgo),
+    )
+    # what is read has to lie as the filter does; beside a filter in NCHW what stands for the other may mostly lie in any way
+    read, other = (x, y) if is_filter else (y, x)
     layout = (CHANNELS_LAST if last else CHANNELS_FIRST)[x.rank]
     if why := compute_refusal(x, conv):
         return why
-    if not read.fits(layout) or (last and not other.fits(layout)):
-        return f"a filter in {layout} needs images in {layout}"
-    if name not in ("ALGO_0", "ALGO_1"):
+    general = name in ("ALGO_0", "ALGO_1")
+    alike = last or (x.rank == 5 and (name == "ALGO_3" or (name == "ALGO_1" and not is_filter)))
+    anyhow = is_filter and general and x.rank == 5 and not last
+    if not anyhow and (not read.fits(layout) or (alike and not other.fits(layout))):
+        return f"{name} with a filter in {layout} needs images in {layout}"
+    if not general:
         return f"{name} has no {layout} form" if last else _special(algorithm, x, w, conv, y)
     if last and (x.dtype == DataType.DOUBLE or (x.rank == 5 and name == "ALGO_0")):
         return f"{name} of {x.dtype.name} has no {layout} form"
-    no_half = isinstance(algorithm, ConvolutionBwdFilterAlgo) and (last or name == "ALGO_0")
+    no_half = is_filter and (last or name == "ALGO_0")
     return f"{name} does not accumulate in half" if no_half and conv.compute_type == DataType.HALF else None
 
 
@@ -91,5 +97,7 @@ def _tiled(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: TensorSpec) -
 
 
 def why_no_engine(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: TensorSpec) -> str | None:
-    """Return why no engine computes a gradient; an H200 has one for every layout."""
+    """Return why no engine computes a gradient; an H200 has one for all operands of one type, in any layouts."""
+    if not x.dtype == w.dtype == y.dtype:
+        return f"operands of several types: {x.dtype.name}, {w.dtype.name}, {y.dtype.name}"
     return compute_refusal(x, conv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
-from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.described import Described, involve, is_asymmetric
 from cudnnlite.operations.engines import EngineChoice, NoEngine, given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
@@ -67,6 +68,19 @@ def choose(
     Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
     """
     handle, problem = described.handle, described.problem
+    conv = problem.options[_algorithms(problem.operation).option]
+    if is_asymmetric(conv):
+        of_descriptor = algorithm is not None and not isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
+        if of_descriptor or interface == "descriptor":
+            given = f"algorithm={algorithm}" if of_descriptor else "interface='descriptor'"
+            raise ArgumentError(
+                f"{given} with padding={conv.padding}: only graphs pad the two ends of an axis differently"
+            )
+        if interface == UNALIGNED:
+            raise ArgumentError(
+                f"an operand is not aligned to 16 bytes, as graphs want it; padding={conv.padding} needs one"
+            )
+        interface = "graph"
     if algorithm is not None:
         choice = _choose(described, algorithm, limit)
         kind = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
@@ -84,7 +98,11 @@ def choose(
         raise WorkspaceLimitError(f"no engine serves: {found.why}")
     if interface == "graph":
         raise NotSupportedError("cudnnBackendExecute", Status.NOT_SUPPORTED, f"no engine serves: {found.why}")
-    choice = _choose(described, None, limit)
+    try:
+        choice = _choose(described, None, limit)
+    except NotSupportedError as error:
+        error.notes += (f"no engine serves: {found.why}",)
+        raise
     tell_limit(found.larger, choice.algorithm, problem)
     return replace(choice, remark=f"no engine serves: {found.why}")
 
@@ -112,10 +130,14 @@ def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResul
     if problem.math_type == MathType.DEFAULT and narrow:
         # with DEFAULT math cuDNN multiplies float16 and bfloat16 without tensor cores, on an H200 in ten times the time
         _descriptor(described).set_math_type(MathType.TENSOR_OP)
-    table = rank(described)
+    algorithms = _algorithms(problem.operation)
+    reasons = {algorithm: algorithms.fits(problem, algorithm) for algorithm in algorithms.kind}
+    if all(reasons.values()):
+        why = "; ".join(dict.fromkeys(reasons.values()))
+        raise NotSupportedError(problem.operation.function, Status.NOT_SUPPORTED, why)
+    table = rank(described, [algorithm for algorithm, why in reasons.items() if not why])
     if not any(row.ok for row in table):
-        function = _algorithms(problem.operation).heuristic
-        raise NotSupportedError(function, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
+        raise NotSupportedError(algorithms.heuristic, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
     choice = table.best(limit)
     excluded = [other for other, _ in choice.passed_over if other.ok]
     if excluded and limit is not None:
@@ -144,18 +166,25 @@ def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> 
         return choice, plan, plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
     _descriptor(described).set_math_type(choice.math_type)
-    size = workspace_of(described, choice.algorithm)
+    size, algorithms = workspace_of(described, choice.algorithm), _algorithms(described.problem.operation)
+    if why := algorithms.fits(described.problem, choice.algorithm):
+        apart = algorithms.apart(described, choice.algorithm, size)
+        if apart is None:
+            raise NotSupportedError(described.problem.operation.function, Status.NOT_SUPPORTED, why)
+        remark = "; ".join(filter(None, (choice.remark, f"{apart.remark}: {why}")))
+        return replace(choice, remark=remark), apart, size
     return choice, described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size
 
 
-def rank(described: Described) -> AlgorithmTable:
-    """Ask cuDNN's heuristic, with the descriptor's present math type; nothing is run."""
-    return _filled(described, f"none, ranked by cuDNN's heuristic on {described.handle.device}", "heuristic")
+def rank(described: Described, only: Container[Any] | None = None) -> AlgorithmTable:
+    """Ask cuDNN's heuristic, with the descriptor's present math type; nothing is run.  Of `only` some, if that is given."""
+    return _filled(described, f"none, ranked by cuDNN's heuristic on {described.handle.device}", "heuristic", only=only)
 
 
 def _filled(
-    described: Described, timing: str, function: str, searched_with: int | None = None, **given: Any
-) -> AlgorithmTable:
+    described: Described, timing: str, function: str, searched_with: int | None = None, *,
+    only: Container[Any] | None = None, **given: Any,
+) -> AlgorithmTable:  # fmt: skip
     """Call a function that fills result structures, and turn them into a table."""
     algorithms, device = _algorithms(described.problem.operation), described.handle.device
     room, count = ctypes.c_int(), ctypes.c_int()
@@ -178,6 +207,7 @@ def _filled(
             result.determinism == Determinism.DETERMINISTIC,
         )
         for result in results[: count.value]
+        if only is None or result.algo in only
     ]
     memory = device.memory_info()[1]
     return AlgorithmTable(
@@ -214,7 +244,7 @@ def found(
             stack.callback(scratch.close, stream)
             for other in wait_for_streams(stream, *operands.values(), y):
                 stack.callback(other.wait, stream)
-            addresses = {name: array.ptr for name, array in operands.items()} | {written: y.ptr}
+            addresses: dict[str, Any] = {name: array.ptr for name, array in operands.items()} | {written: y.ptr}
             return _filled(
                 described, f"cudnnFind on {handle.device}", "find", size,
                 workSpace=int(scratch.handle), workSpaceSizeInBytes=size, **addresses,

@@ -11,6 +11,7 @@ from cudnnlite.enums import ConvolutionFwdAlgo
 from cudnnlite.operations.algorithms import ranked
 from cudnnlite.operations.call import call, find, make_plan, problem_of
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
+from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
@@ -41,6 +42,7 @@ def plan_convolution_forward(
     w: Any,
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
+    bias: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
@@ -48,7 +50,7 @@ def plan_convolution_forward(
     workspace_limit: int | str | None = None,
     interface: str | None = None,
     replay: bool = False,
-) -> ConvolutionForwardPlan:
+) -> OperationPlan:
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
 
     Parameters
@@ -61,6 +63,8 @@ def plan_convolution_forward(
         The filter, ``(K, C / groups, *taps)``, packed.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
+    bias : TensorSpec or device array, optional
+        As in `convolution_forward`; the plan is then called as `plan(x, w, bias, out=y)`.
     alpha, beta : float
         y = alpha * conv(x, w) + beta * y.  Passed to cuDNN as double for double tensors, as float otherwise.
     out : TensorSpec or device array, optional
@@ -83,7 +87,7 @@ def plan_convolution_forward(
     Returns
     -------
     ConvolutionForwardPlan
-        To be called as `plan(x, w, out=y)`.
+        To be called as `plan(x, w, out=y)`; with a bias another such plan, as `plan(x, w, bias, out=y)`.
 
     Raises
     ------
@@ -121,8 +125,9 @@ def plan_convolution_forward(
     ...     print(y.shape, plan.closed, plan.choice.algorithm, same)
     (1, 4, 6, 6) True engine 2 (TILE_SIZE=0) True
     """
+    posed: tuple[Any, ...] = (FORWARD, (x, w), (conv,)) if bias is None else (BIAS, (x, w, bias), (conv, IDENTITY))
     return make_plan(  # type: ignore[no-any-return]
-        handle, FORWARD, (x, w), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
+        handle, *posed, alpha=alpha, beta=beta, out=out, algorithm=algorithm,
         workspace_limit=workspace_limit, interface=interface, replay=replay,
     )  # fmt: skip
 
@@ -133,6 +138,7 @@ def convolution_forward(
     w: Any,
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
+    bias: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: Any = None,
@@ -154,6 +160,10 @@ def convolution_forward(
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
+    bias : device array, optional
+        ``(1, K, 1, ...)``, added to the result: in the same kernel where cuDNN has one (an engine, or
+        `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM), otherwise by `cudnnAddTensor`; ``plan.choice`` of
+        `plan_convolution_forward` tells.  Of the result's data type; float32 beside integers.
     alpha, beta : float
         Host scalars.  With beta = 0 `out` is not read.
     out : device array, optional
@@ -199,6 +209,9 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0 27.0
     """
+    if bias is not None:
+        given = (x, w, bias), (conv, IDENTITY)
+        return call(handle, BIAS, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)
     return call(handle, FORWARD, (x, w), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
 

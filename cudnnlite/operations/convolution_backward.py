@@ -57,7 +57,7 @@ class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
 def plan_convolution_backward_data(
     handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> ConvolutionBackwardDataPlan:  # fmt: skip
     """Decide and marshal the gradient of a convolution's input once, for many calls.
 
@@ -90,7 +90,7 @@ def plan_convolution_backward_data(
     out = _written(handle, x, "x", dy, "dy", out)
     return make_plan(  # type: ignore[no-any-return]
         handle, DATA, (w, dy), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit, interface=interface,
+        workspace_limit=workspace_limit, interface=interface, replay=replay,
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def find_convolution_backward_data(
 def plan_convolution_backward_filter(
     handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> ConvolutionBackwardFilterPlan:  # fmt: skip
     """Decide and marshal the gradient of a convolution's filter once, for many calls.
 
@@ -215,7 +215,7 @@ def plan_convolution_backward_filter(
     out = _written(handle, w, "w", x, "x", out)
     return make_plan(  # type: ignore[no-any-return]
         handle, FILTER, (x, dy), (conv,), alpha=alpha, beta=beta, out=out, algorithm=algorithm,
-        workspace_limit=workspace_limit, interface=interface,
+        workspace_limit=workspace_limit, interface=interface, replay=replay,
     )  # fmt: skip
 
 

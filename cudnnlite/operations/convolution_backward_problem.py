@@ -48,6 +48,8 @@ def _steps(conv: ConvolutionSpec, first: TensorSpec | FilterSpec, dy: TensorSpec
         raise ArgumentError(
             f"{name} of rank {first.rank} and dy of rank {dy.rank}; both must be of the same rank 3, 4 or 5"
         )
+    if not conv.is_symmetric:
+        raise ArgumentError(f"padding={conv.padding}; allowed for gradients: the same at both ends of an axis")
     steps = conv.steps(dy.rank - 2)
     if missing and max(steps[1]) > 1:
         raise ArgumentError(

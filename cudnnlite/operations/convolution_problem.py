@@ -23,9 +23,9 @@ def complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[st
     return {"conv": conv.replace(compute_type=conv.compute_type_for(next(iter(specs.values()))), **steps)}
 
 
-def _one_number(steps: int | tuple[int, ...]) -> int | tuple[int, ...]:
+def _one_number(steps: Any) -> Any:
     """Return the number that stands for every axis, where it does."""
-    return steps[0] if isinstance(steps, tuple) and len(set(steps)) == 1 else steps
+    return steps[0] if isinstance(steps, tuple) and len(set(steps)) == 1 and isinstance(steps[0], int) else steps
 
 
 def flops(y: TensorSpec, w: FilterSpec) -> int:

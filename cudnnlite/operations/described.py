@@ -15,6 +15,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.operations.problem import Problem
+from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
 
@@ -31,6 +32,8 @@ class Described:
         Owns the descriptors.
     beta : float, optional
         Instead of the problem's own, as `alpha`.
+    partly : bool
+        Whether a convolution that no descriptor can describe is left out; a graph describes it.
 
     Attributes
     ----------
@@ -46,6 +49,7 @@ class Described:
         *,
         alpha: float | None = None,
         beta: float | None = None,
+        partly: bool = False,
     ) -> None:
         self.handle, self.problem = handle, problem
         specs, operation = problem.specs, problem.operation
@@ -53,7 +57,9 @@ class Described:
         for name, spec in specs.items():
             check_describable(spec, operation.argument(name))
         described = {name: spec for name, spec in specs.items() if name not in operation.shared} | {
-            name: value for name, value in problem.options.items() if isinstance(value, FrozenSpec)
+            name: value
+            for name, value in problem.options.items()
+            if isinstance(value, FrozenSpec) and not (partly and is_asymmetric(value))
         }
         self.descriptors = {
             name: stack.enter_context(_descriptor_of(type(spec)).describing(spec, first.rank - 2))
@@ -85,10 +91,15 @@ class Described:
         """Call a C function now; what the problem does not say is given by the header's names."""
         getattr(self.handle.api, function)(*self._arguments(function, given))
 
-    def prepare(self, **given: Any) -> PreparedCall:
-        """Return the operation's call, addresses missing."""
-        function = self.problem.operation.function
+    def prepare(self, function: str = "", **given: Any) -> PreparedCall:
+        """Return the operation's call, or another that takes what it takes, addresses missing."""
+        function = function or self.problem.operation.function
         return self.handle.api.prepare(function, *self._arguments(function, given))
+
+
+def is_asymmetric(option: Any) -> bool:
+    """Tell whether an option is a convolution padded differently at the two ends of an axis, which graphs alone do."""
+    return isinstance(option, ConvolutionSpec) and not option.is_symmetric
 
 
 def _descriptor_of(kind: type) -> Any:

@@ -45,7 +45,10 @@ workspace : device array, optional
     "plan": _SCALARS + """\
 out : spec or device array, optional
     What the result should look like.
-""" + _CHOICE + _LIMIT + _INTERFACE,
+""" + _CHOICE + _LIMIT + _INTERFACE + """\
+replay : bool
+    Record the call as a CUDA graph, and launch that; as in `plan_convolution_forward`.
+""",
     "get": "",
     "find": """\
 beta : float

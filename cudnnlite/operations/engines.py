@@ -45,6 +45,8 @@ def why_no_engine(problem: Problem) -> str:
         return "it has no operation graph"
     if any(numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1 for spec in problem.specs.values()):
         return "integers stay with the descriptor call"
+    if algorithms.build is not None and problem.values.get("beta"):
+        return "a graph of several operations does not read what it writes"
     return ""
 
 
@@ -57,6 +59,8 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
     """Return a problem's operation graph; NotSupportedError if cuDNN has none."""
     algorithms = problem.operation.algorithms
     assert algorithms is not None
+    if algorithms.build is not None:
+        return algorithms.build(handle, stack, problem)  # type: ignore[no-any-return]
     conv = problem.options[algorithms.option]
     return convolution_graph(handle, stack, algorithms.graph, problem.specs, conv, problem.alpha, problem.beta)
 

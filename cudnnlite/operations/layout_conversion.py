@@ -151,6 +151,8 @@ def conversion_layout(problem: Problem, wanted: str) -> str:
     """
     if not wanted:
         return ""
+    if problem.operation.algorithms is None or problem.operation.algorithms.build is not None:
+        raise ArgumentError(f"algorithm.layout={wanted!r}; allowed: '', no bias is converted")
     specs = _memory_of(problem)
     images, out = (next(specs[name] for name in names) for names in (problem.operation.reads, problem.operation.writes))
     rank = images.rank

@@ -37,11 +37,18 @@ class Algorithms:
     result : type
         The C structure that a search fills.
     count, heuristic, find, workspace : str
-        C functions: how many results there may be, the ranking without a run, the search, the size of the workspace.
+        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none, and the
+        tuner neither), the size of the workspace.
     option : str
         The option whose descriptor has the math type.
     graph : str
         The kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none.
+    build : callable, optional
+        (handle, stack, problem) -> its operation graph, where that has more operations than one.
+    fits : callable
+        (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does.
+    apart : callable
+        (described, algorithm, bytes of workspace) -> several calls that do it then; None where there are none.
     """
 
     kind: Any
@@ -52,6 +59,9 @@ class Algorithms:
     workspace: str
     option: str = "conv"
     graph: str = ""
+    build: Callable[[Any, Any, Any], Any] | None = None
+    fits: Callable[[Any, Any], str] = lambda problem, algorithm: ""
+    apart: Callable[[Any, Any, int], Any] = lambda described, algorithm, size: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +170,11 @@ class Operation:
     def scalars(self) -> tuple[str, ...]:
         """Which of `alpha` and `beta` it has."""
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
+
+    @kept
+    def tuned(self) -> bool:
+        """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
+        return self.algorithms is not None and bool(self.algorithms.find)
 
     @kept
     def outputs(self) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class OperationPlan(Plan):
 
     def _prepare(self, algorithm: Any, limit: int | None, interface: str | None) -> None:
         problem = self.problem
-        described = Described(self._handle, problem, self._resources)
+        described = Described(self._handle, problem, self._resources, partly=True)
         self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
         if problem.operation.algorithms is None:
             self.workspace = described.workspace()
@@ -130,7 +130,10 @@ class OperationPlan(Plan):
         self.choice = choice
 
     def _staged_operands(self) -> dict[str, Operand]:
-        """Return what can be copied to buffers and back, by the header's names; none if a result has gaps, to be kept."""
+        """Return what can be copied to buffers and back, by the header's names.
+
+        Nothing if a result has gaps, to be kept, or is two arguments, which one buffer would have to be.
+        """
         problem, operation = self.problem, self.problem.operation
         scaled = operation.writes[: operation.scaled] if problem.values.get("beta") else ()
         staged: dict[str, Operand] = {}
@@ -138,7 +141,9 @@ class OperationPlan(Plan):
             written = name in operation.writes
             if written and spec.nbytes != spec.size * itemsize(spec.dtype) // spec.vector:
                 return {}
-            if name not in operation.filters:
+            if len(operation.header(name)) > 1:
+                return {}
+            if written or name not in operation.filters:
                 read = not written or name in scaled or name in operation.given
                 staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
         return staged

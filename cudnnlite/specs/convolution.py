@@ -12,7 +12,7 @@ from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, pa
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, parse_shape
-from cudnnlite.specs.steps import SpatialSpec, parse_steps, slid
+from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
 
@@ -24,6 +24,8 @@ class ConvolutionSpec(SpatialSpec):
     ----------
     padding, stride, dilation : int or iterable of int
         One number for every spatial axis, or one for each.  Padding is in zeros on both sides; a dilation of 1 means none.
+        An axis may be padded by a pair of numbers, before and behind it: ``padding=((0, 1), 2)``.  Where these differ, the
+        convolution runs through cuDNN's graph interface, which alone can do that.
     groups : int
         The number of independent groups that the channels are divided into.
     mode : ConvolutionMode or str
@@ -55,7 +57,7 @@ class ConvolutionSpec(SpatialSpec):
     ConvolutionSpec(padding=3, stride=(2, 1), math_type='FMA')
     """
 
-    padding: int | tuple[int, ...]
+    padding: Padding
     stride: int | tuple[int, ...]
     dilation: int | tuple[int, ...]
     groups: int
@@ -67,7 +69,7 @@ class ConvolutionSpec(SpatialSpec):
 
     def __init__(
         self,
-        padding: int | Iterable[int] = 0,
+        padding: int | Iterable[Any] = 0,
         stride: int | Iterable[int] = 1,
         dilation: int | Iterable[int] = 1,
         groups: int = 1,
@@ -78,7 +80,7 @@ class ConvolutionSpec(SpatialSpec):
         reorder_type: ReorderType | str = ReorderType.DEFAULT,
     ) -> None:
         self._freeze(
-            padding=parse_steps(padding, "padding", 0),
+            padding=parse_padding(padding),
             stride=parse_steps(stride, "stride", 1),
             dilation=parse_steps(dilation, "dilation", 1),
             groups=integer(groups, "groups", 1),
@@ -88,6 +90,29 @@ class ConvolutionSpec(SpatialSpec):
             reorder_type=parse_enum(ReorderType, reorder_type, "reorder_type"),
         )
         self.spatial_rank  # noqa: B018  (raises if the lengths disagree)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every axis is padded alike on both of its sides."""
+        return isinstance(self.padding, int) or all(isinstance(axis, int) for axis in self.padding)
+
+    def steps(self, spatial_rank: int) -> tuple[tuple[int, ...], ...]:
+        """Return padding, stride and dilation with one number for each of `spatial_rank` axes.
+
+        The padding is what is before an axis; `pads` has both sides.
+
+        Raises
+        ------
+        ArgumentError
+            The spec's own tuples have another length.
+        """
+        padding, stride, dilation = super().steps(spatial_rank)
+        return tuple(axis if isinstance(axis, int) else axis[0] for axis in padding), stride, dilation
+
+    def pads(self, spatial_rank: int) -> tuple[tuple[int, int], ...]:
+        """Return the padding before and behind each of `spatial_rank` axes; ArgumentError as `steps`."""
+        padding: Any = super().steps(spatial_rank)[0]
+        return tuple((axis, axis) if isinstance(axis, int) else axis for axis in padding)
 
     def compute_type_for(self, x: TensorSpec) -> DataType:
         """Return the type that cuDNN accumulates in for this input."""
@@ -119,7 +144,8 @@ class ConvolutionSpec(SpatialSpec):
                 f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}; "
                 f"w's axis 1 must be {c // self.groups}"
             )
-        return (n, k, *slid(image, f"the filter w {w_shape}", taps, *self.steps(rank - 2)))
+        _, stride, dilation = self.steps(rank - 2)
+        return (n, k, *slid(image, f"the filter w {w_shape}", taps, self.pads(rank - 2), stride, dilation))
 
     def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: Any = None) -> TensorSpec:
         """Return the output's spec: the input's dtype (or `dtype`) and the input's layout, packed.

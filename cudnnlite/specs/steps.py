@@ -13,6 +13,7 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 Steps = int | tuple[int, ...]
+Padding = int | tuple[int | tuple[int, int], ...]
 AnySteps = int | Iterable[int]  # as users give them
 
 
@@ -31,11 +32,30 @@ def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
     return tuple(integer(number, argument, smallest) for number in numbers)
 
 
-def slid(image: Sequence[int], what: str, *steps: Sequence[int]) -> tuple[int, ...]:
-    """Return how often a window fits an image, for each axis; `steps` are taps, padding, stride and dilation."""
+def parse_padding(value: Any) -> Padding:
+    """Return an integer, or for each axis one, or a pair where what is before it and what is behind it differ."""
+    if not isinstance(value, (tuple, list)) or not any(isinstance(axis, (tuple, list)) for axis in value):
+        return parse_steps(value, "padding", 0)
+    pairs = [axis if isinstance(axis, (tuple, list)) else (axis, axis) for axis in value]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ArgumentError(
+            f"padding={shown(value)}; allowed for a spatial axis: an integer, or two, before and behind it"
+        )
+    ends = [[integer(end, "padding", 0) for end in pair] for pair in pairs]
+    if len(ends) > MAX_SPATIAL_RANK:
+        raise ArgumentError(f"padding={shown(value)} has {len(ends)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
+    return tuple(before if before == behind else (before, behind) for before, behind in ends)
+
+
+def slid(image: Sequence[int], what: str, *steps: Sequence[Any]) -> tuple[int, ...]:
+    """Return how often a window fits an image, for each axis; `steps` are taps, padding, stride and dilation.
+
+    The padding of an axis may be a pair: what is before it, and behind it.
+    """
     out = []
     for axis, (size, taps, padding, stride, dilation) in enumerate(zip(image, *steps, strict=True), start=2):
-        reach, padded = dilation * (taps - 1) + 1, size + 2 * padding
+        reach = dilation * (taps - 1) + 1
+        padded = size + (sum(padding) if isinstance(padding, tuple) else 2 * padding)
         if reach > padded:
             raise ArgumentError(
                 f"axis {axis}: {what} reaches over {reach}, x, padded, has only {padded} of {(*image,)}"

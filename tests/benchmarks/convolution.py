@@ -1,16 +1,20 @@
-"""Forward convolutions on the device: what the tuner chooses beside cudnnFind, cuDNN's v7 heuristic and PyTorch.
+"""Convolutions and their gradients on the device: what the tuner chooses beside cudnnFind, cuDNN's v7 heuristic and PyTorch.
 
     python tests/benchmarks/convolution.py [--markdown] [--json OUT.json] [--configs f32,tf32] [--suite networks] [--check]
+    python tests/benchmarks/convolution.py --operation backward_data --suite deepbench --configs f32,tf32,f16-nhwc
 
-The problems are DeepBench's 94 training convolutions and the distinct layers of ResNet-50 at batch 32 ("training"), and 30
-convolutions of other networks, depthwise, grouped, dilated, 1-D and 3-D ones among them ("networks").  Each is timed as CUDA
-graphs of calls, replayed, between two events, in shuffled rounds with all the peers among them; medians.  PyTorch runs with
-`cudnn.benchmark = True`.  'best' is the least of all candidates that took at most twice the choice's time when they were tuned,
-timed again here.  Where the choice, the best and PyTorch lie within a few percent, these are taken in more rounds.
+The problems are DeepBench's 94 training convolutions ("deepbench") and the distinct layers of ResNet-50 at batch 32
+("training" is both), and 30 convolutions of other networks, depthwise, grouped, dilated, 1-D and 3-D ones among them
+("networks"). Each is timed as CUDA graphs of calls, replayed, between two events, in shuffled rounds with all the peers among
+them; medians. PyTorch runs with `cudnn.benchmark = True`. 'best' is the least of all candidates that took at most twice the
+choice's time when they were tuned, timed again here. Where the choice, the best and PyTorch lie within a few percent, these
+are taken in more rounds.
 
 'default' is what a call runs that names no algorithm and was never tuned.
 
 With `--eager` the tuner's objective is latency, and the times are wall times of eager calls.
+
+A gradient's peer is `torch.ops.aten.convolution_backward` with an `output_mask` for that gradient alone.
 """
 
 from __future__ import annotations
@@ -39,7 +43,9 @@ CONFIGS = {
     "f16-nhwc": ("float16", "NHWC", "TENSOR_OP", 8),
     "bf16-nhwc": ("bfloat16", "NHWC", "TENSOR_OP", 8),
 }
+OPERATIONS = ("forward", "backward_data", "backward_filter")
 TARGETS = {"f32": 0.83, "tf32": 1.03, "f16-nhwc": 1.00}  # geometric mean of ours over PyTorch's
+GRADIENT_TARGET, GRADIENT_WITHIN = 0.95, 1.05  # the same of gradients, and on every row
 WITHIN = 1.03  # ours over the best of all candidates, on every row
 ROUNDS, MORE_ROUNDS, NEAR = 7, 14, 0.05
 AGREE = {"f32": 1e-4, "tf32": 5e-3, "tf32-nhwc": 5e-3, "f16-nhwc": 5e-3, "bf16-nhwc": 3e-2}
@@ -60,8 +66,8 @@ class Shape(NamedTuple):
 def shapes(suite):
     """Yield the problems of a suite, or all."""
     if suite != "networks":
-        yield from training()
-    if suite != "training":
+        yield from (shape for shape in training() if suite != "deepbench" or shape.name.startswith("deepbench"))
+    if suite in (None, "networks"):
         for name, x, w, *steps in json.loads((DATA / "network_convolutions.json").read_text())["rows"]:
             yield Shape(name, tuple(x), tuple(w), *(tuple(step) if isinstance(step, list) else step for step in steps))
 
@@ -76,8 +82,8 @@ def training():
         yield Shape(f"resnet50 x{row['count']}", x, w, row["pad"], row["stride"])
 
 
-def problem_of(shape, config):
-    """Return the problem."""
+def problem_of(shape, config, operation="forward"):
+    """Return the problem: a convolution, or a gradient of it."""
     dtype, layout, math_type, multiple = CONFIGS[config]
     layout = (CHANNELS_FIRST if layout == "NCHW" else CHANNELS_LAST)[len(shape.x)]
     (n, c, *image), (k, depth, *taps) = shape.x, shape.w
@@ -85,21 +91,28 @@ def problem_of(shape, config):
         c = depth = math.ceil(c / multiple) * multiple
         k = math.ceil(k / multiple) * multiple
     conv = dnn.ConvolutionSpec(shape.padding, shape.stride, shape.dilation, shape.groups, math_type=math_type)
-    return dnn.ConvolutionForwardProblem(
-        dnn.TensorSpec((n, c, *image), dtype, layout), dnn.FilterSpec((k, depth, *taps), dtype, layout), conv
-    )
+    x, w = dnn.TensorSpec((n, c, *image), dtype, layout), dnn.FilterSpec((k, depth, *taps), dtype, layout)
+    forward = dnn.ConvolutionForwardProblem(x, w, conv)
+    if operation == "backward_data":
+        return dnn.ConvolutionBackwardDataProblem(w, forward.y, conv, x)
+    return dnn.ConvolutionBackwardFilterProblem(x, forward.y, conv, w) if operation == "backward_filter" else forward
 
 
 class Peer:
-    """torch.nn.functional.conv2d on our stream."""
+    """PyTorch's convolution, or its gradient, on our stream; the operands are ours, `out` for its shape alone."""
 
-    def __init__(self, problem, x, w, stream):
+    def __init__(self, problem, operands, stream):
         import torch
 
         self.torch, self.problem = torch, problem
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = problem.math_type != dnn.MathType.FMA
-        self.x, self.w = torch.from_dlpack(x), torch.from_dlpack(w)
+        names = (*problem.operation.reads, problem.operation.writes[0])
+        self.written = names[-1]
+        arrays = (*(operands[name] for name in names[:-1]), operands["out"])
+        tensors = {name.removeprefix("d"): torch.from_dlpack(array) for name, array in zip(names, arrays, strict=True)}
+        self.x, self.w, self.dy = (tensors[name] for name in "xwy")
+        self.rank = arrays[0].spec.rank - 2
         self.stream = torch.cuda.ExternalStream(int(stream.handle))
         torch.cuda.synchronize()
 
@@ -110,7 +123,14 @@ class Peer:
     def call(self):
         """Make the call on PyTorch's stream."""
         conv = self.problem.conv
-        function = getattr(self.torch.nn.functional, f"conv{self.problem.x.rank - 2}d")
+        if self.written != "y":
+            padding, stride, dilation = map(list, conv.steps(self.rank))
+            mask, zeros = [self.written == "dx", self.written == "dw", False], [0] * self.rank
+            found = self.torch.ops.aten.convolution_backward(
+                self.dy, self.x, self.w, None, stride, padding, dilation, False, zeros, conv.groups, mask
+            )
+            return found[mask.index(True)]
+        function = getattr(self.torch.nn.functional, f"conv{self.rank}d")
         steps = {"padding": conv.padding, "stride": conv.stride, "dilation": conv.dilation}
         return function(self.x, self.w, groups=conv.groups, **steps)
 
@@ -166,18 +186,19 @@ def near_each_other(medians):
     return [name for name, ms in medians.items() if name == "ours" or ms <= (1 + NEAR) * best]
 
 
-def run(handle, shape, config, eager):
+def run(handle, shape, config, eager, operation="forward"):
     """Measure one row."""
-    problem, device, stream = problem_of(shape, config), handle.device, handle.stream
+    problem, device, stream = problem_of(shape, config, operation), handle.device, handle.stream
     start = time.perf_counter()
     table = dnn.Tuner(handle, ":memory:", dnn.TuningPolicy("latency" if eager else "device")).tune(problem)
     tuning_s = time.perf_counter() - start
     from cudnnlite.autotune.convolution import operands_of
 
     operands = operands_of(handle, problem)
-    x, w, y = (operands[name] for name in ("x", "w", "out"))
-    found = dnn.find_convolution_forward(handle, x, w, problem.conv, out=y)
-    ranked = dnn.get_convolution_forward(handle, x, w, problem.conv, out=y)
+    read, y = [operands[name] for name in problem.operation.reads], operands["out"]
+    searches = (getattr(dnn, f"{prefix}_{problem.kind}") for prefix in ("find", "get"))
+    found, ranked = (search(handle, *read, problem.conv, out=y) for search in searches)
+    plan_of = getattr(dnn, f"plan_{problem.kind}")
     ours, limit = table.best(), 2.0
     cost = (lambda row: row.call_us) if eager else (lambda row: row.time_ms)
     wanted = {"ours": ours, "default": None}
@@ -189,17 +210,17 @@ def run(handle, shape, config, eager):
     for row in table:
         if row.ok and row is not table[0] and cost(row) is not None and cost(row) <= limit * cost(table[0]):
             wanted[name_of(row)] = row
-    peer = Peer(problem, x, w, stream)
+    peer = Peer(problem, operands, stream)
     peer()
     stream.sync()
     works, plans, same = {"torch": peer}, {}, {}
     for name, row in wanted.items():
         same[name] = "default" if row is None else name_of(row)
         if same[name] not in plans:
-            plans[same[name]] = dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=row)
+            plans[same[name]] = plan_of(handle, *read, problem.conv, out=y, algorithm=row)
         plan = plans[same[name]]
-        plan(x, w, out=y)  # the workspace grows before anything is recorded
-        works[name] = lambda plan=plan: plan(x, w, out=y)
+        plan(*read, out=y)  # the workspace grows before anything is recorded
+        works[name] = lambda plan=plan: plan(*read, out=y)
     # one plan, one measurement: two names of it must not differ by noise
     first = {}
     alias = {name: first.setdefault(same.get(name, name), name) for name in works}
@@ -293,7 +314,7 @@ def report(rows, markdown, eager):
         print(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells))
 
 
-def judge(rows, eager):
+def judge(rows, eager, operation="forward"):
     """Print the means beside the targets; return whether all are met."""
     good = True
     for config in dict.fromkeys(row["config"] for row in rows):
@@ -305,7 +326,7 @@ def judge(rows, eager):
         torch = geometric_mean([row["us"]["ours"] / row["us"]["torch"] for row in mine])
         worst = max(row["us"]["ours"] / row["us"]["torch"] for row in mine)
         untuned = [row["us"]["default"] / row["us"]["torch"] for row in mine]
-        target = TARGETS.get(config)
+        target = TARGETS.get(config) if operation == "forward" else GRADIENT_TARGET
         off = [row for row, ratio in zip(mine, ratios["ours"], strict=True) if ratio > WITHIN]
         wins = sum(row["us"]["torch"] < row["us"]["ours"] for row in mine)
         over = ", ".join(f"{peer} {geometric_mean(mean):.3f} (worst {max(mean):.2f})" for peer, mean in ratios.items())
@@ -318,6 +339,7 @@ def judge(rows, eager):
             lost = [row["us"]["ours"] / row["us"]["device's"] for row in mine]
             print(f"  latency's choice over device's: geometric mean {geometric_mean(lost):.3f}, worst {max(lost):.3f}")
         good &= (target is None or torch <= target) and not off
+        good &= operation == "forward" or worst <= GRADIENT_WITHIN
     seconds = [row["tuning_s"] for row in rows]
     print(
         f"tuning: {sum(seconds):.1f} s in all, median {statistics.median(seconds):.2f} s, the longest {max(seconds):.2f} s"
@@ -338,7 +360,8 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--configs", default=",".join(CONFIGS))
-    parser.add_argument("--suite", choices=("training", "networks"), help="only these problems")
+    parser.add_argument("--suite", choices=("deepbench", "training", "networks"), help="only these problems")
+    parser.add_argument("--operation", choices=OPERATIONS, default="forward")
     parser.add_argument("--rows", help="only the problems with these numbers, such as 43,49")
     parser.add_argument("--every", type=int, default=1, help="only each n-th problem")
     parser.add_argument("--eager", action="store_true")
@@ -360,7 +383,7 @@ def main():
                 if time.perf_counter() - begin > arguments.seconds:
                     left_out += 1
                     continue
-                rows.append(run(handle, shape, config, arguments.eager))
+                rows.append(run(handle, shape, config, arguments.eager, arguments.operation))
                 if rows[-1]["error"] > AGREE[config]:
                     print("DISAGREES with torch:", config, title(shape), f"{rows[-1]['error']:.1e}")
                 torch.cuda.empty_cache()
@@ -371,7 +394,7 @@ def main():
     if left_out:
         print(f"left out for want of time: {left_out} rows")
     report(rows, arguments.markdown, arguments.eager)
-    good = judge(rows, arguments.eager)
+    good = judge(rows, arguments.eager, arguments.operation)
     return 0 if good or not arguments.check else 1
 
 

@@ -137,7 +137,7 @@ def sequence(handle, config="f16-nhwc"):
             problem = problem_of(layer, config)
             operands = operands_of(handle, problem)
             x, w, y = (operands[name] for name in ("x", "w", "out"))
-            works["torch"].append(Peer(problem, x, w, stream))
+            works["torch"].append(Peer(problem, operands, stream))
             works["frontend"].append(Frontend(problem, x, w, y, stream))
             for name, choice in (("ours, tuned", tuner.choose(problem)), ("ours, untuned", None)):
                 plan = dnn.plan_convolution_forward(handle, x, w, problem.conv, out=y, algorithm=choice)

@@ -164,7 +164,7 @@ def torch_benchmark(bench):
 def torch_calls(bench, problem, operands, mode):
     """Return the columns of `torch_benchmark` from the first call on."""
     torch = bench.torch
-    peer = convolution.Peer(problem, operands["x"], operands["w"], bench.handle.stream)
+    peer = convolution.Peer(problem, operands, bench.handle.stream)
     torch.backends.cudnn.benchmark = mode == "True"
     with torch.no_grad():
         ones = torch.ones(1, 8, 8, 8, device="cuda")

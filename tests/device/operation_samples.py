@@ -153,6 +153,9 @@ class Case:
         for name, array in zip(names, arrays, strict=True):
             scaled = name in self.operation.writes[: self.operation.scaled]
             expected = alpha * self.results[name] if scaled else self.results[name]
+            if self.sample.blended:
+                wide = {operand: host.astype(np.float64) for operand, host in self.hosts.items()}
+                expected = self.sample.blended(alpha, **wide, **self.options)
             expected = expected + (beta * self.olds[name].astype(np.float64) if scaled and beta else 0)
             assert_near(array.numpy(), expected, (self.sample.bounds or OPERATION_BOUNDS)[self.dtype], largest)
 

@@ -148,7 +148,9 @@ class Problem:
 
     def _oracle(self, x: Array, w: Array) -> Array:
         flip = self.conv.mode == dnn.ConvolutionMode.CONVOLUTION
-        return onnx_convolution(x, w, *self.conv.steps(x.ndim - 2), self.conv.groups, flip)
+        return onnx_convolution(
+            x, w, self.conv.pads(x.ndim - 2), *self.conv.steps(x.ndim - 2)[1:], self.conv.groups, flip
+        )
 
     def expected(self, alpha: float = 1.0, beta: float = 0.0, old: Any = None, dtype: Any = None) -> Array:
         """Return alpha * conv(x, w) + beta * old, in float64; rounded and saturated where the output is an integer."""

@@ -174,6 +174,19 @@ def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> 
 
 
 @every_kind
+def test_plans_replay_themselves(handle: dnn.Handle, kind: str) -> None:
+    """For the addresses that they were first called with, and for others."""
+    case = Case(handle, kind, CASES["strided"])
+    with case.function("plan_")(handle, *case.arrays, case.conv, **{case.like: case.spec}, replay=True) as plan:
+        outs = [case.fresh() for _ in range(3)]
+        for out in (*outs, *outs):
+            case.check(plan(*case.arrays, out=out))
+        moved = [upload(handle, array.spec, array.numpy()) for array in case.arrays]
+        case.check(plan(*moved, out=outs[0]))
+        assert plan.replay is not None
+
+
+@every_kind
 def test_unaligned_operands_take_the_descriptor_call(handle: dnn.Handle, kind: str) -> None:
     case = Case(handle, kind, CASES["padded"])
     memory = handle.empty((case.spec.size + 1,))

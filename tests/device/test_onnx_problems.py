@@ -52,6 +52,40 @@ def test_a_convolution_computes_what_the_node_does(handle, x_shape, w_shape, att
     assert y.layout == (LAST if layout == "NHWC" else FIRST)[len(x_shape)]
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"),
+    [
+        ((2, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 1], "pads": [1, 0, 1, 0]}),
+        ((2, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        ((2, 4, 5, 6), (4, 3, 4, 3), {"strides": [2, 3], "auto_pad": "SAME_UPPER"}),
+        (
+            (1, 4, 5, 5),
+            (4, 2, 3, 3),
+            {"strides": [2, 2], "pads": [1, 1, 0, 0]},
+        ),  # as much as the stride allows
+        ((3, 2, 7), (2, 4, 5), {"strides": [3], "pads": [2, 2], "dilations": [2], "output_padding": [2]}),
+        ((1, 2, 3, 4, 5), (2, 3, 2, 3, 2), {"strides": [1, 2, 1], "pads": [0, 1, 0, 0, 1, 0]}),
+        ((2, 6, 7, 7), (6, 1, 3, 3), {"group": 6, "auto_pad": "VALID"}),
+    ],
+    ids=str,
+)
+def test_a_transposed_convolution_computes_what_the_node_does(handle, x_shape, w_shape, attributes, layout):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal(w_shape, np.float32)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", **attributes)
+    given_model = model([node], {"x": x_shape}, {"w": w})
+    (expected,) = ReferenceEvaluator(given_model).run(None, {"x": x})
+    found = problems_from_onnx(given_model, layout=layout)
+    (listed,) = found
+    problem, weights = listed.problem, numpy_helper.to_array(given_model.graph.initializer[0])
+    here = handle.array(weights, layout=problem.w.layout), handle.array(x, layout=problem.dy.layout)
+    conv = problem.conv.replace(math_type="FMA")
+    y = dnn.convolution_backward_data(handle, *here, conv, x=problem.dx, interface="graph")
+    assert_close(y.numpy(), expected, 2e-6)
+    assert y.layout == (LAST if layout == "NHWC" else FIRST)[len(x_shape)]
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional", "reverse"])
 @pytest.mark.parametrize("layout", [0, 1])

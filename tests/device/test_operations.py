@@ -271,7 +271,7 @@ def test_another_thread(case: Case) -> None:
 
 
 def test_scalars_and_options_that_are_none(case: Case) -> None:
-    if case.makes_new:
+    if case.makes_new and "beta" in case.operation.scalars:
         refuses(ARGUMENT, r"\bbeta\b.*\bout\b", lambda: case.call(out=None, beta=1.0))
         with case.plan(beta=0.5) as plan:
             refuses(ARGUMENT, r"\bbeta\b.*\bout\b", lambda: plan(**case.arrays))

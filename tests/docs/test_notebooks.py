@@ -23,6 +23,7 @@ NAMES = (
     "05_an_lstm_by_hand",
     "06_rnns_in_practice",
     "07_any_c_function",
+    "08_a_graph_by_hand",
 )
 MOST_LINES = 100  # a notebook has fewer lines of code than that
 DEVICES = ("emulated", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -45,7 +46,7 @@ def code_of(notebook: Any) -> list[str]:
 each = pytest.mark.parametrize("name", NAMES)
 
 
-def test_there_are_seven_numbered_without_gaps() -> None:
+def test_they_are_all_there_numbered_without_gaps() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.ipynb")) == list(NAMES)
     assert [int(name[:2]) for name in NAMES] == list(range(1, len(NAMES) + 1))
 

@@ -48,6 +48,8 @@ class Sample(NamedTuple):
         Operands that have no gaps where the others have.
     derived : callable, optional
         (operands, options) -> operands that follow from these.
+    blended : callable, optional
+        (alpha, operands in float64, options by name) -> the result, where alpha does not scale all of it.
     forward : str
         The operation whose gradient it is, where that has another name than with "forward".
     bounds : mapping, optional
@@ -76,6 +78,7 @@ class Sample(NamedTuple):
     wide: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
     derived: Callable[[Mapping[str, Array], Mapping[str, Any]], Mapping[str, Array]] | None = None
+    blended: Callable[..., Array] | None = None
     forward: str = ""
     bounds: Mapping[str, float] | None = None
     drawn: Callable[[Any, Shape], Any] | None = None

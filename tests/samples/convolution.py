@@ -10,7 +10,14 @@ import samples as s
 
 
 def _reference(x, w, conv):
-    return onnx_convolution(x, w, *conv.steps(x.ndim - 2), conv.groups, conv.mode == dnn.ConvolutionMode.CONVOLUTION)
+    return onnx_convolution(
+        x,
+        w,
+        conv.pads(x.ndim - 2),
+        *conv.steps(x.ndim - 2)[1:],
+        conv.groups,
+        conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+    )
 
 
 def _drawn(draw, images):

@@ -205,6 +205,23 @@ def test_a_convolution_of_each_rank(tuner, spatial, layout):
     assert tuner.problems == [ConvolutionForwardProblem(x, w, conv)]
 
 
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_a_gradient_of_a_convolution(tuner, operation):
+    autotune("--input", "2x6x9x8", "--filter", "4x6x3x2", "--stride", 2, "--operation", operation)
+    x, w, conv = dnn.TensorSpec((2, 6, 9, 8)), dnn.FilterSpec((4, 6, 3, 2)), dnn.ConvolutionSpec(stride=2)
+    forward = ConvolutionForwardProblem(x, w, conv)
+    gradients = {
+        "backward_data": dnn.ConvolutionBackwardDataProblem(w, forward.y, conv, x),
+        "backward_filter": dnn.ConvolutionBackwardFilterProblem(x, forward.y, conv, w),
+    }
+    assert tuner.problems == [gradients.get(operation, forward)]
+    wrong = CliRunner().invoke(
+        app, ["autotune", "--input", "2x6x9x8", "--filter", "4x6x3x2", "--operation", "backward"]
+    )
+    assert wrong.exit_code == 2
+    assert "allowed: forward, backward_data, backward_filter" in " ".join(wrong.output.replace("│", " ").split())
+
+
 def test_recurrent_networks(tuner):
     form = "lstm:steps=7, batch=3,input=4,hidden=6,layers=2,projection=5,bias=none,dropout=0.5,bidirectional,training"
     autotune("--rnn", form, "--rnn", "tanh:steps=7,batch=3,input=4,hidden=6,batch_major", "--math-type", "fma")

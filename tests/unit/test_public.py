@@ -28,12 +28,12 @@ CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 # Made by functions, never by users: their constructors are nobody's to call.
 MADE_FOR_YOU = {
     "AlgorithmTable", "AlgorithmResult", "ConvolutionBackwardDataPlan", "ConvolutionBackwardFilterPlan",
-    "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
+    "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
     "TunedProblem", "CapturedGraph", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
-ABOVE_CUDNN = {"autotuned", "problems_from_onnx", "record_problems", "tune_model"}
+ABOVE_CUDNN = {"autotuned", "fold_batch_normalization", "problems_from_onnx", "record_problems", "tune_model"}
 # What constructors take through **options.
 THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
@@ -42,6 +42,8 @@ THROUGH_OPTIONS = {
 # What stands before the options of each function, where it is neither an operation nor about a convolution.
 OPERANDS = {
     "autotuned": "handle",
+    "fold_batch_normalization": "w bias scale shift mean var epsilon",
+    "plan_convolution_bias_activation_forward": "handle x w bias conv activation",
     "capture": "handle",
     "problems_from_onnx": "model",
     "record_problems": "",

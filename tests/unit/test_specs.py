@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import json
 import math
 import pickle
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.dtypes import itemsize
+from cudnnlite.specs.plain import from_plain, to_plain
 
 SETTINGS = settings(deadline=None, max_examples=120)
 LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
@@ -372,6 +374,41 @@ def test_replace_changes_what_is_named_and_nothing_else():
 def test_steps_spread_plain_numbers():
     assert ConvolutionSpec(1, 2, 3).steps(3) == ((1, 1, 1), (2, 2, 2), (3, 3, 3))
     assert ConvolutionSpec((1, 2), 2).steps(2) == ((1, 2), (2, 2), (1, 1))
+
+
+def test_padding_of_the_two_ends_of_an_axis():
+    conv = ConvolutionSpec(((0, 1), 2, [3, 3]))
+    assert conv.padding == ((0, 1), 2, 3), "one number where both are the same"
+    assert not conv.is_symmetric
+    assert conv.pads(3) == ((0, 1), (2, 2), (3, 3))
+    assert conv.steps(3) == ((0, 2, 3), (1, 1, 1), (1, 1, 1))
+    assert conv.output_shape((2, 4, 9, 8, 7), (6, 4, 3, 2, 1)) == (2, 6, 8, 11, 13)
+    assert eval(repr(conv)) == conv
+    assert from_plain(json.loads(json.dumps(to_plain(conv)))) == conv
+    assert pickle.loads(pickle.dumps(conv)) == conv
+    alike = ConvolutionSpec([(1, 1), (2, 2)])
+    assert alike == ConvolutionSpec((1, 2))
+    assert alike.is_symmetric
+    assert ConvolutionSpec(((1, 2),)).output_shape((1, 1, 5), (1, 1, 2)) == (1, 1, 7)
+    with pytest.raises(ArgumentError, match="speak of different numbers"):
+        ConvolutionSpec(((1, 2),), stride=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("padding", "said"),
+    [
+        (((1, 2, 3), 1), "padding=.*an integer, or two, before and behind"),
+        (((1,), 1), "padding=.*an integer, or two"),
+        (((0, -1), 1), "padding=-1; allowed: 0 to"),
+        (((0, 1.5), 1), "padding=1.5 is not an integer"),
+        (((0, 1), "x"), "padding='x' is not an integer"),
+        (((0, 1),) * 9, "has 9 entries; allowed: 1 to"),
+        ((((0, 1), 1), 1), r"padding=\(0, 1\) is not an integer"),
+    ],
+)
+def test_padding_that_is_none(padding, said):
+    with pytest.raises(ArgumentError, match=said):
+        ConvolutionSpec(padding)
 
 
 # ---------------------------------------------------------------- what is refused

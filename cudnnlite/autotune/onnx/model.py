@@ -60,9 +60,9 @@ def problems_from_onnx(
 
     Notes
     -----
-    Conv makes a `ConvolutionForwardProblem`, without its bias; LSTM, GRU and RNN make an `RNNForwardProblem` of one layer
-    for inference.  Shapes come from ``onnx.shape_inference``.  Functions of the model are inlined.  Nodes inside If, Loop
-    and Scan are listed too, once.
+    Conv makes a `ConvolutionForwardProblem`, ConvTranspose a `ConvolutionBackwardDataProblem`, both without their bias; LSTM,
+    GRU and RNN make an `RNNForwardProblem` of one layer for inference.  Shapes come from ``onnx.shape_inference``.  Functions
+    of the model are inlined.  Nodes inside If, Loop and Scan are listed too, once.
 
     Examples
     --------

@@ -6,14 +6,56 @@ from collections.abc import Callable, Sequence
 from math import isinf
 
 from cudnnlite.autotune.onnx.nodes import NoProblemError, OnnxNode, Reading
+from cudnnlite.operations.convolution_backward_problem import ConvolutionBackwardDataProblem
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
+Steps = tuple[int, ...]
+
 
 def convolution(node: OnnxNode, reading: Reading) -> Problem:
     """Return the problem of a Conv node."""
+    x, w, taps, strides, dilations, groups = _operands(node, reading)
+    pads = _padding(node, x.shape[2:], taps, strides, dilations)
+    return ConvolutionForwardProblem(x, w, ConvolutionSpec(pads, strides, dilations, groups))
+
+
+def transposed(node: OnnxNode, reading: Reading) -> Problem:
+    """Return the problem of a ConvTranspose node: the gradient of a convolution's input, with the node's input as dy."""
+    dy, w, taps, strides, dilations, groups = _operands(node, reading)
+    rank, auto = len(taps), node.attribute("auto_pad", "NOTSET")
+    extra = node.attribute("output_padding", ()) or (0,) * rank
+    given, pads = node.attribute("output_shape", ()), node.attribute("pads", ()) or (0,) * (2 * rank)
+    if {len(strides), len(dilations), len(extra), len(given or extra)} != {rank} or len(pads) != 2 * rank:
+        raise NoProblemError(f"strides={strides}, dilations={dilations}, pads={pads} do not fit {rank} spatial axes")
+    axes = zip(dy.shape[2:], taps, strides, dilations, extra, strict=True)
+    whole = [(size - 1) * stride + far * (tap - 1) + 1 + more for size, tap, stride, far, more in axes]
+    if auto in ("SAME_UPPER", "SAME_LOWER") and not given:
+        given = tuple(size * stride for size, stride in zip(dy.shape[2:], strides, strict=True))
+    if given:
+        cut = [max(0, size - wanted) for size, wanted in zip(whole, given, strict=True)]
+        # where the number is odd, SAME_UPPER alone cuts the further one off at the end
+        before = [total // 2 if auto == "SAME_UPPER" else total - total // 2 for total in cut]
+        image = tuple(given)
+    elif auto in ("NOTSET", "VALID"):
+        before = [0 if auto == "VALID" else pad for pad in pads[:rank]]
+        after = [0 if auto == "VALID" else pad for pad in pads[rank:]]
+        image = tuple(size - one - other for size, one, other in zip(whole, before, after, strict=True))
+    else:
+        raise NoProblemError(f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
+    conv = ConvolutionSpec(before, strides, dilations, groups)
+    shape = (dy.shape[0], w.shape[1] * groups, *image)
+    if min(shape) < 1 or conv.output_shape(shape, w.shape) != dy.shape:
+        raise NoProblemError(
+            f"its result is {image}, with {before} cut off in front; cuDNN cuts off both sides of an axis alike"
+        )
+    return ConvolutionBackwardDataProblem(w, dy, conv, dy.packed(shape))
+
+
+def _operands(node: OnnxNode, reading: Reading) -> tuple[TensorSpec, FilterSpec, Steps, Steps, Steps, int]:
+    """Return the specs of a node's first two inputs, taps, strides, dilations and groups."""
     x_shape, w_shape = node.shape(0), node.shape(1)
     dtype = reading.dtype or node.dtype(0)
     rank = len(x_shape)
@@ -24,16 +66,15 @@ def convolution(node: OnnxNode, reading: Reading) -> Problem:
         raise NoProblemError(f"kernel_shape={taps}, but its filter is {w_shape}")
     ones = (1,) * (rank - 2)
     strides, dilations = node.attribute("strides", ones) or ones, node.attribute("dilations", ones) or ones
-    pads = _padding(node, x_shape[2:], taps, strides, dilations)
-    conv = ConvolutionSpec(pads, strides, dilations, node.attribute("group", 1))
     layout = reading.layouts[rank]
-    return ConvolutionForwardProblem(TensorSpec(x_shape, dtype, layout), FilterSpec(w_shape, dtype, layout), conv)
+    x, w = TensorSpec(x_shape, dtype, layout), FilterSpec(w_shape, dtype, layout)
+    return x, w, taps, strides, dilations, node.attribute("group", 1)
 
 
 def _padding(
     node: OnnxNode, sizes: Sequence[int], taps: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the padding of each axis, which cuDNN puts on both of its sides."""
+) -> tuple[tuple[int, int], ...]:
+    """Return the padding before and behind each axis; alike where that does the same, for all of cuDNN takes that."""
     rank = len(sizes)
     auto, pads = node.attribute("auto_pad", "NOTSET"), node.attribute("pads", ()) or (0,) * (2 * rank)
     if {len(strides), len(dilations)} != {rank} or len(pads) != 2 * rank or min((*strides, *dilations)) < 1:
@@ -51,13 +92,12 @@ def _padding(
             both.append((less, more) if auto == "SAME_UPPER" else (more, less))
     else:
         raise NoProblemError(f"auto_pad={auto!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
-    for (before, after), size, reach, stride in zip(both, sizes, reaches, strides, strict=True):
-        # the same padding on both sides is as good where the filter does not get to what differs behind
-        if (size + before + after - reach) // stride != (size + 2 * before - reach) // stride:
-            named = "" if auto == "NOTSET" else f" of auto_pad={auto}"
-            shown = ", ".join(map(str, both))
-            raise NoProblemError(f"asymmetric padding {shown}{named}; cuDNN pads both sides of an axis alike")
-    return tuple(before for before, _ in both)
+    # the same padding on both sides is as good where the filter does not get to what differs behind
+    alike = [
+        (size + before + after - reach) // stride == (size + 2 * before - reach) // stride
+        for (before, after), size, reach, stride in zip(both, sizes, reaches, strides, strict=True)
+    ]
+    return tuple((before, before) if all(alike) else (before, after) for before, after in both)
 
 
 def recurrent(node: OnnxNode, reading: Reading) -> Problem:
@@ -114,10 +154,15 @@ def _cell(node: OnnxNode, directions: int) -> str:
 
 
 Reader = Callable[[OnnxNode, Reading], Problem]
-READERS: dict[str, Reader] = {"Conv": convolution, "LSTM": recurrent, "GRU": recurrent, "RNN": recurrent}
+READERS: dict[str, Reader] = {
+    "Conv": convolution,
+    "ConvTranspose": transposed,
+    "LSTM": recurrent,
+    "GRU": recurrent,
+    "RNN": recurrent,
+}
 # What cuDNN, or cudnnlite, has no forward pass of.
 _REASONS = {
-    "ConvTranspose": "its forward pass is cuDNN's backward convolution by the data, for which there is no kind of problem yet",
     "ConvInteger": "a quantized convolution, for which there is no kind of problem yet",
     "QLinearConv": "a quantized convolution, for which there is no kind of problem yet",
     "DeformConv": "cuDNN has no deformable convolution",

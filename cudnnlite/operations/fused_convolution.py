@@ -1,0 +1,288 @@
+"""Forward convolution with a bias, an addition and an activation, in one kernel where cuDNN has one."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.backend.engines import Engine
+from cudnnlite.backend.fused import fused_graph
+from cudnnlite.backend.graph import Graph
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import dtype_name, numpy_dtype
+from cudnnlite.enums import ActivationMode, ConvolutionFwdAlgo, DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations import convolution_problem
+from cudnnlite.operations.call import call, make_plan
+from cudnnlite.operations.convolution_problem import DEFAULT_CONV
+from cudnnlite.operations.described import Described
+from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layout import same_strides
+
+IDENTITY = ActivationSpec("identity")
+RELU = ActivationSpec("relu")
+_ZERO = ctypes.c_double(0.0)  # for float and double alike: alpha2 where nothing is added
+
+
+def _infer(x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec, **others: Any) -> TensorSpec:
+    y = conv.output_spec(x, w)
+    needed = (1, y.shape[1], *[1] * (y.rank - 2))
+    if bias.shape != needed:
+        raise ArgumentError(f"bias has shape {bias.shape}; needed: {needed}, a value for each filter of w")
+    if "z" in others and others["z"].shape != y.shape:
+        raise ArgumentError(f"z has shape {others['z'].shape}; the result has {y.shape}")
+    return y
+
+
+def _check(specs: Any, options: Any) -> None:
+    x, y = specs["x"], specs["y"]
+    integers = numpy_dtype(x.dtype).kind in "iu"
+    wanted = {"y": y.dtype if integers else x.dtype, "bias": DataType.FLOAT if integers else x.dtype, "z": y.dtype}
+    for name, dtype in wanted.items():
+        if name in specs and specs[name].dtype != dtype:
+            argument = "out" if name == "y" else name
+            raise ArgumentError(f"{argument} is {dtype_name(specs[name].dtype)}; needed: {dtype_name(dtype)}")
+    if "z" in specs and not same_strides(y.shape, y.strides, specs["z"].strides):
+        raise ArgumentError(f"z is {specs['z']}; it must lie in memory as the result does, {y}")
+
+
+def _complete(specs: Any, options: Any) -> Any:
+    return {**options, **convolution_problem.FORWARD.complete(specs, options)}
+
+
+def _build(handle: Handle, stack: ExitStack, problem: Any) -> Graph:
+    alpha2 = problem.values.get("alpha2", 0.0)
+    return fused_graph(handle, stack, problem.specs, problem.conv, problem.activation, problem.alpha, alpha2)
+
+
+def _fits(problem: Any, algorithm: Any) -> str:
+    mode = problem.activation.mode
+    if mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
+        return f"cudnnConvolutionBiasActivationForward has no {mode.name}; allowed: RELU, IDENTITY"
+    if mode == ActivationMode.IDENTITY and algorithm != ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM:
+        return "cudnnConvolutionBiasActivationForward has IDENTITY with IMPLICIT_PRECOMP_GEMM only"
+    return ""
+
+
+class _ConvolutionThenBias:
+    """A convolution, and `cudnnAddTensor` behind it: a plan calls it as it calls a `PreparedCall`."""
+
+    arguments: tuple[()] = ()
+    check = None  # each of its calls does that
+    remark = "cudnnAddTensor adds the bias"
+
+    def __init__(self, described: Described, algorithm: Any, size: int) -> None:
+        kind = np.float64 if described.problem.x.dtype == DataType.DOUBLE else np.float32
+        self._one = np.ones((), kind)
+        one, bias, y = self._one.ctypes.data, described.descriptors["bias"].ptr, described.descriptors["y"].ptr
+        self._convolution = described.prepare("cudnnConvolutionForward", algo=algorithm, workSpaceSizeInBytes=size)
+        self._addition = described.prepare("cudnnAddTensor", alpha=one, beta=one, aDesc=bias, A=0, cDesc=y, C=0)
+
+    def replace(self, bias: int, y: int, z: int = 0, **addresses: int) -> None:
+        """Change the addresses."""
+        self._convolution.replace(y=y, **addresses)
+        self._addition.replace(A=bias, C=y)
+
+    def function(self) -> None:
+        """Enqueue both."""
+        self._convolution()
+        self._addition()
+
+
+def _apart(described: Described, algorithm: Any, size: int) -> Any:
+    if described.problem.operation is not BIAS:
+        return None
+    return _ConvolutionThenBias(described, algorithm, size)
+
+
+_algorithms = convolution_problem.FORWARD.algorithms
+assert _algorithms is not None
+_COMMON: dict[str, Any] = {
+    "dtypes": (),
+    "mixed": True,
+    "filters": frozenset({"w"}),
+    "check": _check,
+    "complete": _complete,
+    "algorithms": replace(_algorithms, find="", build=_build, fits=_fits, apart=_apart),
+    "flops": convolution_problem.FORWARD.flops,
+    "math_type": convolution_problem.FORWARD.math_type,
+    "hint": convolution_problem.FORWARD.hint,
+}
+_NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
+FUSED = Operation(
+    "convolution_bias_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,
+    {"conv": ConvolutionSpec, "activation": ActivationSpec},
+    names={**_NAMES, "z": "y", "zDesc": "yDesc"}, constants={"alpha2": ctypes.addressof(_ZERO)}, **_COMMON,
+)  # fmt: skip
+# `convolution_forward` with a bias: of IDENTITY, and what is added are the old values
+BIAS = Operation(
+    "convolution_bias_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,
+    {"conv": ConvolutionSpec, "activation": ActivationSpec},
+    names={**_NAMES, "alpha2": "beta", "z": "y", "zDesc": "yDesc"}, **_COMMON,
+)  # fmt: skip
+FUSED_WITH_Z = Operation(
+    "convolution_bias_addition_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias", "z"),
+    ("y",), _infer, {"conv": ConvolutionSpec, "activation": ActivationSpec, "alpha2": float}, names=_NAMES, **_COMMON,
+)  # fmt: skip
+
+
+class ConvolutionBiasActivationForwardPlan(OperationPlan, operation=FUSED):
+    """A convolution with bias and activation, made once and called many times: `plan(x, w, bias, out=y)`.
+
+    See `plan_convolution_bias_activation_forward`.
+
+    Attributes
+    ----------
+    x, w, bias, conv, activation, y : specs
+        What it was made for.
+    choice : AlgorithmResult or None
+        What each call runs, and why; None for an empty batch.
+    workspace : int
+        Bytes that each call needs.
+
+    Notes
+    -----
+    C functions of a call: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`.
+    """
+
+
+def _posed(
+    x: Any, w: Any, bias: Any, conv: Any, activation: Any, z: Any, alpha2: Any
+) -> tuple[Operation, tuple[Any, ...], tuple[Any, ...]]:
+    """Return the operation, its operands and its options."""
+    if z is not None:
+        return FUSED_WITH_Z, (x, w, bias, z), (conv, activation, alpha2)
+    if alpha2:
+        raise ArgumentError(f"alpha2={alpha2!r} scales z, which is not given")
+    return FUSED, (x, w, bias), (conv, activation)
+
+
+def plan_convolution_bias_activation_forward(
+    handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
+    out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
+) -> OperationPlan:  # fmt: skip
+    """Decide and marshal a convolution with bias and activation once, for many calls.
+
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    x, w, bias, z : specs or device arrays
+        As in `convolution_bias_activation_forward`.
+    conv, activation, alpha, alpha2, out, algorithm, workspace_limit, interface
+        As there.
+    replay : bool
+        As in `plan_convolution_forward`.
+
+    Returns
+    -------
+    ConvolutionBiasActivationForwardPlan
+        To be called as `plan(x, w, bias, out=y)`; with `z` as `plan(x, w, bias, z, out=y)`.  ``plan.choice`` tells what runs,
+        and why.
+
+    Raises
+    ------
+    ArgumentError, NoAlgorithmError, WorkspaceLimitError, NotSupportedError
+        As `plan_convolution_forward`.
+
+    Notes
+    -----
+    C functions: those of `plan_convolution_forward`, with `cudnnConvolutionBiasActivationForward` (deprecated since cuDNN
+    9.0, still shipped and working) instead of `cudnnConvolutionForward`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w, bias = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.full((1, 4, 1, 1), -20, np.float32))
+    ...     with dnn.plan_convolution_bias_activation_forward(handle, x, w, bias) as plan:
+    ...         y = plan(x, w, bias)
+    ...         y = plan(x, w, bias, out=y)
+    ...     print(y.numpy()[0, 0, 0, 0], isinstance(plan.choice.algorithm, dnn.Engine))
+    7.0 True
+    """
+    operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
+    return make_plan(  # type: ignore[no-any-return]
+        handle, operation, operands, options, alpha=alpha, out=out, algorithm=algorithm, workspace_limit=workspace_limit,
+        interface=interface, replay=replay,
+    )  # fmt: skip
+
+
+def convolution_bias_activation_forward(
+    handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
+    out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+) -> DeviceArray:  # fmt: skip
+    """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
+
+    One kernel does it, without results in between.
+
+    Parameters
+    ----------
+    handle : Handle
+        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of the same kind.
+    x, w : device arrays
+        The images and the filter, as in `convolution_forward`.
+    bias : device array
+        ``(1, K, 1, ...)``, of the result's data type; float32 beside integers.
+    conv : ConvolutionSpec
+        Padding, stride, dilation, groups, mode, compute type, math type.
+    activation : ActivationSpec, ActivationMode or str
+        "relu", "identity"; as engines also "sigmoid", "tanh", "clipped_relu", "elu", and in NHWC "swish".  "relu" if not given.
+    z : device array, optional
+        What is added: of the result's shape and data type, and lying in memory as it does.  Not the result itself.
+    alpha, alpha2 : float
+        Host scalars.
+    out : device array, optional
+        ``(N, K, *spatial)``, written in place and not read; a new array of the dtype and layout of `x` if not given.
+    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
+        As in `plan_convolution_forward`.  With an algorithm of the descriptor call it is
+        `cudnnConvolutionBiasActivationForward` that runs; with "identity" that has IMPLICIT_PRECOMP_GEMM only.
+    workspace_limit, interface, workspace
+        As in `convolution_forward`.
+
+    Returns
+    -------
+    DeviceArray
+        y, ``(N, K, *spatial)``.
+
+    Raises
+    ------
+    ArgumentError, ArrayTypeError, ClosedError, ThreadError
+        Before anything is written; the message names the argument.
+    NotSupportedError
+        Neither an engine nor the descriptor call does it: an alpha with an activation that engines alone have, for
+        instance, which they do not scale without z.
+    CudnnError
+        cuDNN refused or failed.
+
+    Notes
+    -----
+    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`, deprecated since cuDNN 9.0, still shipped
+    and working; for the first call of a kind, also those of `plan_convolution_bias_activation_forward`.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 3, 8, 8), np.float32))
+    ...     w, bias = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.array(np.full((1, 4, 1, 1), -20, np.float32))
+    ...     conv = dnn.ConvolutionSpec(padding=1)
+    ...     y = dnn.convolution_bias_activation_forward(handle, x, w, bias, conv, "relu")
+    ...     more = dnn.convolution_bias_activation_forward(handle, x, w, bias, conv, "identity", z=y, alpha2=2.0)
+    ...     print(y.numpy()[0, 0, 0, :2], more.numpy()[0, 0, 1, :2])
+    [0. 0.] [-2. 21.]
+    """
+    operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
+    return call(handle, operation, operands, options, alpha, 0.0, out, algorithm, workspace_limit, workspace, interface)

@@ -1,0 +1,467 @@
+"""Convolution with bias, addition and activation; asymmetric padding; what many calls leave behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Census
+from oracles import onnx_convolution
+from scipy.special import expit
+from tolerances import assert_close
+
+import cudnnlite as dnn
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.problem import problem_from_plain
+
+from .problems import Problem, fill, memory_of, poisoned, random_values, upload, with_gaps
+from .test_tuner import hurry
+
+X, W = (2, 8, 9, 11), (6, 8, 3, 2)
+FUNCTIONS: dict[str, Any] = {
+    "relu": lambda v: np.maximum(v, 0),
+    "identity": lambda v: v,
+    "sigmoid": expit,
+    "tanh": np.tanh,
+    "clipped_relu": lambda v: np.clip(v, 0, 0.75),
+    "elu": lambda v: np.where(v > 0, v, 0.5 * np.expm1(v)),
+    "swish": lambda v: v * expit(1.5 * v),
+}
+COEFFICIENTS = {"clipped_relu": 0.75, "elu": 0.5, "swish": 1.5}
+BOUNDS = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+KINDS = [("float32", "NCHW"), ("float32", "NHWC"), ("float64", "NCHW"), ("float16", "NCHW"), ("float16", "NHWC"),
+         ("bfloat16", "NHWC")]  # fmt: skip
+
+
+class Fused:
+    """A convolution with bias, and what may be added, with their result in float64."""
+
+    def __init__(
+        self, handle: dnn.Handle, dtype: str = "float32", layout: str = "NCHW", x: Any = X, w: Any = W, **options: Any
+    ) -> None:
+        if dtype == "float32":
+            options.setdefault("math_type", "fma")
+        self.problem = Problem(handle, x, w, dtype, layout, **{"padding": 1, **options})
+        self.handle, self.conv, rng = handle, self.problem.conv, np.random.default_rng(5)
+        self.bias_host = random_values(rng, (1, w[0], *[1] * (len(x) - 2)), dtype)
+        self.z_host = random_values(rng, self.problem.y_shape, dtype)
+        self.bias = handle.array(self.bias_host, dtype=dtype)
+        self.z = handle.array(self.z_host, dtype=dtype, layout=layout)
+        self.operands = (self.problem.x, self.problem.w, self.bias)
+
+    def expected(self, activation: str, alpha: float = 1.0, alpha2: float = 0.0) -> Any:
+        """Return the result, in float64."""
+        wide = alpha * self.problem.sums + alpha2 * self.z_host.astype(np.float64) + self.bias_host.astype(np.float64)
+        return FUNCTIONS[activation](wide)
+
+    def assert_right(self, y: Any, activation: str, **scalars: float) -> None:
+        """Compare every value, relative to the largest one in sight."""
+        wanted = self.expected(activation, **scalars)
+        largest = max(1.0, np.abs(self.expected("identity", **scalars)).max())
+        error = np.abs(y.numpy().astype(np.float64) - wanted).max() / largest
+        assert error <= BOUNDS[self.problem.dtype], error  # a NaN that was not overwritten is none
+
+    def out(self) -> Any:
+        """Return poisoned memory for the result."""
+        return poisoned(self.handle, self.problem.output_spec)
+
+
+def spec_of(activation: str) -> dnn.ActivationSpec:
+    return dnn.ActivationSpec(activation, COEFFICIENTS.get(activation))
+
+
+# ---------------------------------------------------------------- activations
+
+
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activation: str) -> None:
+    """By one line and by a plan, with and without an addition; engines do it, or nothing does and that is told."""
+    fused, spec = Fused(handle, dtype, layout), spec_of(activation)
+    served = activation != "swish" or layout == "NHWC"
+    for given, scalars in (
+        ({}, {}),
+        ({"z": fused.z}, {"alpha2": 1.0}),
+        ({"z": fused.z}, {"alpha": 1.25, "alpha2": -0.5}),
+    ):
+        if not served or (activation == "swish" and scalars.get("alpha2") == -0.5):
+            with pytest.raises(dnn.NotSupportedError, match="has no SWISH; allowed: RELU, IDENTITY") as told:
+                dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, spec, **given, **scalars)
+            assert "no engine serves" in str(told.value)
+            assert told.value.function == "cudnnConvolutionBiasActivationForward"
+            continue
+        out = fused.out()
+        y = dnn.convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, spec, **given, **scalars, out=out
+        )
+        assert y is out
+        fused.assert_right(y, activation, **scalars)
+        with dnn.plan_convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, spec, **given, **scalars
+        ) as plan:
+            assert isinstance(plan.choice.algorithm, dnn.Engine)
+            fused.assert_right(plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars)
+            fused.assert_right(plan(*fused.operands, *given.values()), activation, **scalars)
+
+
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+def test_the_descriptor_call(handle: dnn.Handle, dtype: str, layout: str, activation: str) -> None:
+    fused = Fused(handle, dtype, layout)
+    for given, scalars in (({}, {"alpha": -1.5}), ({"z": fused.z}, {"alpha": 0.5, "alpha2": 2.0})):
+        for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_PRECOMP_GEMM"}):
+            with dnn.plan_convolution_bias_activation_forward(
+                handle, *fused.operands, fused.conv, activation, **given, **scalars, **options
+            ) as plan:
+                assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+                if activation == "identity":
+                    assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+                fused.assert_right(plan(*fused.operands, *given.values(), out=fused.out()), activation, **scalars)
+
+
+def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    with dnn.plan_convolution_bias_activation_forward(handle, *fused.operands, fused.conv, alpha=0.5) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert plan.choice.remark.startswith("no engine serves: ")
+        fused.assert_right(plan(*fused.operands), "relu", alpha=0.5)
+    with pytest.raises(dnn.NotSupportedError, match="has no SIGMOID"):
+        dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, "sigmoid", alpha=0.5)
+
+
+def test_what_the_descriptor_call_has_not_is_refused_by_name(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    for activation, options, said in (
+        ("identity", {"algorithm": "IMPLICIT_GEMM"}, "has IDENTITY with IMPLICIT_PRECOMP_GEMM only"),
+        ("tanh", {"algorithm": "IMPLICIT_PRECOMP_GEMM"}, "has no TANH; allowed: RELU, IDENTITY"),
+        ("elu", {"interface": "descriptor"}, "has no ELU; allowed: RELU, IDENTITY"),
+    ):
+        out = fused.out()
+        before = memory_of(out).copy()
+        with pytest.raises(dnn.NotSupportedError, match=said):
+            dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, activation, out=out, **options)
+        assert (memory_of(out) == before).all()
+
+
+@pytest.mark.parametrize("interface", ["graph", "descriptor"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_nan_is_propagated_where_that_is_asked(handle: dnn.Handle, dtype: str, interface: str) -> None:
+    fused = Fused(handle, dtype, x=(1, 8, 4, 5), w=(8, 8, 1, 1), padding=0)
+    host = fused.problem.x_host.copy()
+    host[0, 0, 1, 2] = np.nan
+    x = handle.array(host)
+    y = dnn.convolution_bias_activation_forward(
+        handle, x, *fused.operands[1:], fused.conv, dnn.ActivationSpec("relu", nan="propagate"), interface=interface
+    ).numpy()
+    assert np.isnan(y[0, :, 1, 2]).all()
+    assert np.isfinite(np.delete(y.reshape(8, -1), 1 * 5 + 2, axis=1)).all()
+
+
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+@pytest.mark.parametrize("y_dtype", ["int8", "float32"])
+def test_integers(handle: dnn.Handle, y_dtype: str, activation: str) -> None:
+    """By the descriptor call; the bias in float32, the result rounded and saturated."""
+    problem = Problem(handle, (2, 8, 9, 8), (8, 8, 3, 3), "int8", "NHWC", padding=1)
+    bias_host = np.linspace(-40, 40, 8, dtype=np.float32).reshape(1, 8, 1, 1)
+    bias, out = handle.array(bias_host), handle.empty(problem.y_shape, y_dtype, "NHWC")
+    fill(out, 0xFF)
+    wanted = FUNCTIONS[activation](problem.sums + bias_host)
+    if y_dtype == "int8":
+        wanted = np.clip(np.rint(wanted), -128, 127)
+    y = dnn.convolution_bias_activation_forward(
+        handle, problem.x, problem.w, bias, problem.conv, activation, out=out
+    ).numpy()
+    np.testing.assert_allclose(y.astype(np.float64), wanted, rtol=1e-6, atol=1e-5)
+
+
+def test_strided_outputs(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    spec = with_gaps(fused.problem.y_shape, "float32")
+    for given, scalars in (({}, {}), ({"z": upload(handle, spec, fused.z_host)}, {"alpha2": 1.0})):
+        out = upload(handle, spec, np.full(spec.shape, np.nan, np.float32))
+        y = dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, **given, **scalars, out=out)
+        fused.assert_right(y, "relu", **scalars)
+
+
+def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    x, w, bias = fused.operands
+    other = handle.array(fused.z_host, layout="NHWC")
+    out = fused.out()
+    before = memory_of(out).copy()
+    for operands, options, said in (
+        (
+            (x, w, handle.array(np.zeros((1, 5, 1, 1), np.float32))),
+            {},
+            r"bias has shape \(1, 5, 1, 1\); needed: \(1, 6, 1, 1\)",
+        ),
+        ((x, w, handle.array(np.zeros(6, np.float32))), {}, r"bias has shape \(6,\); needed: \(1, 6, 1, 1\)"),
+        ((x, w, handle.array(np.zeros((1, 6, 1, 1)))), {}, "bias is float64; needed: float32"),
+        ((x, w, bias), {"z": x, "alpha2": 1.0}, r"z has shape .*; the result has"),
+        ((x, w, bias), {"z": other, "alpha2": 1.0}, "z is .*; it must lie in memory as the result does"),
+        ((x, w, bias), {"z": out, "alpha2": 1.0}, "out overlaps z in memory"),
+        ((x, w, bias), {"alpha2": 1.0}, "alpha2=1.0 scales z, which is not given"),
+        ((x, w, bias), {"z": fused.z, "alpha2": "much"}, "alpha2='much'"),
+        ((x, w, bias), {"activation": "gelu"}, "activation='gelu'"),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=said):
+            dnn.convolution_bias_activation_forward(handle, *operands, fused.conv, **{"out": out, **options})
+    assert (memory_of(out) == before).all()
+
+
+# ---------------------------------------------------------------- convolution_forward with a bias
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) -> None:
+    """However it is added; the choice says how."""
+    fused = Fused(handle, dtype, layout)
+    x, w, bias = fused.operands
+    added = "cudnnAddTensor adds the bias"
+    for options, kind, remark in (
+        ({}, dnn.Engine, ""),
+        ({"interface": "descriptor"}, dnn.ConvolutionFwdAlgo, ""),
+        ({"beta": -0.5}, dnn.ConvolutionFwdAlgo, "does not read what it writes"),
+        ({"alpha": 0.5}, dnn.ConvolutionFwdAlgo, "no engine serves"),
+        ({"algorithm": "IMPLICIT_GEMM"}, dnn.ConvolutionFwdAlgo, added),
+        ({"algorithm": "IMPLICIT_GEMM", "alpha": -2.0, "beta": 0.5}, dnn.ConvolutionFwdAlgo, added),
+    ):
+        beta, alpha = options.get("beta", 0.0), options.get("alpha", 1.0)
+        fresh = lambda beta=beta: (  # noqa: E731
+            handle.array(fused.problem.old_host, dtype=dtype, layout=layout) if beta else fused.out()
+        )
+        wanted = alpha * fused.problem.sums + fused.bias_host.astype(np.float64)
+        wanted += beta * fused.problem.old_host.astype(np.float64) if beta else 0
+        with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias, **options) as plan:
+            assert isinstance(plan.choice.algorithm, kind)
+            assert remark in plan.choice.remark if remark else not plan.choice.remark
+            calls = (
+                lambda out, plan=plan: plan(x, w, bias, out=out),
+                lambda out, options=options: dnn.convolution_forward(
+                    handle, x, w, fused.conv, bias=bias, out=out, **options
+                ),
+            )
+            for call in calls:
+                error = np.abs(call(fresh()).numpy().astype(np.float64) - wanted).max() / np.abs(wanted).max()
+                assert error <= BOUNDS[dtype], (options, error)
+
+
+def test_a_bias_beside_operands_that_are_not_aligned(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    memory = handle.empty((fused.bias.nbytes + 64,), "uint8")
+    moved = dnn.DeviceArray(fused.bias.spec, memory.device, memory.ptr + 4, memory, handle.stream)
+    handle.device.copy_within(moved.ptr, fused.bias.ptr, fused.bias.nbytes, handle.stream)
+    x, w, _ = fused.operands
+    fused.assert_right(dnn.convolution_forward(handle, x, w, fused.conv, bias=moved), "identity")
+    fused.assert_right(dnn.convolution_bias_activation_forward(handle, x, w, moved, fused.conv), "relu")
+
+
+def test_a_tuned_layout_is_for_convolutions_alone(handle: dnn.Handle) -> None:
+    fused = Fused(handle)
+    row = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC")
+    x, w, bias = fused.operands
+    with pytest.raises(dnn.ArgumentError, match=r"algorithm.layout='NHWC'.*no bias is converted"):
+        dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, algorithm=row)
+
+
+def test_inside_autotuned_they_are_left_to_the_heuristic(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    fused = Fused(handle)
+    x, w, bias = fused.operands
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        fused.assert_right(dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv), "relu")
+        with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias) as plan:
+            fused.assert_right(plan(x, w, bias), "identity")
+        assert tuner.measured == 0
+
+
+# ---------------------------------------------------------------- asymmetric padding
+
+
+ASYMMETRIC = {
+    "2-D": (X, W, {"padding": ((0, 2), (1, 0))}),
+    "one axis": (X, W, {"padding": (1, (0, 1)), "stride": 2}),
+    "dilated": (X, W, {"padding": ((3, 1), 2), "dilation": (2, 1)}),
+    "groups": (X, (6, 4, 3, 2), {"padding": ((0, 1), (0, 1)), "groups": 2}),
+    "rotated": (X, W, {"padding": ((2, 0), (0, 1)), "mode": "convolution"}),
+    "1-D": ((2, 8, 17), (6, 8, 4), {"padding": ((1, 2),)}),
+    "3-D": ((2, 4, 5, 6, 7), (6, 4, 2, 3, 2), {"padding": ((0, 1), 1, (1, 0))}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("case", ASYMMETRIC)
+def test_asymmetric_padding(handle: dnn.Handle, case: str, dtype: str) -> None:
+    x, w, options = ASYMMETRIC[case]
+    fused = Fused(handle, dtype, None, x, w, **options)
+    problem = fused.problem
+    expected = onnx_convolution(
+        problem.x_host, problem.w_host, fused.conv.pads(len(x) - 2), *fused.conv.steps(len(x) - 2)[1:],
+        fused.conv.groups, "mode" in options,
+    )  # fmt: skip
+    assert expected.shape == problem.y_shape
+    for interface in (None, "graph"):
+        y = problem.run(interface=interface)
+        assert_close(y.numpy(), expected, 2 * BOUNDS[dtype])
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, fused.conv) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        again = dnn.convolution_forward(handle, problem.x, problem.w, fused.conv, algorithm=plan.choice)
+        assert (again.numpy() == plan(problem.x, problem.w).numpy()).all()
+    y = dnn.convolution_bias_activation_forward(
+        handle, *fused.operands, fused.conv, z=fused.z, alpha2=1.0, out=fused.out()
+    )
+    fused.assert_right(y, "relu", alpha2=1.0)
+    fused.assert_right(dnn.convolution_forward(handle, problem.x, problem.w, fused.conv, bias=fused.bias), "identity")
+
+
+def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
+    fused = Fused(handle, padding=((0, 1), 1))
+    x, w, bias = fused.operands
+    said = r"padding=\(\(0, 1\), 1\)"
+    for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_GEMM"}):
+        for call in (dnn.convolution_forward, dnn.plan_convolution_forward):
+            with pytest.raises(dnn.ArgumentError, match=said):
+                call(handle, x, w, fused.conv, **options)
+        with pytest.raises(dnn.ArgumentError, match=said):
+            dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv, **options)
+    for call in (dnn.get_convolution_forward, dnn.find_convolution_forward):
+        with pytest.raises(dnn.ArgumentError, match=said):
+            call(handle, x, w, fused.conv)
+    with pytest.raises(dnn.ArgumentError, match=said):
+        dnn.ConvolutionDescriptor(fused.conv)
+    memory = handle.empty((x.nbytes + 64,), "uint8")
+    moved = dnn.DeviceArray(x.spec, memory.device, memory.ptr + 4, memory, handle.stream)
+    with pytest.raises(dnn.ArgumentError, match="aligned to 16 bytes"):
+        dnn.convolution_forward(handle, moved, w, fused.conv)
+    ints = dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"), dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC")
+    with pytest.raises(dnn.NotSupportedError, match="integers stay"):
+        dnn.plan_convolution_forward(handle, *ints, fused.conv.replace(math_type="default"))
+
+
+def test_gradients_refuse_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
+    x, w, dy = (handle.empty(shape) for shape in (X, W, (2, 6, 9, 11)))
+    conv = dnn.ConvolutionSpec(((1, 1), (0, 1)))
+    for call in (
+        lambda: dnn.convolution_backward_data(handle, w, dy, conv, x=x.spec),
+        lambda: dnn.convolution_backward_filter(handle, x, dy, conv, w=W),
+        lambda: dnn.convolution_transpose(handle, dy, w, conv),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=r"padding=\(1, \(0, 1\)\).*the same at both ends of an axis"):
+            call()
+
+
+def test_asymmetric_problems_are_saved_recorded_and_tuned(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hurry(monkeypatch)
+    problem = Problem(handle, X, (6, 8, 3, 3), padding=((0, 2), 1), math_type="fma")
+    with dnn.record_problems() as found:
+        problem.run()
+    posed = found[0].problem
+    assert isinstance(posed, ConvolutionForwardProblem)
+    assert posed.conv.padding == ((0, 2), 1)
+    assert problem_from_plain(json.loads(json.dumps(posed.to_plain()))) == posed
+    found.save(tmp_path / "problems.json")
+    assert dnn.ProblemList.load(tmp_path / "problems.json")[0].problem == posed
+    with dnn.Tuner(handle, ":memory:") as tuner:
+        table = tuner.tune(posed)
+        assert {type(row.algorithm) for row in table} == {dnn.Engine}
+        best = tuner.choose(posed)
+    assert best.error is not None
+    for row in (row for row in table if row.ok):
+        problem.assert_right(problem.run(algorithm=row), row.algorithm)
+
+
+# ---------------------------------------------------------------- many calls, and operands that are not the plan's
+
+
+def test_many_calls_with_changing_buffers_leave_nothing_behind(handle: dnn.Handle) -> None:
+    """100,000 on a GPU; the emulated device, which is slow, has fewer."""
+    calls = 3_000 if handle.device.kind == "emulated" else 100_000
+    fused = Fused(handle, x=(1, 4, 4, 4), w=(4, 4, 1, 1), padding=0)
+    x, w, bias = fused.operands
+    images = [handle.array(fused.problem.x_host) for _ in range(5)]
+    outs = [fused.out() for _ in range(61)]
+
+    def run(number: int, plan: Any) -> None:
+        for index in range(number):
+            plan(images[index % 5], w, bias, out=outs[index % 61])
+
+    with dnn.plan_convolution_bias_activation_forward(handle, x, w, bias, fused.conv) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        run(700, plan)  # every pair of buffers was met: 305
+        census = Census(handle.device)
+        blocks = sys.getallocatedblocks()
+        run(calls, plan)
+        gc.collect()
+        assert sys.getallocatedblocks() - blocks < 200
+        assert census.natives == []
+        assert census.memory <= 0
+        for out in outs:
+            fused.assert_right(out, "relu")
+
+
+def test_a_plan_refuses_what_it_was_not_made_for_and_nothing_runs(handle: dnn.Handle) -> None:
+    """Another shape, data type, layout, alignment or device of any operand."""
+    fused = Fused(handle)
+    with (
+        dnn.plan_convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, z=fused.z, alpha2=1.0
+        ) as plan,
+        dnn.Handle(EmulatedDevice(9, capacity="1 MiB")) as there,
+    ):
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        out = fused.out()
+        good = dict(zip(("x", "w", "bias", "z", "out"), (*fused.operands, fused.z, out), strict=True))
+        plan(**good)
+        fill(out, 0x5A)
+        for name, array in good.items():
+            spec = array.spec
+            longer = dnn.TensorSpec((*spec.shape[:-1], spec.shape[-1] + 1), spec.dtype)
+            memory = handle.empty((array.nbytes + 64,), "uint8")
+            moved = dnn.DeviceArray(spec, memory.device, memory.ptr + 4, memory, handle.stream)
+            wrong = {
+                "shape": handle.empty(longer), "dtype": handle.empty(spec.shape, "float16"),
+                "rank": handle.empty((*spec.shape, 1)), "alignment": moved, "device": there.empty(spec.shape),
+            }  # fmt: skip
+            if name not in ("bias", "w"):
+                wrong["layout"] = handle.empty(spec.shape, spec.dtype, "NHWC")
+            for what, one in wrong.items():
+                with pytest.raises((dnn.ArgumentError, dnn.ArrayTypeError), match=rf"\b{name}\b"):
+                    plan(**{**good, name: one})
+                assert (memory_of(out) == 0x5A).all(), (name, what)
+            del wrong, moved, memory
+        plan(**good)
+        fused.assert_right(out, "relu", alpha2=1.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"interface": "descriptor"}, {"z": True}])
+def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any]) -> None:
+    """With the same buffers and with others, each gets its own values."""
+    fused = Fused(handle)
+    given = {"z": fused.z, "alpha2": 0.5} if "z" in options else {}
+    interface = options.get("interface")
+    scalars = {"alpha2": 0.5} if given else {}
+    with dnn.plan_convolution_bias_activation_forward(
+        handle, *fused.operands, fused.conv, **given, interface=interface, replay=True
+    ) as plan:
+        operands = (*fused.operands, *([fused.z] if given else []))
+        outs = [fused.out() for _ in range(3)]
+        for out in (*outs, *outs, outs[0], outs[0]):
+            fill(out, 0xFF)
+            plan(*operands, out=out)
+            fused.assert_right(out, "relu", **scalars)
+        assert plan.replay is not None
+    x, w, bias = fused.operands
+    with dnn.plan_convolution_forward(
+        handle, x, w, fused.conv, bias=bias, algorithm="IMPLICIT_GEMM", replay=True
+    ) as plan:
+        for out in (outs[0], outs[0], outs[1], outs[0]):
+            fill(out, 0xFF)
+            fused.assert_right(plan(x, w, bias, out=out), "identity")
