@@ -237,6 +237,12 @@ def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> 
     call.given["returnedAlgoCount"][0] = len(rows)
 
 
+def _answered(
+    operation: str, function: str, answer: Callable[[ConvolutionCall], Any], api: EmulatedApi, *arguments: Any
+) -> Any:
+    return answer(ConvolutionCall(api, operation, function, arguments))
+
+
 def _emulate(operation: str, kind: str, written: str) -> None:
     """Register what is done for the C functions of an operation, which `kind` distinguishes."""
     answers = {
@@ -246,9 +252,7 @@ def _emulate(operation: str, kind: str, written: str) -> None:
         f"cudnnFindConvolution{kind}AlgorithmEx": _find,
     }
     for function, answer in answers.items():
-        emulates(function)(
-            lambda api, *arguments, f=function, a=answer: a(ConvolutionCall(api, operation, f, arguments))
-        )
+        emulates(function)(partial(_answered, operation, function, answer))
 
     @emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")
     def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:

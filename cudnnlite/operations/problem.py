@@ -70,7 +70,8 @@ class Problem:
             written = expected | written
             operation.check_dtypes(specs | written)
             operation.check(specs | written, options | scalars)
-            options = dict(operation.complete(specs | written, options))
+        options = dict(operation.complete(specs | written, options))
+        if operation.writes:
             operation.check_bare(specs | written | options)
         everything = specs | options | written | scalars
         self._thaw(operation, {name: everything[name] for name in operation.fields})

@@ -19,14 +19,28 @@ from cudnnlite.emulated.registry import IMPLEMENTATIONS
 from cudnnlite.errors import NotSupportedError, SymbolNotFoundError
 from cudnnlite.operations.operation import OPERATIONS
 
-# Of each operation its C function and, where there is one, what asks for its workspace; and what is by hand.
-OF_OPERATIONS = {operation.function for operation in OPERATIONS.values() if operation.writes} | {
-    operation.workspace for operation in OPERATIONS.values() if operation.workspace
-}
-EMULATED = OF_OPERATIONS | {
+# Of each operation its C function and what asks for its workspace, its reserve space and its algorithms; and what is by hand.
+OF_OPERATIONS = {
+    name
+    for operation in OPERATIONS.values()
+    if operation.writes
+    for choice in (operation.algorithms,)
+    for name in (
+        operation.function, operation.workspace, operation.reserve,
+        *((choice.count, choice.heuristic, choice.find, choice.workspace) if choice else ()),
+    )
+    if name and FUNCTIONS[name].needs_device
+}  # fmt: skip
+# what libcudnn would make, but could not use without a device
+OF_DESCRIPTORS = {
+    "cudnnSetSpatialTransformerNdDescriptor", "cudnnDestroySpatialTransformerDescriptor",
+    "cudnnSetTensorTransformDescriptor", "cudnnGetTensorTransformDescriptor", "cudnnDestroyTensorTransformDescriptor",
+}  # fmt: skip
+EMULATED = OF_OPERATIONS | OF_DESCRIPTORS | {
     "cudnnCreate", "cudnnDestroy", "cudnnSetStream", "cudnnGetStream",
-    "cudnnGetConvolutionForwardWorkspaceSize", "cudnnGetConvolutionForwardAlgorithmMaxCount",
-    "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnFindConvolutionForwardAlgorithmEx",
+    "cudnnCTCLoss", "cudnnCTCLoss_v8", "cudnnGetCTCLossWorkspaceSize", "cudnnGetCTCLossWorkspaceSize_v8",
+    "cudnnGetMultiHeadAttnBuffers", "cudnnGetMultiHeadAttnWeights", "cudnnMultiHeadAttnForward",
+    "cudnnMultiHeadAttnBackwardData", "cudnnMultiHeadAttnBackwardWeights",
     "cudnnDropoutGetStatesSize", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor", "cudnnGetDropoutDescriptor",
     "cudnnDestroyDropoutDescriptor", "cudnnSetRNNDescriptor_v8", "cudnnDestroyRNNDescriptor", "cudnnBuildRNNDynamic",
     "cudnnGetRNNWeightSpaceSize", "cudnnGetRNNWeightParams", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward",
@@ -39,6 +53,7 @@ WITHOUT_HANDLE = {name for name in EMULATED if name.startswith("cudnnBackend") a
     "cudnnDestroyDropoutDescriptor",
     "cudnnSetRNNDescriptor_v8",
     "cudnnDestroyRNNDescriptor",
+    *OF_DESCRIPTORS,
 }
 
 
