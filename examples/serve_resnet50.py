@@ -21,8 +21,8 @@ from onnx_network import Network
 import cudnnlite as dnn
 
 ARITHMETICS = {
-    "float16": {"dtype": "float16", "layout": "NHWC", "channels": 8},
-    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32, "channels": 4},
+    "float16": {"dtype": "float16", "layout": "NHWC"},
+    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32},
     "float32": {"dtype": "float32", "layout": "NCHW", "math_type": dnn.TRUE_FLOAT32},
 }
 # What the makers promise: TFLOP/s of float16, TF32 and float32 (without sparsity), and TB/s of the memory.
