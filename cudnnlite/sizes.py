@@ -57,3 +57,8 @@ def format_size(nbytes: int) -> str:
         if nbytes >= size:
             return f"{nbytes / size:.4g} {unit}"
     raise AssertionError
+
+
+def over_limit(needed: int, limit: int) -> str:
+    """Return why what needs more workspace than a limit, both in bytes, is not taken."""
+    return f"needs {format_size(needed)}, the limit is {format_size(limit)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = (), empty: Collection[str] = ()) -> list[str]:
     """Return the lines of a table, unwrapped, its columns padded.
 
     Parameters
@@ -14,12 +14,16 @@ def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> lis
         The cells, the heading first.
     numeric : collection of str
         The headings of the columns that hold numbers: they stand to the right.
+    empty : collection of str
+        Cells that say nothing: a column that has no others is left out.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pads = [str.rjust if name in numeric else str.ljust for name in rows[0]]
-    return [
-        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip() for row in rows
-    ]
+    padded = []
+    for heading, *cells in zip(*rows, strict=True):
+        if not empty or not set(cells) <= set(empty):
+            pad = str.rjust if heading in numeric else str.ljust
+            width = max(map(len, (heading, *cells)))
+            padded.append([pad(cell, width) for cell in (heading, *cells)])
+    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

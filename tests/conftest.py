@@ -19,6 +19,10 @@ from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+# Threads of NumPy's BLAS spin when they have nothing to do: those of several test processes made each other ten times as slow.
+for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
 import pytest
 
 import cudnnlite as dnn

@@ -16,7 +16,7 @@ from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.operations.algorithms import found, ranked
@@ -29,7 +29,7 @@ from cudnnlite.operations.problem import Problem
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.sizes import format_size
+from cudnnlite.sizes import over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.math_types import allowed_math_types
 
@@ -44,7 +44,7 @@ def operands_of(
     (written,) = problem.operation.writes
     specs = {name: as_tensor(problem.values[name]) for name in problem.operation.reads}
     specs["out"] = as_tensor(problem.values[written])
-    aligned = {**dict.fromkeys(specs, ALIGNMENT), **(alignments or {})}
+    aligned = {**dict.fromkeys(specs, ALLOCATION_ALIGNMENT), **(alignments or {})}
     # of how many products a value is the sum; alpha must not bring them out of float16's range, nor the second operand
     terms = problem.flops // (2 * max(1, specs["out"].size))
     scale = max(1, terms) ** -0.5 * min(max(1 / abs(problem.alpha or 1.0), 2.0**-10), 2.0**10)
@@ -190,7 +190,7 @@ class _Trial:
             plan = self._stack.enter_context(plan_class(problem.operation)(self._handle, problem, row))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
-                return replace(row, why_not=f"needs {format_size(plan.workspace)}, the limit is {format_size(limit)}")
+                return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
                 contest.enter(key, lambda: plan(*self._read.values(), out=self._y))

@@ -20,7 +20,7 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.remembered import Remembered, identity_of
-from cudnnlite.autotune.tuner import SEARCHES, Tuner
+from cudnnlite.autotune.tuner import SEARCHES, Tuner, search_of
 from cudnnlite.autotune.tuning_run import TuningRun, hand_over, is_here
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.autotune.workers import Worker, identify
@@ -197,16 +197,12 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
         given = tuple(problems)
     except TypeError:
         raise ArgumentError(f"problems={problems!r} is neither a list of problems nor the path of a model") from None
-    found: dict[Problem, ListedProblem] = {}
+    found = ProblemList()
     for item in given:
         one = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
-        if not isinstance(one.problem, tuple(SEARCHES)):
-            names = ", ".join(kind.__name__ for kind in SEARCHES)
-            raise ArgumentError(f"problem={one.problem!r} cannot be tuned; allowed: {names}")
-        before = found.get(one.problem, ListedProblem(one.problem, 0))
-        names_of_both = tuple(dict.fromkeys((*before.names, *one.names)))
-        found[one.problem] = ListedProblem(one.problem, before.count + one.count, names_of_both)
-    return tuple(found.values()), skipped, notes
+        search_of(one.problem)  # which refuses what cannot be tuned
+        found.extend([one])
+    return tuple(found), skipped, notes
 
 
 def _check(policy: TuningPolicy | None, executor: Executor | None, workers: int | None) -> TuningPolicy:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
 from cudnnlite.autotune.workers import Worker
 from cudnnlite.errors import NoAlgorithmError
-from cudnnlite.operations.problem_list import SkippedNode
+from cudnnlite.operations.problem_list import SkippedNode, summary
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned
@@ -119,9 +119,8 @@ class ModelTuning:
 
     def __str__(self) -> str:
         rows = [_HEADING, *(self._cells(tuned) for tuned in self.tunings)]
-        shown = [index for index in range(len(_HEADING)) if any(row[index] for row in rows[1:])]
         lines = [self._summary()]
-        lines += aligned([[row[index] for index in shown] for row in rows], _NUMBERS) if self.tunings else []
+        lines += aligned(rows, _NUMBERS, empty=("",)) if self.tunings else []
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
         lines += [f"skipped: {node}" for node in self.skipped]
         lines += [f"note: {note}" for note in self.notes]
@@ -139,7 +138,7 @@ class ModelTuning:
         return ", ".join(parts) + ("" if total is None else f"; {total:.4g} ms in all")
 
     def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:
-        head = (str(tuned.count), describe(tuned.problem), tuned.title if tuned.names else "")
+        head = (str(tuned.count), summary(tuned.problem), tuned.title if tuned.names else "")
         chosen = tuned.chosen
         if chosen is None:
             return (*head, "none", "", "", "", "", "")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cudnnlite.autotune.tuned import TunedProblem, describe
+from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.problem_list import summary
 
 Report = Callable[[int, int, TunedProblem], object]  # done, of how many, the one that was done last
 
@@ -71,7 +72,7 @@ def _bar(total: int) -> Iterator[Report]:
         def report(done: int, of: int, tuned: TunedProblem) -> None:
             # what was remembered says nothing of how long the others take
             tell = bar.reset if tuned.from_cache else bar.update
-            tell(task, completed=done, description=escape(describe(tuned.problem)))
+            tell(task, completed=done, description=escape(summary(tuned.problem)))
             bar.refresh()
 
         bar.refresh()

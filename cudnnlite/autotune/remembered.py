@@ -10,7 +10,7 @@ from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.devices.device import Device
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmTable
 
@@ -30,7 +30,7 @@ class Remembered(NamedTuple):
     def key(self, problem: Problem, alignments: Mapping[str, int] | None = None) -> TuningKey:
         """Return the key of a problem; an operand of which nothing else is said is aligned as an allocation is."""
         given = (alignments or {}).items()
-        full = [name for name, value in given if type(value) is int and value > 0 == value % ALIGNMENT]
+        full = [name for name, value in given if type(value) is int and value > 0 == value % ALLOCATION_ALIGNMENT]
         return make_key(problem, {name: value for name, value in given if name not in full}, self.policy, self.device)
 
     def entry(self, problem: Problem) -> TuningEntry | None:

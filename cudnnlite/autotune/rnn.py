@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.sample import fill_random, random_array
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.enums import MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
@@ -29,7 +29,7 @@ def operands_of(
     spec = problem.spec
     weights = RNNWeights(handle, spec)
     fill_random(weights.array, 2, scale=(spec.input_size + spec.state_size) ** -0.5)
-    aligned = (alignments or {}).get("x", ALIGNMENT)
+    aligned = (alignments or {}).get("x", ALLOCATION_ALIGNMENT)
     return {"weights": weights, "x": random_array(handle, problem.data.tensor(), 1, alignment=aligned)}
 
 

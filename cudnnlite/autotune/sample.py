@@ -9,14 +9,14 @@ import numpy as np
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALIGNMENT, bytes_spec
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT, bytes_spec
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.search.timing_policy import DEFAULT_TIMING
 from cudnnlite.specs import TensorSpec
 
 
 def random_array(
-    handle: Handle, spec: TensorSpec, seed: int, *, scale: float = 1.0, alignment: int = ALIGNMENT
+    handle: Handle, spec: TensorSpec, seed: int, *, scale: float = 1.0, alignment: int = ALLOCATION_ALIGNMENT
 ) -> DeviceArray:
     """Return an array of random values: normal with that standard deviation, -3 to 3 where they are integers.
 
@@ -33,7 +33,7 @@ def random_array(
     alignment : int
         Bytes: a power of two that divides the address, while twice that does not; 256 and more are all the same.
     """
-    offset = alignment if alignment < ALIGNMENT else 0
+    offset = alignment if alignment < ALLOCATION_ALIGNMENT else 0
     memory = arrays.empty(handle.device, handle.stream, bytes_spec(spec.nbytes + offset))
     array = arrays.part_of(memory, spec, offset)
     fill_random(array, seed, scale=scale, values=handle.timing.random_values)

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import summary
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable, deciding_ms
+from cudnnlite.search.results import AlgorithmResult, AlgorithmTable, deciding_ms, named
 from cudnnlite.texts import printable
 
-describe = summary  # of a problem, in short
 Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time
 
 
@@ -48,7 +47,7 @@ class TunedProblem(NamedTuple):
     def title(self) -> str:
         """The first name, as it can be shown, with the number of the others; without a name the problem in short."""
         if not self.names:
-            return describe(self.problem)
+            return summary(self.problem)
         name, others = printable(self.names[0]), len(self.names) - 1
         return f"{name} and {others} more" if others else name
 
@@ -110,7 +109,7 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
     for index, row in enumerate(table):
         if _identity(row) == wanted:
             return index
-    raise ArgumentError(f"chosen={chosen.algorithm} ({chosen.math_type}) is no row of {table!r}")
+    raise ArgumentError(f"chosen={named(chosen)} is no row of {table!r}")
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:

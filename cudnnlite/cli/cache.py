@@ -19,10 +19,10 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.rows import row_to_plain
 from cudnnlite.autotune.store import EntryFolder, check_place
 from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
-from cudnnlite.cli.tunings import named
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.operations.problem import KINDS
 from cudnnlite.operations.problem_list import summary
+from cudnnlite.search.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted
 

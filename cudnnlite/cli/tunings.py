@@ -14,13 +14,11 @@ from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.report import to_json
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.results import NUMERIC, named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
-_NOTHING = "-"  # what a table has where there is no value
 _MOST_REASONS = 3  # in a line
-_TEXTS = ("algorithm", "math", "in", "deterministic", "outcome")  # the columns that are no numbers
 
 
 def to_plain(tuning: ModelTuning) -> dict[str, Any]:
@@ -55,11 +53,6 @@ def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, e
         yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
 
 
-def named(row: AlgorithmResult) -> str:
-    """Return algorithm, math type and layout."""
-    return f"{row.algorithm} ({row.math_type}{f', in {row.layout}' if row.layout else ''})"
-
-
 def title_of(tuned: TunedProblem) -> str:
     """Return what tells a problem from the others: its name in the model, and what is asked."""
     return f"{tuned.title}: {summary(tuned.problem)}" if tuned.names else summary(tuned.problem)
@@ -79,9 +72,7 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
             refused.setdefault((str(row.algorithm), row.layout, reason), []).append(str(row.math_type))
     lines = [title_of(tuned)]
     if len(rows) > 1:
-        columns = [column for column in zip(*rows, strict=True) if set(column[1:]) != {_NOTHING}]
-        kept = list(zip(*columns, strict=True))
-        lines += [f"times: {tuned.table.timing}", *aligned(kept, set(kept[0]) - set(_TEXTS))]
+        lines += [f"times: {tuned.table.timing}", *aligned(rows, NUMERIC, empty=("-",))]
     for (algorithm, layout, reason), math_types in refused.items():
         how = ", ".join([*math_types, *([f"in {layout}"] if layout else [])])
         lines.append(f"not {algorithm} ({how}): {reason}")

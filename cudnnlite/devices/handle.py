@@ -17,7 +17,7 @@ from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
-from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
+from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import tensor_spec_of
 
 
@@ -87,6 +87,8 @@ class Handle(NativeObject):
         self._thread_name = current_thread().name
         self._check_thread = check_same_thread
         self._activates = self.device.needs_activation or not check_same_thread
+        if self.device.times_mean_nothing and self.timing is DEFAULT_TIMING:
+            self.timing = ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
         self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`

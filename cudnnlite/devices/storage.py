@@ -17,7 +17,7 @@ from cudnnlite.specs.layout import MAX_INT
 
 Array = np.ndarray[Any, Any]
 
-ALIGNMENT = 256  # bytes: what an allocation is aligned to at least; more is all the same to a kernel
+ALLOCATION_ALIGNMENT = 256  # bytes: what an allocation is aligned to at least; more is all the same to a kernel
 
 
 def bytes_spec(nbytes: int) -> TensorSpec:

@@ -13,7 +13,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError, WorkspaceLimitWarning
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.described import Described, involve, is_asymmetric
 from cudnnlite.operations.engines import EngineChoice, NoEngine, given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
@@ -21,9 +21,7 @@ from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
-from cudnnlite.sizes import format_size
 from cudnnlite.specs.filter import as_tensor
-from cudnnlite.warn import warn_user
 
 
 def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
@@ -140,14 +138,7 @@ def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResul
     if not any(row.ok for row in table):
         raise NotSupportedError(algorithms.heuristic, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
     choice = table.best(limit)
-    excluded = [other for other, _ in choice.passed_over if other.ok]
-    if excluded and limit is not None:
-        listed = ", ".join(f"{row.algorithm} ({format_size(row.workspace)})" for row in excluded)
-        warn_user(
-            f"the workspace limit of {format_size(limit)} excluded {listed}, which cuDNN's heuristic prefers to "
-            f"{choice.algorithm}; find_{problem.kind} measures what that costs",
-            WorkspaceLimitWarning,
-        )
+    tell_limit([(row, why) for row, why in choice.passed_over if row.ok], choice.algorithm, problem)
     return choice
 
 

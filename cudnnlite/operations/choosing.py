@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.operations.problem import Problem
 
 
@@ -33,7 +33,7 @@ def tuned_choice(
     if chooser is None:
         return None
     # the last byte of an address says what it is aligned to, and costs less
-    full = (key, *[None if array is None else array.ptr % ALIGNMENT for array in operands.values()], limit)
+    full = (key, *[None if array is None else array.ptr % ALLOCATION_ALIGNMENT for array in operands.values()], limit)
     try:
         found = chooser.recall(full)
     except TypeError:  # unhashable: an argument of a wrong type, which making the problem names
@@ -47,4 +47,4 @@ def tuned_choice(
 
 def alignment_of(array: DeviceArray) -> int:
     """Return the largest power of two that divides an array's address, 256 at most."""
-    return min(array.ptr & -array.ptr, ALIGNMENT) or ALIGNMENT
+    return min(array.ptr & -array.ptr, ALLOCATION_ALIGNMENT) or ALLOCATION_ALIGNMENT

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -392,9 +394,11 @@ def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out:
     """Return what is written: `out`, or the spec that `like` says; None where nobody said anything."""
     if like is None:
         return out
+    use(handle)
+    if hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray):
+        like = on_device(handle, like, argument)
     spec = getattr(like, "spec", like)
     if not isinstance(spec, (TensorSpec, FilterSpec)):
-        use(handle)
         shape = parse_shape(like, argument)
         known = beside if isinstance(beside, TensorSpec) else tensor_spec(on_device(handle, beside, name), name)
         if len(shape) != known.rank:

@@ -18,7 +18,7 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, WorkspaceLimitWarning
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.sizes import format_size
+from cudnnlite.sizes import over_limit
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.warn import warn_user
 
@@ -103,7 +103,7 @@ def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack:
                 except REFUSALS as error:
                     why = f"it cannot do this after all ({error.status})"
             if not why and limit is not None and row.workspace > limit:
-                why = f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}"
+                why = over_limit(row.workspace, limit)
                 larger.append((row, why))
             if not why:
                 break

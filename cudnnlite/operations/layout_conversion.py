@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.algorithms import prepare
@@ -91,7 +91,7 @@ class ConvertedConvolution:
         taken = 0
         for name in moved:
             self._places[name] = taken
-            taken += -(-inside[name].nbytes // ALIGNMENT) * ALIGNMENT
+            taken += -(-inside[name].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
         self._places["workSpace"] = taken
         self.workspace = taken + own
         back = [] if self._back is None else [self._back.call]
@@ -106,10 +106,10 @@ class ConvertedConvolution:
             The workspace is not aligned.
         """
         workspace = addresses["workSpace"]
-        if workspace % ALIGNMENT:
+        if workspace % ALLOCATION_ALIGNMENT:
             raise ArgumentError(
                 f"workspace begins at {workspace:#x}; with algorithm.layout={self._layout!r}, whose operands are converted in "
-                f"it, it must be aligned to {ALIGNMENT} bytes"
+                f"it, it must be aligned to {ALLOCATION_ALIGNMENT} bytes"
             )
         places = {name: workspace + offset for name, offset in self._places.items()}
         for name, conversion in self._there.items():

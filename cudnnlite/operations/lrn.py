@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import DivNormMode, LRNMode
-from cudnnlite.devices.storage import ALIGNMENT
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
 from cudnnlite.specs import TensorSpec
@@ -37,7 +37,7 @@ def _divisive(
         name, function, reads, writes, _like, {"norm": LRNSpec},
         {"temp": "workSpace", "temp2": "workSpace", "dXdMeansDesc": "dxDesc", "dMeans": "dmeans"},
         shared={"means": "x", "dy": "x", "dmeans": "dx"}, scaled=len(writes),
-        scratch=lambda specs: 2 * -(-specs["x"].nbytes // ALIGNMENT) * ALIGNMENT,
+        scratch=lambda specs: 2 * -(-specs["x"].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT,
         constants=constants, check=check,
     )  # fmt: skip
 

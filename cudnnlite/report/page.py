@@ -1,26 +1,35 @@
-"""The page of the report: what the template `report.html` is filled with, and the charts in it."""
+"""What a tuning found, for people: one HTML page that needs nothing else, made of the template `report.html`."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from cudnnlite.autotune.tuned import TunedProblem
-from cudnnlite.errors import MissingPackageError
+from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.operations.problem_list import SkippedNode
-from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib, time_unit
-from cudnnlite.report.plots import plot_model, plot_pareto, plot_times, plot_workspace, timed_rows
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.report.plain import to_json
+from cudnnlite.report.plots import (
+    COLORS,
+    chart_style,
+    import_matplotlib,
+    plot_model,
+    plot_pareto,
+    plot_times,
+    plot_workspace,
+    timed_rows,
+)
+from cudnnlite.search.results import NUMERIC, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
 # the problems that take the most time have charts; with them for hundreds the page would be tens of MB
 MOST_CHARTED = 40
-_TEXTS = ("algorithm", "math type", "converted to", "deterministic")  # the columns that are no numbers
-_NONE = "–"
+_NONE = "-"
 # in the tags of an SVG: no link goes to a group, the page has its own fonts and colours, two decimals are enough
 _EDITS = (
     ('^<g id="[^"]*"', "<g"),
@@ -32,39 +41,62 @@ _EDITS = (
 )
 
 
-def render(tunings: Sequence[TunedProblem], plain: Mapping[str, Any], skipped: Sequence[SkippedNode] = ()) -> str:
-    """Return the page of tunings; `plain` is what `to_json` returns of them."""
+def write_html(
+    path: str | Path,
+    tunings: Sequence[TunedProblem],
+    facts: Mapping[str, Any],
+    skipped: Sequence[SkippedNode] = (),
+) -> None:
+    """Write the report: one page with its style and its charts inside, that asks nothing of the network.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, in a folder that exists; it is overwritten.
+    tunings, facts
+        As in `to_json`.  The same ones give the same bytes.
+    skipped : sequence of SkippedNode
+        What the model asks for too, but is no problem that was tuned: the page says so.
+
+    Raises
+    ------
+    ArgumentError
+        As in `to_json`, or the path is not that of a file in a folder that exists; nothing is written.
+    MissingPackageError
+        jinja2 or matplotlib is not installed.
+    """
+    path = Path(path)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
+    plain = to_json(tunings, facts)
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
         raise MissingPackageError(f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'") from error
     import_matplotlib()
-    spaces = {"trim_blocks": True, "lstrip_blocks": True}
-    loader = PackageLoader("cudnnlite.report", "")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **spaces)
-    environment.filters |= {"printable": printable, "size": format_size, "exponent": _exponent, "alone": _alone}
+    environment = Environment(
+        loader=PackageLoader("cudnnlite.report", ""), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"printable": printable, "size": format_size, "figure": _figure}
     facts, problems = dict(plain["facts"]), plain["problems"]
     policy = facts.pop("policy", None) or {}
-    page: str = environment.get_template("report.html").render(
+    page = environment.get_template("report.html").render(
         problems=problems,
         tunings=tunings,
+        tables=[_candidates(tuned.table) for tuned in tunings],
         model=plain["model"],
-        chosen=[tuned.chosen for tuned in tunings],
-        full=[str(tuned.problem) for tuned in tunings],
-        tables=[_candidates(tuned) for tuned in tunings],
         device=facts.get("device"),
         facts=list(_settings(facts)),
         policy=list(_settings(policy)),
         is_latency=policy.get("objective") == "latency",
         is_emulated="emulated" in " ".join([str(facts.get("device")), *(each["timing"] for each in problems)]).lower(),
-        each=time_unit(tuned.chosen.time_ms for tuned in tunings if tuned.chosen),
-        whole=time_unit(problem["total_ms"] for problem in problems),
         charts=_charts(tunings, problems),
         overview=_overview(tunings, policy) if len(tunings) > 1 else [],
         most_charted=MOST_CHARTED,
         skipped=skipped,
     )
-    return page
+    path.write_bytes(page.encode("utf-8", errors="replace"))
 
 
 def _settings(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -72,41 +104,20 @@ def _settings(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _settings(value, f"{name}: ")
+            continue
+        if isinstance(value, bool):
+            text = "yes" if value else "no"
+        elif name == "workspace_limit" and isinstance(value, int):
+            text = format_size(value)
         else:
-            is_size = name == "workspace_limit" and isinstance(value, int)
-            yield before + name.replace("_", " "), format_size(value) if is_size else _setting(value)
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+        yield before + name.replace("_", " "), text or _NONE
 
 
-def _setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if text and value is not None else _NONE
-
-
-def _candidates(tuned: TunedProblem) -> dict[str, list[Any]]:
-    """Return the table of a problem's candidates: the columns in which some row has something."""
-    table, unit = tuned.table, time_unit(row.time_ms for row in tuned.table)
-    columns: dict[str, Callable[[AlgorithmResult], str]] = {
-        "algorithm": lambda row: str(row.algorithm),
-        "math type": lambda row: str(row.math_type),
-        "converted to": lambda row: row.layout,
-        f"time ({unit.name})": lambda row: unit.text(row.time_ms),
-        f"spread ({unit.name})": lambda row: unit.text(row.spread_ms),
-        f"call ({unit.name})": lambda row: unit.text(row.call_us and row.call_us / 1000),
-        f"host ({unit.name})": lambda row: unit.text(row.host_us and row.host_us / 1000),
-        f"cudnnFind ({unit.name})": lambda row: unit.text(row.find_ms),
-        "workspace": lambda row: format_size(row.workspace) if row.ok or row.workspace else "",
-        "reserve": lambda row: "" if row.reserve is None else format_size(row.reserve),
-        "error": lambda row: _exponent(row.error),
-        "max error": lambda row: _exponent(row.max_error),
-        "deterministic": lambda row: {True: "yes", False: "no", None: ""}[row.deterministic],
-    }
-    filled = {head: [text(row) for row in table] for head, text in columns.items()}
-    shown = [head for head in columns if any(filled[head])] if len(table) else [*columns][:4]
-    heads = [(head, "name" if head in _TEXTS else "number") for head in shown]
-    rows = zip(*([text or _NONE for text in filled[head]] for head in shown), strict=True)
-    return {"heads": heads, "rows": list(rows)}
+def _candidates(table: AlgorithmTable) -> tuple[list[tuple[str, str]], list[tuple[str, ...]]]:
+    """Return the heads of a problem's table, each with its kind, and the rows: as the table prints, but for the status."""
+    heads, *rows = table.cells()
+    return [(head, "number" if head in NUMERIC else "name") for head in heads[:-1]], rows
 
 
 def _charts(tunings: Sequence[TunedProblem], problems: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[str, str]]]:
@@ -116,33 +127,29 @@ def _charts(tunings: Sequence[TunedProblem], problems: Sequence[Mapping[str, Any
     charts = {}
     for number in timed[:MOST_CHARTED]:
         tuned, title = tunings[number], problems[number]["title"]
-        drawn = [plot(tuned.table, chosen=tuned.chosen).figure for plot in (plot_times, plot_pareto)]
+        drawn = [plot(tuned.table, chosen=tuned.chosen) for plot in (plot_times, plot_pareto)]
         told = zip("tw", ("Times", "Time against workspace"), drawn, strict=True)
-        charts[number] = [
-            (what, inline_svg(figure, f"{key}{number}", f"{what}: {title}")) for key, what, figure in told
-        ]
+        charts[number] = [_chart(ax, f"{key}{number}", what, title) for key, what, ax in told]
     return charts
 
 
 def _overview(tunings: Sequence[TunedProblem], policy: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the captions and charts of a whole model."""
-    drawn = [plot(tunings, policy=policy).figure for plot in (plot_model, plot_workspace)]
-    told = zip("ms", ("Where the time goes", "One workspace for all, under its other limits"), drawn, strict=True)
-    return [(what, inline_svg(figure, key, f"{what}: all problems")) for key, what, figure in told]
+    workspaces = "One workspace for all, under its other limits"
+    kinds = (("m", "Where the time goes", plot_model), ("s", workspaces, plot_workspace))
+    return [_chart(plot(tunings, policy=policy), key, what, "all problems") for key, what, plot in kinds]
+
+
+def _chart(ax: Any, name: str, what: str, title: str) -> tuple[str, str]:
+    return what, inline_svg(ax.figure, name, f"{what}: {title}")
 
 
 @chart_style()
 def inline_svg(figure: Any, name: str, label: str) -> str:
-    """Return a figure as an <svg> element that can stand in a page beside others.
+    """Return a figure as an <svg> element that can stand in a page beside others, none of which has the same name.
 
-    Parameters
-    ----------
-    figure : matplotlib Figure
-        Drawn with `axes.COLORS`: they become the page's variables (``--ink``, ``--bar``, ...), where it has them.
-    name : str
-        What makes its ids differ from those of other figures; no other figure of the page may have the same.
-    label : str
-        What it shows, for those who cannot see it.
+    Its colours become the page's variables (``--ink``, ``--bar``, ...), where it has them; the label is for those who cannot
+    see it.
     """
     written = io.StringIO()
     with import_matplotlib().rc_context({"svg.hashsalt": name}):
@@ -161,11 +168,5 @@ def _for_a_page(tag: re.Match[str]) -> str:
     return text
 
 
-def _exponent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
-
-
-def _alone(ms: float) -> str:
-    """Return a time with its own unit."""
-    unit = time_unit([ms])
-    return f"{unit.text(ms)} {unit.name}"
+def _figure(value: float | None, form: str = ".4g") -> str:
+    return _NONE if value is None else format(value, form)

@@ -1,32 +1,59 @@
 """Charts of searches with matplotlib: times of candidates, time against workspace, and what a model spends where.
 
-The data of an axis of times is in milliseconds; its ticks are labelled in the unit that reads best.  Figures are made without
-pyplot, so that a program's own figures and backend are left alone.
+Times are in milliseconds.  Figures are made without pyplot, so that a program's own figures and backend are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
-from cudnnlite.errors import ArgumentError
-from cudnnlite.report import axes
-from cudnnlite.report.axes import COLORS, chart_style
+from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import printable
 
+COLORS = {
+    "ink": "#1f2329",
+    "faint": "#626b76",
+    "grid": "#dfe3e8",
+    "bar": "#a9bacb",
+    "chosen": "#0b62c4",
+    "front": "#b54a00",
+    "find": "#7a3fc8",
+}
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PROBLEMS = 40  # bars of a model's chart; the other problems share one
 _CUT = 12  # bars of more than so many times the best go on beyond the edge: the short ones are what is compared
-_SQUARE = 4.6  # the height of a chart that is not of bars, in inches
+_LINEAR = 1 << 16  # an axis of sizes is linear up to here, so that it has a place for 0
+_WIDTH, _SQUARE = 5.2, 4.6  # inches: as wide as a telephone's window; the height of a chart that is not of bars
 _THICK, _THIN = 0.35, 0.25  # the inches from bar to bar, where a label has two lines and where it has one
 _NAMES, _NUMBERS = 2.0, 0.62  # the inches left of the axes, for what stands there
-_RING = {"marker": "o", "markersize": 12, "markeredgewidth": 2, "linestyle": "none", "markerfacecolor": "none"}
-_FIND = {"color": COLORS["find"], "markersize": 4.5, "linestyle": "none", "markerfacecolor": "none"}
+_LEGEND = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+
+
+def import_matplotlib() -> Any:
+    """Return matplotlib with what is used of it; MissingPackageError where it is not installed."""
+    try:
+        import matplotlib.figure
+        import matplotlib.style
+    except ImportError as error:
+        raise MissingPackageError(f"charts need matplotlib ({error}): pip install 'cudnnlite[report]'") from error
+    return matplotlib
+
+
+@contextmanager
+def chart_style() -> Iterator[None]:
+    """Draw in the report's style, not in what a program has set: the same chart has the same bytes."""
+    with import_matplotlib().style.context(["default", "cudnnlite.report.charts"]), warnings.catch_warnings():
+        # a page is shown in the reader's fonts; a picture has boxes for what matplotlib's own lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        yield
 
 
 @chart_style()
@@ -46,7 +73,7 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     -------
     Axes
         Each bar is as long as the time in milliseconds, with half the distance between the quartiles to both sides of its
-        end, and a diamond at the time that cudnnFind reported.  Bars of more than twelve times the best are cut off.
+        end, and a diamond at the time that cudnnFind reported.  What is more than twelve times the best is beyond the edge.
 
     Raises
     ------
@@ -57,39 +84,29 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     """
     place = None if chosen is None else place_of(table, chosen)
     timed = timed_rows(table)
-    ax = ax or axes.new_axes(_bars_height(len(timed)), _NAMES)
+    ax = ax or _new_axes(_bars_height(len(timed)), _NAMES)
     if not timed:
-        return axes.say(ax, "no candidate was timed")
-    times, kinds = [*timed.values()], ["chosen" if index == place else "bar" for index in timed]
-    halves = [(table[index].spread_ms or 0.0) / 2 for index in timed]
-    ends = [ms + half for ms, half in zip(times, halves, strict=True)]
-    finds = {row: ms for row, index in enumerate(timed) if (ms := table[index].find_ms) is not None}
-    longest = 1.3 * timed[place] if place in timed else 0.0
-    cut = min(max(_CUT * min(times), longest), max(*ends, *finds.values(), 0.0)) or 1.0
-    edge = 1.2 * cut
+        return _say(ax, "no candidate was timed")
+    rows, times = [table[index] for index in timed], [*timed.values()]
+    finds = [(row.find_ms, at) for at, row in enumerate(rows) if row.find_ms is not None]
+    longest = max(
+        *(ms + (row.spread_ms or 0) / 2 for row, ms in zip(rows, times, strict=True)), *(ms for ms, _ in finds), 0
+    )
+    edge = 1.1 * min(longest, max(_CUT * min(times), 1.2 * timed.get(place, 0.0))) or 1.0
 
-    labels = {kinds.index(kind): label for kind, label in (("chosen", "chosen"), ("bar", "candidate")) if kind in kinds}
-    ax.barh(
-        range(len(times)), times, height=0.62, color=[COLORS[kind] for kind in kinds],
-        label=[labels.get(row, "_") for row in range(len(times))],
-    )  # fmt: skip
-    if any(halves):
-        ax.errorbar(times, range(len(times)), xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
+    for kind, label in (("chosen", "chosen"), ("bar", "candidate")):
+        if bars := [(at, ms) for at, (index, ms) in enumerate(timed.items()) if (index == place) == (kind == "chosen")]:
+            ax.barh(*zip(*bars, strict=True), height=0.62, color=COLORS[kind], label=label)
+    if any(row.spread_ms for row in rows):
+        halves = [(row.spread_ms or 0) / 2 for row in rows]
+        ax.errorbar(times, range(len(rows)), xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
     if finds:
-        inside = {row: ms for row, ms in finds.items() if ms <= cut}
-        beyond = [row for row in finds if row not in inside]
-        ax.plot([*inside.values()], [*inside], marker="D", label="cudnnFind's figure", **_FIND)
-        ax.plot([1.012 * edge] * len(beyond), beyond, marker=">", clip_on=False, **_FIND)
-    unit = axes.time_axis(ax.xaxis, times, "time")
-    for row, (ms, end) in enumerate(zip(times, ends, strict=True)):
-        if ms > cut:
-            axes.note(ax, f"{unit.text(ms)} ▸", (edge, row), left=True)
-        else:
-            find = finds.get(row, -1.0) + 0.012 * edge  # the note stands behind a diamond that would lie in it
-            axes.note(ax, unit.text(ms), (find if end <= find <= end + 0.12 * edge else end, row))
-    _name_bars(ax, [str(table[index].algorithm) for index in timed], [_how(table[index]) for index in timed])
-    ax.set_xlim(0, edge)
-    axes.legend(ax)
+        ax.plot(*zip(*finds, strict=True), "D", color=COLORS["find"], markersize=4.5, markerfacecolor="none",
+                label="cudnnFind's figure")  # fmt: skip
+    told = [f"{_how(row)}, {ms:.4g} ms{' ▸' if ms > edge else ''}" for row, ms in zip(rows, times, strict=True)]
+    _name_bars(ax, [str(row.algorithm) for row in rows], told)
+    ax.set(xlim=(0, edge), xlabel="time (ms)")
+    ax.legend(**_LEGEND)
     return ax
 
 
@@ -117,36 +134,33 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
     """
     place = None if chosen is None else place_of(table, chosen)
     points = {index: (table[index].workspace, ms) for index, ms in timed_rows(table).items()}
-    ax = ax or axes.new_axes(_SQUARE, _NUMBERS)
+    ax = ax or _new_axes(_SQUARE, _NUMBERS)
     if not points:
-        return axes.say(ax, "no candidate was timed")
-    times = [ms for _, ms in points.values()]
-    if max(times) > 4 * min(times) > 0:
-        ax.set_yscale("log")
-        ax.set_ylim(min(times) / 1.3, max(times) * 1.3)
-    else:
-        ax.set_ylim(0, 1.15 * max(times) or 1.0)
-    axes.workspace_axis(ax, [size for size, _ in points.values()])
-    axes.time_axis(ax.yaxis, times, "time")
-
+        return _say(ax, "no candidate was timed")
     front = front_of(table)
-    others = [point for index, point in points.items() if index not in front]
-    _steps(ax, [points[index] for index in front], "front", 6)
-    if others:
-        ax.plot(*zip(*others, strict=True), "o", color=COLORS["faint"], markersize=5, markerfacecolor="none",
-                label="other candidate")  # fmt: skip
-    if place in points:
-        ax.plot(*points[place], color=COLORS["chosen"], label="chosen", **_RING)
+    _workspace_axis(ax, [size for size, _ in points.values()])
+    _steps(ax, [points[index] for index in front], "front")
+    if others := [point for index, point in points.items() if index not in front]:
+        ax.plot(*zip(*others, strict=True), "o", color=COLORS["faint"], markerfacecolor="none", label="other candidate")
+    _ring(ax, points.get(place))
+    times = [ms for _, ms in points.values()]
+    ax.set(ylabel="time (ms)", ylim=(0, 1.15 * max(times) or 1.0))
+    if max(times) > 4 * min(times) > 0:
+        ax.set(yscale="log", ylim=(min(times) / 1.3, max(times) * 1.3))
+        ax.yaxis.get_major_locator().set_params(subs=(1, 2, 5), numticks=9)
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.set_yticks([], minor=True)
     taken: list[Any] = []
     for index in front:  # names for which there is room
-        right = ax.transAxes.inverted().transform(ax.transData.transform(points[index]))[0] > 0.5
-        name = axes.note(ax, f"{table[index].algorithm}, {_how(table[index])}", points[index], left=right, up=4)
+        left = ax.transAxes.inverted().transform(ax.transData.transform(points[index]))[0] > 0.5
+        name = ax.annotate(f"{table[index].algorithm}, {_how(table[index])}", points[index], (-4 if left else 4, 4),
+                           textcoords="offset points", ha="right" if left else "left", fontsize=8)  # fmt: skip
         box = name.get_window_extent()
         if any(box.overlaps(other) for other in taken):
             name.remove()
         else:
             taken.append(box)
-    axes.legend(ax)
+    ax.legend(**_LEGEND)
     return ax
 
 
@@ -177,15 +191,14 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
     names, times = [_in_short(tuned) for tuned, _ in totals], [total for _, total in totals]
     if rest := times[MOST_PROBLEMS:]:
         names[MOST_PROBLEMS:], times[MOST_PROBLEMS:] = [f"{len(rest)} others"], [sum(rest)]
-    ax = ax or axes.new_axes(_bars_height(len(times), _THIN), _NAMES)
+    ax = ax or _new_axes(_bars_height(len(times), _THIN), _NAMES)
     if not times:
-        return axes.say(ax, "no problem was timed")
+        return _say(ax, "no problem was timed")
+    whole = sum(times) or 1.0
     bars = ax.barh(range(len(times)), times, height=0.66, color=COLORS["chosen"])
-    unit, whole = axes.time_axis(ax.xaxis, times, "total time"), sum(times) or 1.0
-    shares = [f"{unit.text(total)} ({100 * total / whole:.1f} %)" for total in times]
-    ax.bar_label(bars, shares, padding=4, fontsize=8)
+    ax.bar_label(bars, [f"{total:.4g} ({100 * total / whole:.1f} %)" for total in times], padding=4, fontsize=8)
     _name_bars(ax, names)
-    ax.set_xlim(0, 1.45 * max(times) or 1.0)
+    ax.set(xlim=(0, 1.45 * max(times) or 1.0), xlabel="total time (ms)")
     return ax
 
 
@@ -210,21 +223,22 @@ def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: P
     MissingPackageError
         matplotlib is not installed.
     """
-    curve, totals, limit = shared_workspace(tunings, policy), _totals(tunings, policy), _limit(policy)
-    ax = ax or axes.new_axes(_SQUARE, _NUMBERS)
+    curve, totals = shared_workspace(tunings, policy), _totals(tunings, policy)
+    ax = ax or _new_axes(_SQUARE, _NUMBERS)
     if not curve:
-        return axes.say(ax, "no problem was timed")
+        return _say(ax, "no problem was timed")
+    limit = (policy or {}).get("workspace_limit")
+    if isinstance(limit, str):  # a part of a memory that nobody names is no line
+        limit = None if limit.strip().endswith("%") else parse_size(limit, "workspace_limit")
     workspace = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
     spent = sum(total for _, total in totals)
-    axes.workspace_axis(ax, [*(size for size, _ in curve), workspace, limit or 0])
-    axes.time_axis(ax.yaxis, [total for _, total in curve], "total time")
-    ax.set_ylim(0, 1.15 * max(curve[0][1], spent) or 1.0)
-    _steps(ax, curve, "the fastest that fits", 4)
-    if totals:
-        ax.plot(workspace, spent, color=COLORS["chosen"], label="chosen", **_RING)
+    _workspace_axis(ax, [*(size for size, _ in curve), workspace, limit or 0])
+    _steps(ax, curve, "the fastest that fits")
+    _ring(ax, (workspace, spent) if totals else None)
     if limit is not None:
         ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1, label=f"limit {format_size(limit)}")
-    axes.legend(ax)
+    ax.set(ylabel="total time (ms)", ylim=(0, 1.15 * max(curve[0][1], spent) or 1.0))
+    ax.legend(**_LEGEND)
     return ax
 
 
@@ -256,7 +270,21 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
     if not tunings:
         raise ArgumentError("tunings is empty; there is nothing to draw")
     with chart_style():
-        figure = _two_charts(tunings, policy)
+        one, *others = tunings
+        count = min(len(_totals(tunings, policy)), MOST_PROBLEMS + 1) if others else len(timed_rows(one.table))
+        size = 2 * _WIDTH, 0.6 + max(_SQUARE, _bars_height(count, _THIN if others else _THICK))
+        figure = import_matplotlib().figure.Figure(figsize=size, layout="constrained")
+        left, right = figure.subplots(1, 2)
+        if others:
+            plot_model(tunings, left, policy=policy)
+            plot_workspace(tunings, right, policy=policy)
+        else:
+            plot_times(one.table, left, chosen=one.chosen)
+            plot_pareto(one.table, right, chosen=one.chosen)
+        right.set(box_aspect=0.9, anchor="N")
+        title = f"{len(tunings)} problems" if others else one.title
+        figure.suptitle(title, x=0.008, ha="left", fontsize=11, parse_math=False)
+        figure.supxlabel(f"times: {printable(one.table.timing)}", x=0.992, ha="right", fontsize=8, parse_math=False)
         # without the date, the same chart has the same bytes
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         figure.savefig(path, format=kind[1:], dpi=150, metadata=metadata[kind])
@@ -268,70 +296,10 @@ def front_of(table: AlgorithmTable) -> list[int]:
     return sorted((i for i in timed_rows(table) if id(table[i]) in front), key=lambda i: table[i].workspace)
 
 
-def timed_rows(table: AlgorithmTable) -> dict[int, float]:
+def timed_rows(table: AlgorithmTable) -> dict[Any, float]:
     """Return the times of the rows that can be used and were timed, by index."""
-    return {
-        index: row.time_ms
-        for index, row in enumerate(table)
-        if row.ok and row.time_ms is not None and isfinite(row.time_ms)
-    }
-
-
-def _bars_height(count: int, pitch: float = _THICK) -> float:
-    """Return the inches that a chart of so many bars needs."""
-    return 0.9 + pitch * max(count, 3)
-
-
-def _two_charts(tunings: Sequence[TunedProblem], policy: Policy | None) -> Any:
-    """Return the figure that `save_chart` writes."""
-    one, *others = tunings
-    count = min(len(_totals(tunings, policy)), MOST_PROBLEMS + 1) if others else len(timed_rows(one.table))
-    size = 2 * axes.WIDTH, 0.6 + max(_SQUARE, _bars_height(count, _THIN if others else _THICK))
-    figure = axes.import_matplotlib().figure.Figure(figsize=size, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    if others:
-        plot_model(tunings, left, policy=policy)
-        plot_workspace(tunings, right, policy=policy)
-    else:
-        plot_times(one.table, left, chosen=one.chosen)
-        plot_pareto(one.table, right, chosen=one.chosen)
-    right.set(box_aspect=0.9, anchor="N")
-    title = f"{len(tunings)} problems" if others else one.title
-    figure.suptitle(title, x=0.008, ha="left", fontsize=11, parse_math=False)
-    figure.supxlabel(f"times: {printable(one.table.timing)}", x=0.992, ha="right", fontsize=8, parse_math=False)
-    return figure
-
-
-def _name_bars(ax: Any, names: Sequence[str], details: Sequence[str] = ()) -> None:
-    """Write a line beside each bar, or two: as two ticks, because a text of two lines is not aligned in another font."""
-    ax.set_ylim(len(names) - 0.45, -0.55)
-    ax.grid(visible=False, axis="y")
-    ax.set_yticks(range(len(names)), names, parse_math=False, va="bottom" if details else "center")
-    if details:
-        places, texts = [row + 0.06 for row in range(len(names))], [shorten(detail) for detail in details]
-        ax.set_yticks(places, texts, minor=True, parse_math=False, va="top")
-        ax.tick_params(which="minor", labelsize=8, labelcolor=COLORS["faint"], length=0, pad=6.5)
-
-
-def _steps(ax: Any, points: Sequence[tuple[float, float]], label: str, size: int) -> None:
-    """Draw what is possible from each point on, to the edge, for it costs its own workspace; and the points."""
-    x, y = zip(*points, strict=True)
-    ax.step([*x, ax.get_xlim()[1]], [*y, y[-1]], where="post", color=COLORS["front"], linewidth=1.2)
-    ax.plot(x, y, "o", color=COLORS["front"], markersize=size, zorder=3, label=label)
-
-
-def _totals(tunings: Sequence[TunedProblem], policy: Policy | None) -> list[tuple[TunedProblem, float]]:
-    """Return what the model spends on each problem, the largest first."""
-    totals = [(tuned, total) for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
-    return sorted(totals, key=lambda pair: -pair[1])
-
-
-def _limit(policy: Policy | None) -> int | None:
-    """Return the policy's workspace limit in bytes; None for none, and for a part of a memory that nobody names."""
-    limit = (policy or {}).get("workspace_limit")
-    if limit is None or (isinstance(limit, str) and limit.strip().endswith("%")):
-        return None
-    return parse_size(limit, "workspace_limit")
+    times = {index: row.time_ms for index, row in enumerate(table) if row.ok and row.time_ms is not None}
+    return {index: ms for index, ms in times.items() if isfinite(ms)}
 
 
 def shorten(text: str, most: int = 24) -> str:
@@ -343,10 +311,68 @@ def shorten(text: str, most: int = 24) -> str:
     return f"{text[:head]}…{text[head + 1 - most :]}"
 
 
+def _bars_height(count: int, pitch: float = _THICK) -> float:
+    """Return the inches that a chart of so many bars needs."""
+    return 0.9 + pitch * max(count, 3)
+
+
+def _new_axes(height: float, left: float) -> Any:
+    """Return the axes of a new figure, so many inches high, with so many left of them.
+
+    To measure the texts that stand there, as matplotlib's layouts do, would double the time of a page.
+    """
+    figure = import_matplotlib().figure.Figure(figsize=(_WIDTH, height))
+    figure.subplots_adjust(left / _WIDTH, 0.5 / height, 1 - 0.14 / _WIDTH, 1 - 0.34 / height)
+    return figure.add_subplot()
+
+
+def _say(ax: Any, text: str) -> Any:
+    """Write why there is nothing to be seen, instead of an empty frame."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes, color=COLORS["faint"])
+    return ax
+
+
+def _name_bars(ax: Any, names: Sequence[str], details: Sequence[str] = ()) -> None:
+    """Write a line beside each bar, or two: as two ticks, because a text of two lines is not aligned in another font."""
+    ax.set_ylim(len(names) - 0.45, -0.55)
+    ax.grid(visible=False, axis="y")
+    ax.set_yticks(range(len(names)), names, parse_math=False, va="bottom" if details else "center")
+    if details:
+        ax.set_yticks([row + 0.06 for row in range(len(names))], details, minor=True, parse_math=False, va="top")
+        ax.tick_params(which="minor", labelsize=8, labelcolor=COLORS["faint"], length=0, pad=6.5)
+
+
+def _workspace_axis(ax: Any, sizes: Sequence[int]) -> None:
+    """Make the horizontal axis one of bytes, from 0 to beyond the largest."""
+    ax.set_xscale("symlog", base=16, linthresh=_LINEAR, linscale=0.47)
+    ax.set(xlim=(-_LINEAR / 4, max(1.6 * max(sizes), 2 * _LINEAR)), xlabel="workspace")
+    ax.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
+
+
+def _steps(ax: Any, points: Sequence[tuple[float, float]], label: str) -> None:
+    """Draw what is possible from each point on, to the edge, for it costs its own workspace; and the points."""
+    x, y = zip(*points, strict=True)
+    ax.step([*x, ax.get_xlim()[1]], [*y, y[-1]], where="post", color=COLORS["front"], linewidth=1.2)
+    ax.plot(x, y, "o", color=COLORS["front"], zorder=3, label=label)
+
+
+def _ring(ax: Any, point: tuple[float, float] | None) -> None:
+    """Mark what was chosen."""
+    if point is not None:
+        ax.plot(*point, "o", markersize=12, mew=2, mfc="none", color=COLORS["chosen"], label="chosen")
+
+
+def _totals(tunings: Sequence[TunedProblem], policy: Policy | None) -> list[tuple[TunedProblem, float]]:
+    """Return what the model spends on each problem, the largest first."""
+    totals = [(tuned, total) for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
+    return sorted(totals, key=lambda pair: -pair[1])
+
+
 def _in_short(tuned: TunedProblem) -> str:
     times = f" × {tuned.count}" if tuned.count > 1 else ""
     return shorten((*tuned.names, tuned.title)[0], 25 - len(times)) + times
 
 
 def _how(row: AlgorithmResult) -> str:
-    return ", ".join(part for part in (str(row.math_type), row.layout) if part)
+    return ", ".join(part for part in (str(row.math_type), row.layout, "replayed" * row.replay) if part)

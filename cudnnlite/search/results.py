@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
-from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.sizes import format_size, over_limit, parse_size
 from cudnnlite.texts import aligned
 
 
@@ -93,7 +93,7 @@ class AlgorithmResult:
         how = f"{self.math_type}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
         lines += [f"  {self.remark}"] if self.remark else []
-        lines += [f"  not {_named(other)}: {why}" for other, why in self.passed_over]
+        lines += [f"  not {named(other)}: {why}" for other, why in self.passed_over]
         return "\n".join(lines)
 
 
@@ -179,7 +179,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if chosen is None and self.searched_with is None and all(row.status != Status.SUCCESS for row in self._rows):
             raise NoAlgorithmError(f"cuDNN has no algorithm for {self.title}: it refuses this combination")
         if chosen is None:
-            listed = "".join(f"\n  {_named(row)}: {why}" for row, why in reasons)
+            listed = "".join(f"\n  {named(row)}: {why}" for row, why in reasons)
             raise NoAlgorithmError(
                 f"no algorithm for {self.title} satisfies the limits:{listed or ' cuDNN returned none'}"
             )
@@ -222,7 +222,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
                 told = f"not chosen: {_ms(row)}, {row.time_ms / chosen.time_ms:.2f} times the chosen"
                 if row.time_ms < chosen.time_ms and row.call_us is not None and chosen.call_us is not None:
                     told += f", but {row.call_us:.1f} us a call, not {chosen.call_us:.1f} us"
-            lines.append(f"  {_named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
+            lines.append(f"  {named(row)}: {told}{f' ({row.remark})' if row.remark else ''}")
         return "\n".join(lines if chosen is not None else [*lines, "  none can be chosen"])
 
     def pareto(self, objective: str | None = None) -> tuple[AlgorithmResult, ...]:
@@ -290,7 +290,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), _NUMERIC)])
+        return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), NUMERIC)])
 
     def __repr__(self) -> str:
         return f"<AlgorithmTable of {len(self)}: {self.title}>"
@@ -334,7 +334,7 @@ _COLUMNS = (
     _Column("max error", True, lambda row: _figure(row.max_error, ".1e")),
     _Column("deterministic", True, lambda row: {True: "yes", False: "no", None: ""}[row.deterministic]),
 )
-_NUMERIC = (
+NUMERIC = (
     "ms", "+-", "us a call", "host us", "cudnnFind's ms", "workspace", "reserve", "error", "max error"
 )  # fmt: skip
 
@@ -351,7 +351,8 @@ def parse_max_error(value: Any) -> float | None:
     raise ArgumentError(f"max_error={value!r}; allowed: a number, 0 or more")
 
 
-def _named(row: AlgorithmResult) -> str:
+def named(row: AlgorithmResult) -> str:
+    """Return algorithm, math type, layout, and whether it is replayed."""
     return f"{row.algorithm} ({row.math_type}{_manner(row)})"
 
 
@@ -369,7 +370,7 @@ def why_not(
     """Return what excludes a candidate; empty if nothing does."""
     reasons = []
     if limit is not None and row.workspace > limit:
-        reasons.append(f"needs {format_size(row.workspace)}, the limit is {format_size(limit)}")
+        reasons.append(over_limit(row.workspace, limit))
     if deterministic and not row.deterministic:
         reasons.append(
             "not deterministic" if row.deterministic is False else "cuDNN does not say if it is deterministic"

@@ -33,3 +33,5 @@ class TimingPolicy(NamedTuple):
 
 
 DEFAULT_TIMING = TimingPolicy()
+# One sample of each: of a device whose times say nothing of a GPU more of them would say no more.
+ONE_LOOK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, sample_ms=0.0, most_calls=1)

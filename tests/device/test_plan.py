@@ -120,81 +120,11 @@ def test_a_workspace_of_ones_own(handle: dnn.Handle, algorithm: str) -> None:
         problem.assert_right(out, plan.choice.algorithm)
 
 
-# (what is given instead of x, w, out), the argument that the message names
-WRONG = {
-    "x_shape": (lambda h, p: (h.empty((3, 8, 9, 11)), p.w, None), "x"),
-    "x_dtype": (lambda h, p: (h.empty(X, "float16"), p.w, None), "x"),
-    "x_layout": (lambda h, p: (h.empty(X, layout="NHWC"), p.w, None), "x"),
-    "x_rank": (lambda h, p: (h.empty((2, 8, 99)), p.w, None), "x"),
-    "x_strides": (lambda h, p: (h.empty(with_gaps(X, "float32")), p.w, None), "x"),
-    "w_shape": (lambda h, p: (p.x, h.empty((7, 8, 3, 2)), None), "w"),
-    "w_dtype": (lambda h, p: (p.x, h.empty(W, "float64"), None), "w"),
-    "w_layout": (lambda h, p: (p.x, h.empty(W, layout="NHWC"), None), "w"),
-    "w_strides": (lambda h, p: (p.x, h.empty(with_gaps(W, "float32")), None), "w"),
-    "out_shape": (lambda h, p: (p.x, p.w, h.empty((2, 6, 9, 13))), "out"),
-    "out_dtype": (lambda h, p: (p.x, p.w, h.empty(p.y_shape, "float16")), "out"),
-    "out_layout": (lambda h, p: (p.x, p.w, h.empty(p.y_shape, layout="NHWC")), "out"),
-    "x_and_w_swapped": (lambda h, p: (p.w, p.x, None), "x"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_arrays_of_other_specs(handle: dnn.Handle, case: str) -> None:
-    make, name = WRONG[case]
-    problem = Problem(handle, X, W, padding=1, math_type="fma")
-    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv) as plan:
-        good = plan(problem.x, problem.w)
-        x, w, out = make(handle, problem)
-        with pytest.raises(dnn.ArgumentError, match=rf"\b{name}\b") as caught:
-            plan(x, w, out=out)
-        assert "plan was made for" in str(caught.value) or case == "out_shape"
-        problem.assert_right(good, plan.choice.algorithm)
-        problem.assert_right(plan(problem.x, problem.w), plan.choice.algorithm)
-
-
-def test_closed(handle: dnn.Handle) -> None:
-    problem = Problem(handle, X, W)
-    plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
-    plan.close()
-    plan.close()
-    assert plan.closed
-    assert repr(plan).startswith("<closed")
-    with pytest.raises(dnn.ClosedError, match="ConvolutionForwardPlan"):
-        plan(problem.x, problem.w)
-    problem.check()
-
-
-def test_closed_with_its_handle(device: Any) -> None:
-    with dnn.Handle(device) as handle:
-        problem = Problem(handle, X, W)
-        plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
-    assert plan.closed
-    with pytest.raises(dnn.ClosedError):
-        plan(problem.x, problem.w)
-
-
 def test_a_leaked_plan_warns_and_gives_everything_back(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W)
     plans = [dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)]
     with pytest.warns(ResourceWarning, match="ConvolutionForwardPlan"):
         plans.clear()
-
-
-def test_an_empty_batch_calls_nothing(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    w = handle.empty(W)
-    calls = count_calls(monkeypatch, handle.api, *DEVICE_CALLS)
-    x = handle.empty((0, *X[1:]))
-    conv = dnn.ConvolutionSpec(padding=1)
-    with dnn.plan_convolution_forward(handle, x, w, conv) as plan:
-        results = [plan(x, w), dnn.convolution_forward(handle, x, w, conv)]
-        out = handle.empty(plan.y)
-        assert plan(x, w, out=out) is out
-    for y in results:
-        assert y.shape == (0, 6, 9, 12)
-        assert y.numpy().shape == (0, 6, 9, 12)
-    assert calls == []
-    with pytest.raises(dnn.ArgumentError, match=r"\bw\b"):
-        dnn.convolution_forward(handle, x, handle.empty((6, 7, 3, 2)), conv)
 
 
 @pytest.mark.parametrize(

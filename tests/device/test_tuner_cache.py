@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +16,9 @@ from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.operations.problem import Problem
 
 from .problems import Problem as Case
-from .problems import with_gaps
 from .test_memory import used
 from .test_plan import count_calls
-from .test_tuner import FMA, HEURISTIC, LSTM, PROBLEMS, RUNNING, SMALL, WORKSPACE, W, X, Y, hurry, tuner_of
+from .test_tuner import HEURISTIC, LSTM, PROBLEMS, RUNNING, SMALL, WORKSPACE, W, X, hurry, tuner_of
 
 
 @pytest.fixture(autouse=True)
@@ -153,46 +151,24 @@ def test_another_gpu_of_the_same_kind_finds_it(
     assert tuner_of(remembering, cache).is_remembered(SMALL)
 
 
-# Of every field of a policy a value under which something else may be the right choice.
-CHANGED_POLICY: dict[str, Any] = {
-    "objective": "latency", "workspace_limit": 1 << 20, "deterministic": True, "max_error": 1e-3, "math_type": "FMA",
-    "allow_tf32": False, "layouts": ("NHWC",), "interface": "graph", "flush_l2": True, "search": "knobs", "search_seconds": 0.5,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(dnn.TuningPolicy)])
-def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cache: TuningCache, name: str) -> None:
-    assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
+def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cache: TuningCache) -> None:
+    """That every field of a policy, and of a problem, is part of the key is the business of test_tuning_keys."""
     tuner_of(remembering, cache).tune(SMALL)
-    other = tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]})
-    assert getattr(other.policy, name) != getattr(tuner_of(remembering, cache).policy, name)
+    other = tuner_of(remembering, cache, max_error=1e-3)
     assert not other.is_remembered(SMALL)
     other.tune(SMALL)
     assert other.measured == 1
     assert len(cache) == 2
-    assert tuner_of(remembering, cache, **{name: CHANGED_POLICY[name]}).is_remembered(SMALL)
+    assert tuner_of(remembering, cache, max_error=1e-3).is_remembered(SMALL)
     assert tuner_of(remembering, cache).is_remembered(SMALL)
 
 
-OTHERS = {
-    "x": SMALL.replace(x=dnn.TensorSpec((1, *X[1:])), y=None),
-    "layout": SMALL.replace(x=dnn.TensorSpec(X, layout="NHWC"), y=None),
-    "w": SMALL.replace(w=dnn.FilterSpec((5, *W[1:])), y=None),
-    "conv": SMALL.replace(conv=FMA.replace(padding=0), y=None),
-    "math_type": SMALL.replace(conv=FMA.replace(math_type="default")),
-    "y": SMALL.replace(y=with_gaps(Y, "float32")),
-    "alpha": SMALL.replace(alpha=2.0),
-    "beta": SMALL.replace(beta=1.0),
-    "rnn": LSTM,
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_another_problem_is_measured_itself(remembering: dnn.Handle, cache: TuningCache, name: str) -> None:
+@pytest.mark.parametrize("other", [SMALL.replace(beta=1.0), LSTM], ids=["beta", "rnn"])
+def test_another_problem_is_measured_itself(remembering: dnn.Handle, cache: TuningCache, other: Any) -> None:
     tuner = tuner_of(remembering, cache)
     tuner.tune(SMALL)
-    assert not tuner.is_remembered(OTHERS[name])
-    tuner.tune(OTHERS[name])
+    assert not tuner.is_remembered(other)
+    tuner.tune(other)
     assert tuner.measured == 2
     assert tuner.is_remembered(SMALL)
     assert len(cache) == 2
@@ -353,7 +329,9 @@ def test_one_that_measures_keeps_the_device_to_itself(remembering: dnn.Handle, c
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remembering.device, "elapsed_ms", elapsed)
-        threads = [threading.Thread(target=tune, args=(problem,)) for problem in (SMALL, LSTM, OTHERS["alpha"])]
+        threads = [
+            threading.Thread(target=tune, args=(problem,)) for problem in (SMALL, LSTM, SMALL.replace(alpha=2.0))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -82,13 +82,18 @@ class InstrumentedEmulatedApi(_Instrumented, EmulatedApi):
 class World:
     """An emulated device of its own and a table for descriptors, both reporting to one ledger."""
 
+    latest = None
+
     def __init__(self, monkeypatch, capacity="64 MiB"):
         self.ledger = Ledger()
         self.device = EmulatedDevice(7, capacity=capacity)
         self.device.api = InstrumentedEmulatedApi(load_library(), self.device.memory)
         self.process_api = InstrumentedApi(load_library())
         self.device.api.ledger = self.process_api.ledger = self.ledger
-        monkeypatch.setattr("cudnnlite.descriptors.native.library_api", lambda: self.process_api)
+        World.latest = (
+            self.process_api
+        )  # monkeypatch remembers what it replaces: that must not be every world of a loop
+        monkeypatch.setattr("cudnnlite.descriptors.native.library_api", lambda: World.latest)
 
     @property
     def memory_used(self):

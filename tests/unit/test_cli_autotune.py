@@ -17,7 +17,7 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned import TunedProblem, describe
+from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
@@ -114,7 +114,7 @@ def test_several_problems_are_summed_up_and_written_to_files(tmp_path):
     assert total.startswith("2 problems, 2 in all: 2 measured, 0 remembered; ")
     assert heading.split()[:2] == ["count", "problem"]
     saved = dnn.ProblemList.load("a.json")
-    assert [line.strip().split("  ")[1] for line in (one, other)] == [describe(listed.problem) for listed in saved]
+    assert [line.strip().split("  ")[1] for line in (one, other)] == [summary(listed.problem) for listed in saved]
     assert "one workspace for all, used in turn: " in result.stdout
     assert "not DIRECT" not in result.stdout
     assert "<html" in (tmp_path / "a.html").read_text()
@@ -246,7 +246,7 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
 
     nodes = [
         onnx_models.conv(name="stem"),
-        onnx_models.conv("y", "w2", "z", name="crooked", pads=[0, 1, 0, 0]),
+        onnx_models.conv("y", "w2", "z", name="crooked", auto_pad="ODD"),
     ]
     weights = [onnx_models.absent("w", (4, 6, 3, 3)), onnx_models.absent("w2", (4, 4, 3, 3))]
     onnx.save(onnx_models.model(nodes, {"x": ("batch", 6, "height", 9)}, weights), "model.onnx")

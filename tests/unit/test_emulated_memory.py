@@ -250,22 +250,22 @@ def test_device_refuses_bad_capacities(capacity):
 
 def test_copies_are_checked(own_device):
     buffer = own_device.allocate(16, None)
-    values = np.arange(4, dtype=np.float32)
-    own_device.copy_in(buffer.handle, values, None)
+    values, stream = np.arange(4, dtype=np.float32), own_device.default_stream
+    own_device.copy_in(buffer.handle, values, stream)
     values[:] = 0  # the copy was made
     back = np.empty(4, np.float32)
-    own_device.copy_out(back, buffer.handle, None)
+    own_device.copy_out(back, buffer.handle, stream)
     assert back.tolist() == [0, 1, 2, 3]
     for failing in (
-        lambda: own_device.copy_in(buffer.handle + 1, values, None),
-        lambda: own_device.copy_out(back, buffer.handle + 4, None),
-        lambda: own_device.copy_within(buffer.handle, buffer.handle + 8, 9, None),
-        lambda: own_device.copy_in(buffer.handle, np.zeros(5, np.float32), None),
+        lambda: own_device.copy_in(buffer.handle + 1, values, stream),
+        lambda: own_device.copy_out(back, buffer.handle + 4, stream),
+        lambda: own_device.copy_within(buffer.handle, buffer.handle + 8, 9, stream),
+        lambda: own_device.copy_in(buffer.handle, np.zeros(5, np.float32), stream),
     ):
         with pytest.raises(IllegalAddressError):
             failing()
-    own_device.copy_within(buffer.handle + 8, buffer.handle, 8, None)
-    own_device.copy_out(back, buffer.handle, None)
+    own_device.copy_within(buffer.handle + 8, buffer.handle, 8, stream)
+    own_device.copy_out(back, buffer.handle, stream)
     assert back.tolist() == [0, 1, 0, 1]
 
 

@@ -87,13 +87,6 @@ def plan_and_call(run):
             plan(x, w)
 
 
-def plan_of_an_engine(run):
-    with Handle(run.device) as h:
-        x, w = run.operands(h)
-        with dnn.plan_convolution_forward(h, x, w, CONV) as plan:
-            plan(x, w, out=run.output(h))
-
-
 def plan_left_to_its_handle(run):
     with Handle(run.device) as h:
         x, w = run.operands(h)
@@ -246,7 +239,6 @@ SCENARIOS = {
         },
     ),
     plan_and_call: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
-    plan_of_an_engine: (76, {EXECUTE, "cudnnBackendFinalize", "cudnnBackendGetAttribute", "cudnnBackendSetAttribute"}),
     plan_left_to_its_handle: (5, {FORWARD, "cudnnGetConvolutionForwardWorkspaceSize"}),
     forward: (5, {FORWARD, "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"}),
     forward_out: (5, {FORWARD}),
@@ -357,7 +349,7 @@ def test_each_call_fails_once(monkeypatch, scenario, status):
 @pytest.mark.parametrize(
     "scenario",
     [
-        plan_and_call, plan_of_an_engine, forward, forward_out, find, find_out, find_beta, rnn_forward, rnn_forward_out,
+        plan_and_call, forward, forward_out, find, find_out, find_beta, rnn_forward, rnn_forward_out,
         rnn_dynamic, rnn_training,
     ],
     ids=lambda s: s.__name__,

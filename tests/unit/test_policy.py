@@ -22,6 +22,8 @@ VALUES = {
     "layouts": (["NHWC", "NCHW"], ("NHWC", "NCHW")),
     "interface": ("graph", "graph"),
     "flush_l2": (True, True),
+    "search": ("knobs", "knobs"),
+    "search_seconds": (2.5, 2.5),
 }
 FIELDS = [item.name for item in dataclasses.fields(TuningPolicy)]
 
@@ -114,6 +116,8 @@ WRONG = [
     ("layouts", 4, "'NCHW', 'NHWC'"),
     ("interface", "engine", "'descriptor', 'graph', None"),
     ("flush_l2", 0, "allowed: True, False"),
+    ("search", "all", "'heuristics', 'knobs'"),
+    ("search_seconds", 0, "a number of seconds above 0"),
 ]
 
 

@@ -749,7 +749,7 @@ def test_a_bar_is_drawn_on_stderr_only(one, path, capfd):
 
 def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("cudnnlite.autotune.progress.describe", lambda problem: print("the program's") or "short")
+    monkeypatch.setattr("cudnnlite.autotune.progress.summary", lambda problem: print("the program's") or "short")
     tune_model(PROBLEMS[:2], cache=path, progress=True)
     out, error = capfd.readouterr()
     assert out == "the program's\n" * 2

@@ -1,6 +1,7 @@
 """Whatever is wrong with a tuning cache's files or its folder: the work goes on, and nobody else's file is harmed."""
 
 import errno
+import itertools
 import os
 import pickle
 import shutil
@@ -53,8 +54,9 @@ def put(cache, *entries):
 # ---------------------------------------------------------------- damaged and foreign files
 
 
-@pytest.mark.parametrize("use", ["get", "entries", "merge"])
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("damage", "use"), list(zip(DAMAGE, itertools.cycle(("get", "entries", "merge")), strict=False))
+)
 def test_a_damaged_file_is_set_aside(filled, damage, use, tmp_path):
     file = file_of(filled, 4)
     DAMAGE[damage](file)

@@ -8,7 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite import (
+    ArgumentError,
+    ConvolutionBackwardDataProblem,
+    ConvolutionBackwardFilterProblem,
+    ConvolutionSpec,
+    FilterSpec,
+    RNNDataSpec,
+    RNNSpec,
+    TensorSpec,
+)
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import SCHEMA, DeviceIdentity, make_key
 from cudnnlite.autotune.policy import TuningPolicy
@@ -97,12 +106,28 @@ CHANGED = {
         "training": rnn(True),
     },
 }  # fmt: skip
+# The gradients of all of these.
+GRADIENTS = {
+    "convolution_backward_data": ({"x": "dx", "w": "w", "y": "dy"}, lambda p: ConvolutionBackwardDataProblem(
+        p.w, p.y, p.conv, p.x, p.alpha, p.beta)),
+    "convolution_backward_filter": ({"x": "x", "w": "dw", "y": "dy"}, lambda p: ConvolutionBackwardFilterProblem(
+        p.x, p.y, p.conv, p.w, p.alpha, p.beta)),
+}  # fmt: skip
+FLOATS = ConvolutionForwardProblem(TensorSpec((2, 8, 16, 16)), FilterSpec((8, 8, 3, 3)), CONV)
+for _kind, (_names, _gradient) in GRADIENTS.items():
+    BASE[_kind], CHANGED[_kind] = _gradient(BASE["convolution_forward"]), {}
+    for _path, _problem in CHANGED["convolution_forward"].items():
+        _name, _dot, _field = _path.partition(".")
+        if _field != "vector":  # vectors have no gradients
+            _of = FLOATS if _field == "dtype" else _problem
+            CHANGED[_kind][f"{_names.get(_name, _name)}{_dot}{_field}"] = _gradient(_of)
 CHANGED_DEVICE = {
     "gpu": "NVIDIA H100", "compute_capability": "9.1", "driver": "570.86.11", "cudnn": 92801, "kind": "emulated",
 }  # fmt: skip
 CHANGED_POLICY = {
     "objective": "device", "workspace_limit": 2**20, "deterministic": True, "max_error": 1e-3, "math_type": "fma",
     "allow_tf32": False, "layouts": ("NHWC",), "interface": "graph", "flush_l2": True,
+    "search": "knobs", "search_seconds": 2.5,
 }  # fmt: skip
 
 
@@ -115,7 +140,10 @@ def leaves(problem):
     specs = specs_of(problem)
     for name in problem.values:
         if name in specs:
-            yield from (f"{name}.{inner.name}" for inner in fields(specs[name]))
+            inner = [
+                item.name for item in fields(specs[name]) if item.name != "vector" or problem.kind not in GRADIENTS
+            ]
+            yield from (f"{name}.{item}" for item in inner)
         else:
             yield name
 

@@ -1,54 +1,20 @@
-"""What a tuning found, for people and for programs: one HTML page that needs nothing else, and plain values for JSON."""
+"""What a tuning found, for programs: plain values, as JSON can hold them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.rows import row_to_plain
-from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, describe, shared_workspace
+from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem_list import SkippedNode
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.report.plots import front_of
 from cudnnlite.search.results import within_noise
 
 SCHEMA = 1  # of `to_json`: a higher one where a key changes its meaning or goes
-
-
-def write_html(
-    path: str | Path,
-    tunings: Sequence[TunedProblem],
-    facts: Mapping[str, Any],
-    skipped: Sequence[SkippedNode] = (),
-) -> None:
-    """Write the report: one page with its style and its charts inside, that asks nothing of the network.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, in a folder that exists; it is overwritten.
-    tunings, facts
-        As in `to_json`.  The same ones give the same bytes.
-    skipped : sequence of SkippedNode
-        What the model asks for too, but is no problem that was tuned: the page says so.
-
-    Raises
-    ------
-    ArgumentError
-        As in `to_json`, or the path is not that of a file in a folder that exists; nothing is written.
-    MissingPackageError
-        jinja2 or matplotlib is not installed.
-    """
-    path = Path(path)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
-    from cudnnlite.report.page import render
-
-    page = render(tunings, to_json(tunings, facts), skipped)
-    path.write_bytes(page.encode("utf-8", errors="replace"))
 
 
 def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,14 +72,11 @@ def _policy(tunings: Any, facts: Any) -> Policy:
 def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
     rows = []
     for index, (row, why) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
-        plain = row_to_plain(row)
-        nothing = {
-            name: None for name in plain if isinstance(getattr(row, name), float) and isinstance(plain[name], str)
-        }
-        rows.append({**plain, **nothing, "ok": row.ok, "why_not_chosen": "" if index == tuned.place else why})
+        plain = {name: None if value in ("nan", "inf", "-inf") else value for name, value in row_to_plain(row).items()}
+        rows.append({**plain, "ok": row.ok, "why_not_chosen": "" if index == tuned.place else why})
     return {
         "title": tuned.title,
-        "description": describe(tuned.problem),
+        "description": summary(tuned.problem),
         "problem": tuned.problem.to_plain(),
         "flops": tuned.problem.flops,
         "names": tuned.names,
