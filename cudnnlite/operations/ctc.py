@@ -131,18 +131,9 @@ class CTCLossPlan(Plan):
         api, ctc, kind, x_desc = handle.api, self._ctc_desc, self.algorithm, self._x_desc
         flat, lengths, steps = (device_ints(a.ptr) if there else c_ints(a) for a in integers)
         if not there:  # from where a graph would copy them again, when they are gone
-<<<<<<< HEAD
             capturing = self._device.is_capturing(stream)
             instead = "have labels and lengths on the device"
             refuse_in_capture(capturing, stream, "labels cannot be copied from the host", instead)
-=======
-            refuse_in_capture(
-                self._device.is_capturing(stream),
-                stream,
-                "labels cannot be copied from the host",
-                "have labels and lengths on the device",
-            )
->>>>>>> wt-graphs
         operands = [x, costs, *there, *([] if dx is None else [dx])]
         crossed = wait_for_streams(stream, *operands)
         try:

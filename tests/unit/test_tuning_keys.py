@@ -309,6 +309,7 @@ ROW_VALUES = {
     "status": [*Status, Status(3999)],
     "deterministic": [True, False, None],
     "transient": [True, False],
+    "replay": [True, False],
     "workspace": [0, 1, 2**40],
     "reserve": [None, 0, 2**40],
     **{name: ["", "NHWC", 'a "quoted"\nline, café, 卷积, \U0001f600'] for name in ("why_not", "remark", "layout")},
