@@ -10,6 +10,9 @@
 Importing it loads no library; making the first descriptor or handle does.  The tuner is imported when it is first asked for.
 """
 
+import cudnnlite.ctrl_c  # noqa: F401  (before anything else)
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import shown
 from cudnnlite.enums import DataType, parse_enum
 from cudnnlite.errors import ArgumentError
 
@@ -27,6 +28,7 @@ _NAMES = {
     DataType.FP8_E4M3: "float8_e4m3fn",
     DataType.FP8_E5M2: "float8_e5m2",
 }
+ARRAY_DTYPES = tuple(_NAMES)
 _BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
 
 # The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which plain type.
@@ -56,7 +58,7 @@ def parse_dtype(value: object, argument: str = "dtype") -> DataType:
     try:
         return _parse_dtype(value, argument)
     except TypeError:  # unhashable
-        raise ArgumentError(f"{argument}={value!r} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
+        raise ArgumentError(f"{argument}={shown(value)} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
 
 
 @lru_cache(maxsize=256, typed=True)  # 1 and True are equal, but only one of them is a C value
@@ -65,18 +67,18 @@ def _parse_dtype(value: Any, argument: str) -> DataType:
         return _BY_NAME[value.lower()]
     if isinstance(value, str) and value.lower() == "float":
         raise ArgumentError(
-            f"{argument}={value!r}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
+            f"{argument}={shown(value)}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
         )
-    try:
-        name = "" if value is None else np.dtype(value).name  # numpy.dtype(None) would be float64
-    except TypeError:
-        name = str(value)
+    try:  # numpy.dtype takes more than names of types: None, and whatever has a `dtype`
+        name = np.dtype(value).name if isinstance(value, (str, type, np.dtype)) else ""
+    except Exception:  # its parser of texts has errors of many kinds
+        name = ""
     if name in _BY_NAME:
         return _BY_NAME[name]
     try:
         return parse_dtype(parse_enum(DataType, value, argument), argument)
     except ArgumentError:
-        raise ArgumentError(f"{argument}={value!r} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
+        raise ArgumentError(f"{argument}={shown(value)} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
 
 
 def dtype_name(dtype: DataType) -> str:

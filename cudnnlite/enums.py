@@ -38,6 +38,7 @@ from cudnnlite._raw.enums import (
     Status,
     TensorFormat,
 )
+from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 
 __all__ = [
@@ -115,7 +116,7 @@ def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
                 return member
     article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
     raise ArgumentError(
-        f"{argument}={value!r} is not {article} {kind.__name__}; allowed: {', '.join(names)}, in any case"
+        f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {', '.join(names)}, in any case"
     )
 
 

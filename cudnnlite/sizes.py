@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from operator import index
 from typing import SupportsIndex
 
+from cudnnlite.arguments import integer, shown
 from cudnnlite.errors import ArgumentError
 
 _UNITS = {"": 1, "b": 1} | {
@@ -14,7 +14,8 @@ _UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
     for unit, base in (("b", 1000), ("ib", 1024))
 }
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", re.IGNORECASE)
+_MOST = 2**63 - 1  # more than there is anywhere
+_PATTERN = re.compile(r"\s*(\d{1,99}(?:\.\d{1,99})?)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None = None) -> int:
@@ -35,18 +36,15 @@ def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None =
         Not a size, negative, or a percentage above 100 or without a total.
     """
     if hasattr(value, "__index__") and not isinstance(value, bool):
-        nbytes = index(value)
-        if nbytes < 0:
-            raise ArgumentError(f"{argument}={nbytes}: a size cannot be negative")
-        return nbytes
+        return integer(value, argument, 0, _MOST)
     match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
     if match:
         number, unit = Fraction(match[1]), match[2].lower()  # exact, also beyond 2^53
         if unit == "%" and total is not None and number <= 100:
             return int(total * number / 100)
         if unit in _UNITS:
-            return int(number * _UNITS[unit])
-    raise ArgumentError(f'{argument}={value!r} is not a size; allowed: bytes, or a text such as "64 MiB" or "10%"')
+            return integer(int(number * _UNITS[unit]), argument, 0, _MOST)
+    raise ArgumentError(f'{argument}={shown(value)} is not a size; allowed: bytes, or a text such as "64 MiB" or "10%"')
 
 
 def format_size(nbytes: int) -> str:

@@ -38,6 +38,13 @@ _FAILED = pytest.StashKey[bool]()
 _started: list[str] = []  # processes, by the test that runs
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests/fuzz run for longer than in CI."""
+    parser.addoption(
+        "--fuzz", type=int, default=0, metavar="N", help="draw about N examples in each test of tests/fuzz"
+    )
+
+
 @lru_cache(maxsize=1)
 def why_no_cuda() -> str:
     """Return why there is no CUDA device; empty if there is one."""

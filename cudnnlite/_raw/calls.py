@@ -8,11 +8,33 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
+from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
+from cudnnlite.arguments import shown
+from cudnnlite.errors import ArgumentError
 
 Call = Callable[..., Any]
+
+_FIRST_ADDRESS = 4096  # nothing is ever mapped below
+_COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
+# Tried with cuDNN 9.28: these follow pointers without a look at them; the others answer BAD_PARAM, or leave out a result.
+_CRASH_AT_NULL = frozenset(
+    f"cudnn{name}" for name in (
+        "BackendCreateDescriptor", "CreateLRNDescriptor", "DeriveBNTensorDescriptor", "DropoutGetReserveSpaceSize",
+        "GetActivationDescriptor", "GetConvolution2dDescriptor", "GetConvolution2dForwardOutputDim", "GetConvolutionGroupCount",
+        "GetConvolutionMathType", "GetConvolutionNdDescriptor", "GetFilter4dDescriptor", "GetFilterNdDescriptor",
+        "GetFilterSizeInBytes", "GetOpTensorDescriptor", "GetPooling2dDescriptor", "GetPooling2dForwardOutputDim",
+        "GetPoolingNdDescriptor", "GetReduceTensorDescriptor", "GetTensorNdDescriptor", "GetTensorSizeInBytes",
+        "SetLRNDescriptor", "SetTensorNdDescriptor", "SetTensorNdDescriptorEx",
+    )
+)  # fmt: skip
+
+
+class CallArgumentError(ArgumentError, ctypes.ArgumentError):
+    """An argument of a C function is of a wrong type, or has a value with which C is known to crash."""
 
 
 class CFunction:
@@ -99,8 +121,8 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     ------
     TypeError
         There are too few, or too many.
-    ctypes.ArgumentError
-        One of a wrong type.
+    CallArgumentError
+        One of a wrong type, or one of which it is known that C would cut it off or crash.
     """
     if len(arguments) != len(record.argtypes):
         raise TypeError(
@@ -109,13 +131,29 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     converted: list[Any] = []
     try:
         for kind, value in zip(record.argtypes, arguments, strict=True):
+            if (value is None and record.name in _CRASH_AT_NULL) or isinstance(value, int):
+                _check(kind, value, record, record.argnames[len(converted)])
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
         number = len(converted)
-        raise ctypes.ArgumentError(
-            f"{record.name}, argument {number + 1} ({record.argnames[number]}): {error}"
-        ) from error
+        raise CallArgumentError(f"{record.name}, argument {number + 1} ({record.argnames[number]}): {error}") from error
     return converted
+
+
+def _check(kind: Any, value: int | None, record: Function, name: str) -> None:
+    """Raise TypeError for what C would cut off, or crash at."""
+    smallest, largest = _COUNTS.get(name, (-inf, inf))
+    if value is None:
+        may_be_null = record.name == "cudnnGetTensorNdDescriptor" and name in ("dimA", "strideA")
+        if not may_be_null and (issubclass(kind, Opaque) or hasattr(kind, "contents")):
+            raise TypeError("a null pointer, which C would follow")
+    elif issubclass(kind, ctypes.c_void_p):
+        if 0 < value < _FIRST_ADDRESS:
+            raise TypeError(f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))")
+    elif issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "fdzP" and kind(value).value != value:
+        raise TypeError(f"{shown(value)} does not fit into a {kind.__name__}")
+    elif not smallest <= value <= largest:
+        raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
 def _kept(kind: Any, value: Any) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from cudnnlite.arguments import shown
+from cudnnlite.errors import ArgumentError
+
 _INT_FORMATS = frozenset("bcdoxXneEfFgG%")
 
 
@@ -12,13 +15,16 @@ class CEnum(enum.IntEnum):
     """A C enumeration, open to values that a newer cuDNN may return.
 
     An unknown integer becomes a pseudo-member named ``UNKNOWN_17``: equal to the integer, the same object for every
-    look-up, and absent from iteration. Anything but an integer raises ValueError, as in any enumeration.
+    look-up, and absent from iteration. Anything but an integer raises ValueError, as in any enumeration; an integer
+    of more than 32 bits, which C would cut off, an `ArgumentError`.
     """
 
     @classmethod
     def _missing_(cls, value: object) -> CEnum | None:
         if not isinstance(value, int):
             return None
+        if not -(2**31) <= value < 2**31:  # ctypes would cut it off, to another member's value perhaps
+            raise ArgumentError(f"{shown(value)} is not a {cls.__name__}: C's enums are of 32 bits")
         member = int.__new__(cls, value)
         member._name_ = f"UNKNOWN_{value}"
         member._value_ = int(value)

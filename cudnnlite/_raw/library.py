@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cudnnlite._raw.elf_size import why_unloadable
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import warn_user
 
@@ -62,8 +63,11 @@ class Library:
 
     @property
     def cudart_version(self) -> int:
-        """The CUDA runtime that cuDNN was built with (`cudnnGetCudartVersion`): 12090 is 12.9."""
-        function = self.cdll.cudnnGetCudartVersion
+        """The CUDA runtime that cuDNN was built with (`cudnnGetCudartVersion`): 12090 is 12.9; 0 if it does not say."""
+        try:
+            function = self.cdll.cudnnGetCudartVersion
+        except AttributeError:
+            return 0
         function.restype = ctypes.c_size_t
         return int(function())
 
@@ -94,6 +98,7 @@ def load_library() -> Library:
 
 def _load() -> Library:
     path, how = _find()
+    _check_files(path, how)
     try:
         cdll = ctypes.CDLL(path)
         get_version = cdll.cudnnGetVersion
@@ -107,13 +112,29 @@ def _load() -> Library:
     return library
 
 
+def _check_files(path: str, how: str) -> None:
+    """Look at the files first: cuDNN aborts the process without its part 'graph', and a file that is cut off kills it."""
+    front = Path(path).resolve()
+    graph = f"libcudnn_{_PARTS[0]}.so.9"
+    files = (file for file in sorted(front.parent.glob("libcudnn*.so.9")) if file.is_file())
+    wrong = [f"{file.name} {why}" for file in files if (why := why_unloadable(file))]
+    if any(why.startswith(f"{front.name} is") for why in wrong):
+        return  # of what is no library at all the loader says so
+    if not (front.parent / graph).is_file() and not any(graph in mapped for mapped in mapped_cudnn_files()):
+        wrong.append(f"{graph} is not beside it")
+    if wrong:
+        raise LibraryError(
+            f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(wrong)}. Install it again"
+        )
+
+
 def _find() -> tuple[str, str]:
     override = os.environ.get(LIBRARY_VARIABLE)
     if override:
         path = Path(override)
-        if path.is_dir():
+        if os.path.isdir(path):  # which has no error of its own for a path that is too long
             path = path / _SONAME
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise LibraryNotFoundError(f"{LIBRARY_VARIABLE}={override}: there is no file {path}")
         return str(path.resolve()), LIBRARY_VARIABLE
     from cuda import pathfinder

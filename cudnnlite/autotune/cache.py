@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.arguments import one_of, shown
 from cudnnlite.autotune.cache_path import IN_MEMORY, parse_cache_path, parse_folder
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import TuningKey
@@ -58,8 +59,7 @@ class TuningCache:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
-        if not isinstance(read_only, bool):
-            raise ArgumentError(f"read_only={read_only!r}; allowed: True, False")
+        one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
         self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
@@ -92,7 +92,7 @@ class TuningCache:
     def get(self, key: TuningKey) -> TuningEntry | None:
         """Return the entry of a key, or None; where its file cannot be read there is none, with a warning."""
         if not isinstance(key, TuningKey):
-            raise ArgumentError(f"key={key!r} is not a TuningKey")
+            raise ArgumentError(f"key={shown(key)} is not a TuningKey")
         self._require_open()
         return self._kept.get(key.digest) or self._folder.read(key.digest)
 
@@ -108,7 +108,7 @@ class TuningCache:
             Not an entry, or one of the emulated device, whose times say nothing of a GPU.
         """
         if not isinstance(entry, TuningEntry):
-            raise ArgumentError(f"entry={entry!r} is not a TuningEntry")
+            raise ArgumentError(f"entry={shown(entry)} is not a TuningEntry")
         device = entry.key.device
         if device.is_emulated:
             raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
@@ -133,9 +133,9 @@ class TuningCache:
         """
         for name, value, wanted in (("gpu", gpu, str), ("cudnn", cudnn, int), ("kind", kind, str)):
             if value is not None and type(value) is not wanted:
-                raise ArgumentError(f"{name}={value!r} is not of type {wanted.__name__}")
+                raise ArgumentError(f"{name}={shown(value)} is not of type {wanted.__name__}")
         if kind is not None and kind not in KINDS:
-            raise ArgumentError(f"kind={kind!r} is not a kind of problem; allowed: {', '.join(KINDS)}")
+            raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
         self._require_open()
         found = {entry.key.digest: entry for entry in self._folder.entries() + list(self._kept.values())}
         chosen = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cudnnlite.arguments import path_of, shown
 from cudnnlite.errors import ArgumentError
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
@@ -15,7 +16,7 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
     """Return an absolute path, or ":memory:"; for None what the environment says, or `default_path()`."""
     argument = "path" if path is not None else CACHE_VARIABLE
     path = path if path is not None else os.environ.get(CACHE_VARIABLE) or default_path()
-    return IN_MEMORY if path == IN_MEMORY else parse_folder(path, argument)
+    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else parse_folder(path, argument)
 
 
 def default_path() -> Path:
@@ -30,10 +31,9 @@ def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
     A file passes here: it may be a cache of an older version.
     """
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str) or not text or "\0" in text or text == IN_MEMORY:
-        raise ArgumentError(f"{argument}={path!r} is not the path of a folder")
-    found = Path(text).expanduser().absolute()
+    found = path_of(path, argument, "the path of a folder").absolute()
+    if os.fspath(path) == IN_MEMORY:
+        raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
     if os.path.exists(found) and not (os.path.isdir(found) or os.path.isfile(found)):
-        raise ArgumentError(f"{argument}={text!r} is a device, not a folder")
+        raise ArgumentError(f"{argument}={shown(path)} is a device, not a folder")
     return found

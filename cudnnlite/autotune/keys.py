@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from typing import Any
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.errors import ArgumentError
+from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem, problem_from_plain
 
 SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
@@ -51,12 +51,12 @@ class TuningKey:
         plain = json.loads(json.dumps(parts), parse_float=_number)
         return cls(json.dumps(plain, sort_keys=True, separators=(",", ":")))
 
-    @cached_property
+    @kept
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    @cached_property
+    @kept
     def plain(self) -> dict[str, Any]:
         """The parts by name."""
         return dict(json.loads(self.text))

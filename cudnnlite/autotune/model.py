@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cudnnlite._raw.library import format_version
+from cudnnlite.arguments import instance_of, integer, shown
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import is_like
 from cudnnlite.autotune.keys import DeviceIdentity
@@ -152,7 +153,13 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
 
     A worker is asked where the executor may reach other hosts.
     """
-    device = default_device() if device is None else f"cuda:{device}" if type(device) is int else device
+    device = (
+        default_device()
+        if device is None
+        else f"cuda:{integer(device, 'device', 0)}"
+        if type(device) is int
+        else device
+    )
     if executor is not None and isinstance(device, str) and not is_here(executor):
         return device, *hand_over(executor, identify, device, os.urandom(16).hex()).result(), 0
     any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
@@ -196,7 +203,9 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
     try:
         given = tuple(problems)
     except TypeError:
-        raise ArgumentError(f"problems={problems!r} is neither a list of problems nor the path of a model") from None
+        raise ArgumentError(
+            f"problems={shown(problems)} is neither a list of problems nor the path of a model"
+        ) from None
     found = ProblemList()
     for item in given:
         one = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
@@ -206,13 +215,12 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
 
 
 def _check(policy: TuningPolicy | None, executor: Executor | None, workers: int | None) -> TuningPolicy:
-    if policy is not None and not isinstance(policy, TuningPolicy):
-        raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
+    if policy is not None:
+        instance_of(policy, TuningPolicy, "policy")
     if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise ArgumentError(f"executor={executor!r} is not a concurrent.futures.Executor: it has no submit")
+        raise ArgumentError(f"executor={shown(executor)} is not a concurrent.futures.Executor: it has no submit")
     if workers is not None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ArgumentError(f"workers={workers!r}; allowed: an integer from 1")
+        integer(workers, "workers")
         if executor is not None:
             raise ArgumentError(f"workers={workers}, but the executor has its own; allowed: one of the two")
     return policy or TuningPolicy()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from cudnnlite.arguments import one_of, real_number, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.algorithms import parse_interface
@@ -79,16 +80,13 @@ class TuningPolicy:
     search_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ArgumentError(f"objective={self.objective!r}; allowed: {', '.join(map(repr, OBJECTIVES))}")
-        if self.search not in SEARCHES:
-            raise ArgumentError(f"search={self.search!r}; allowed: {', '.join(map(repr, SEARCHES))}")
-        seconds = self.search_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
-            raise ArgumentError(f"search_seconds={seconds!r}; needed: a number of seconds above 0")
+        one_of(self.objective, "objective", *OBJECTIVES)
+        one_of(self.search, "search", *SEARCHES)
+        seconds = real_number(self.search_seconds, "search_seconds")
+        if isinstance(self.search_seconds, bool) or not 0 < seconds < float("inf"):
+            raise ArgumentError(f"search_seconds={shown(self.search_seconds)}; needed: a number of seconds above 0")
         for name in ("deterministic", "allow_tf32", "flush_l2"):
-            if not isinstance(getattr(self, name), bool):
-                raise ArgumentError(f"{name}={getattr(self, name)!r}; allowed: True, False")
+            one_of(getattr(self, name), name, True, False)
         parse_interface(self.interface)
         limit = self.workspace_limit
         if limit is not None and not (isinstance(limit, str) and limit.strip().endswith("%")):
@@ -97,9 +95,9 @@ class TuningPolicy:
             parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
         math_type = None if self.math_type is None else parse_math_type(self.math_type)
         given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
-        layouts = tuple(given) if isinstance(given, Iterable) else (given,)
+        layouts = sequence(given, "layouts", "a sequence of 'NCHW', 'NHWC'")
         if not all(isinstance(layout, str) and layout in _LAYOUTS for layout in layouts):
-            raise ArgumentError(f"layouts={given!r}; allowed: {', '.join(map(repr, _LAYOUTS))}")
+            raise ArgumentError(f"layouts={shown(given)}; allowed: {', '.join(map(repr, _LAYOUTS))}")
         values = {"workspace_limit": limit, "max_error": parse_max_error(self.max_error), "math_type": math_type}
         for name, value in {**values, "layouts": layouts}.items():
             object.__setattr__(self, name, value)

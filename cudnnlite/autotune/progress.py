@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import summary
@@ -27,7 +28,7 @@ def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
     elif callable(progress):
         yield progress
     else:
-        raise ArgumentError(f"progress={progress!r}; allowed: True, None, a callable of (done, total, tuned)")
+        raise ArgumentError(f"progress={shown(progress)}; allowed: True, None, a callable of (done, total, tuned)")
 
 
 @contextmanager

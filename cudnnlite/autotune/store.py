@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cudnnlite.arguments import check_file
 from cudnnlite.autotune.entries import TuningEntry, entry_from_json, entry_to_json
 from cudnnlite.errors import ArgumentError, TuningCacheError, TuningCacheWarning
 from cudnnlite.warn import warn_user
 
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
+_MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
 _SQLITE = b"SQLite format 3\0"  # the cache was such a file once
 
 
@@ -57,7 +59,9 @@ class EntryFolder:
         """Return the entry whose key has a digest; None, with a warning, where there is something else."""
         file = self.path / f"{digest}.json"
         self.newer.discard(file)
+        data = None
         try:
+            check_file(file, _MOST_BYTES, str(file))
             data = file.read_bytes()
             return entry_from_json(data, digest)
         except (FileNotFoundError, NotADirectoryError):
@@ -68,7 +72,10 @@ class EntryFolder:
             self.newer.add(file)
             self.tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
         except ArgumentError as error:
-            self._set_aside(file, data, f"{file} {error}")
+            if data is None:  # nobody knows what it is
+                self.tell(file, f"{error}; it is left as it is, and not used")
+            else:
+                self._set_aside(file, data, f"{file} {error}")
         return None
 
     def make(self) -> None:

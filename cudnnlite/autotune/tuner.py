@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any, NamedTuple
 
+from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import measuring_alone
@@ -20,6 +20,7 @@ from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
+from cudnnlite.kept import kept
 from cudnnlite.operations.choosing import alignment_of
 from cudnnlite.operations.convolution_backward_problem import (
     ConvolutionBackwardDataProblem,
@@ -122,14 +123,11 @@ class Tuner:
         measure: bool = True,
         progress: bool = False,
     ) -> None:
-        if not isinstance(handle, Handle):
-            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
-        handle.use()
-        if policy is not None and not isinstance(policy, TuningPolicy):
-            raise ArgumentError(f"policy={policy!r} is not a TuningPolicy")
-        for name, value in (("measure", measure), ("progress", progress)):
-            if not isinstance(value, bool):
-                raise ArgumentError(f"{name}={value!r}; allowed: True, False")
+        instance_of(handle, Handle, "handle", "; it comes first").use()
+        if policy is not None:
+            instance_of(policy, TuningPolicy, "policy")
+        one_of(measure, "measure", True, False)
+        one_of(progress, "progress", True, False)
         self.handle = handle
         self.measures = measure
         self._progress = progress
@@ -145,7 +143,7 @@ class Tuner:
         self._choices: dict[Hashable, AlgorithmResult] = {}
         self._told: set[Problem] = set()
 
-    @cached_property
+    @kept
     def device(self) -> DeviceIdentity:
         """What times are measured on and with: part of every key."""
         return identity_of(self.handle.device)
@@ -194,7 +192,7 @@ class Tuner:
         if operands is None:
             return self._look_up(known, known.key(problem)) or self._measure(known, problem, {})
         if not isinstance(operands, Mapping):
-            raise ArgumentError(f"operands={operands!r} is not a mapping of names to arrays")
+            raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
         with measuring_alone(self.handle.device, self.cache):
@@ -394,7 +392,7 @@ def search_of(problem: Any) -> Search:
         if isinstance(problem, kind):
             return search
     names = ", ".join(kind.__name__ for kind in SEARCHES)
-    raise ArgumentError(f"problem={problem!r} cannot be tuned; allowed: {names}")
+    raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 
 def _is_useful(table: AlgorithmTable) -> bool:

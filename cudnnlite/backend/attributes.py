@@ -9,6 +9,7 @@ from cudnnlite._raw import enums
 from cudnnlite._raw.attributes import ATTRIBUTES
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import BackendAttributeType
+from cudnnlite.arguments import shown
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError
@@ -57,8 +58,8 @@ KINDS_READ = {
 def attribute(kind: str, name: str) -> tuple[int, str, bool]:
     """Return an attribute's number, the name of its type, and whether it takes several values; ArgumentError if unknown."""
     known = ATTRIBUTES.get(kind, {})
-    if name not in known:
-        raise ArgumentError(f"{kind} has no attribute {name!r}; allowed: {', '.join(known) or 'none'}")
+    if not isinstance(name, str) or name not in known:
+        raise ArgumentError(f"{kind} has no attribute {shown(name)}; allowed: {', '.join(known) or 'none'}")
     return known[name]
 
 
@@ -74,7 +75,7 @@ def encode(kind: str, name: str, value: Any, type_name: str | None = None) -> tu
     wanted = type_name or usual
     if wanted not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
         raise ArgumentError(
-            f"type_name={type_name!r} of {kind}.{name}; allowed: {usual}{', DOUBLE' if usual == 'FLOAT' else ''}"
+            f"type_name={shown(type_name)} of {kind}.{name}; allowed: {usual}{', DOUBLE' if usual == 'FLOAT' else ''}"
         )
     try:
         if isinstance(value, (tuple, list)) != (many and wanted != "CHAR"):
@@ -85,7 +86,7 @@ def encode(kind: str, name: str, value: Any, type_name: str | None = None) -> tu
     except (TypeError, ValueError, OverflowError) as error:  # an ArgumentError among them
         several = "several values of " if many else "one "
         because = f" ({error})" if str(error) else ""
-        raise ArgumentError(f"{kind}.{name}={value!r}; needed: {several}{wanted}{because}") from error
+        raise ArgumentError(f"{kind}.{name}={shown(value)}; needed: {several}{wanted}{because}") from error
 
 
 def _encode(type_name: str, value: Any) -> Any:

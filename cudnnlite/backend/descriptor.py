@@ -9,6 +9,7 @@ from typing import Any
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.types import cudnnBackendDescriptor_t
+from cudnnlite.arguments import instance_of
 from cudnnlite.backend.attributes import C_TYPES, KINDS_READ, REQUIRED, attribute, decode, encode
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import parse_enum
@@ -70,7 +71,8 @@ class BackendDescriptor(NativeObject):
         self.kind = parse_enum(BackendDescriptorType, kind, "kind")
         self.values: dict[str, Any] = {}
         self.finalized = False
-        super().__init__(self.kind.name, api=handle if isinstance(handle, CudnnApi) else handle.api)
+        api = handle if isinstance(handle, CudnnApi) else instance_of(handle, NativeObject, "handle").api
+        super().__init__(self.kind.name, api=api)
         try:
             for name, value in attributes.items():
                 self.set(name, value)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import BackendBehaviorNote, BackendHeurMode, BackendKnobType, BackendNumericalNote
+from cudnnlite.arguments import integer, shown
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.graph import Graph
 from cudnnlite.enums import MathType
@@ -48,10 +49,11 @@ class Engine:
     choices: tuple[tuple[int, int], ...]
 
     def __init__(self, index: int, knobs: Mapping[Any, int] | None = None) -> None:
+        if not isinstance(knobs, (Mapping, type(None))):
+            raise ArgumentError(f"knobs={shown(knobs)} is not a mapping")
         numbers = {_knob(knob): value for knob, value in (knobs or {}).items()}
         for name, number in (("index", index), *numbers.items()):
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise ArgumentError(f"{name}={number!r} is not an integer")
+            integer(number, str(name), -(2**63), 2**63 - 1)
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "choices", tuple(sorted((int(knob), value) for knob, value in numbers.items())))
 
@@ -67,7 +69,10 @@ class Engine:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Engine:
         """Return the engine that `to_plain` was called on."""
-        return cls(plain["engine"], {int(knob): value for knob, value in plain["knobs"].items()})
+        try:
+            return cls(plain["engine"], {int(knob): value for knob, value in plain["knobs"].items()})
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise ArgumentError(f"{shown(plain)} is no engine: {error}") from error
 
     def __str__(self) -> str:
         knobs = ", ".join(f"{name}={value}" for name, value in self.knobs.items())
@@ -78,7 +83,7 @@ def _knob(knob: Any) -> BackendKnobType:
     try:
         return BackendKnobType[knob.upper()] if isinstance(knob, str) else BackendKnobType(knob)
     except (KeyError, ValueError):
-        raise ArgumentError(f"knobs has {knob!r}, which is no BackendKnobType") from None
+        raise ArgumentError(f"knobs has {shown(knob)}, which is no BackendKnobType") from None
 
 
 class Configuration(NamedTuple):

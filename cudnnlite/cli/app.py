@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cudnnlite import ctrl_c
 from cudnnlite.cli.autotune import EXIT_CODES, autotune
 from cudnnlite.cli.cache import cache_app
-from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, say
+from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, output_lost, say
 from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
 from cudnnlite.cli.doctor import doctor
 from cudnnlite.version import __version__
@@ -103,6 +106,22 @@ def _emulated_note(handle: Any) -> str:
 
 def main() -> None:
     """Run the command line."""
+    for descriptor in range(3):  # a file that is opened later must not become one of the standard streams
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        ctrl_c.replace(ctrl_c.end_quietly, signal.default_int_handler)
+        try:
+            app()
+        finally:
+            ctrl_c.replace(signal.default_int_handler, ctrl_c.end_quietly)
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+    except KeyboardInterrupt:
+        sys.exit(ctrl_c.INTERRUPTED)
+    except OSError as error:  # of typer's own texts, or of what was still in a buffer
+        sys.exit(output_lost(error))

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from cudnnlite import ctrl_c
 from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
-USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, 130, 141  # exit codes; 1 is any other error
+USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, ctrl_c.INTERRUPTED, 141  # exit codes; 1 is any other error
+_COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")  # but tab, newline
 
 DEVICE_HELP = "cuda, cuda:1, emulated, or auto: CUDA if there is a GPU."
 DEVICE_DEFAULT = "$CUDNNLITE_DEVICE, or auto"
@@ -28,12 +30,17 @@ JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing
 
 def say(text: str) -> None:
     """Print to stdout."""
+    _write(harmless(text), sys.stdout)
+
+
+def say_styled(text: str) -> None:
+    """Print to stdout a text with colours of ours, in which everything else is harmless."""
     _write(text, sys.stdout)
 
 
 def tell(message: str) -> None:
     """Print a message to stderr, as every command of Unix does: with the program's name."""
-    _write(f"cudnnlite: {message}", sys.stderr)
+    _write(harmless(f"cudnnlite: {message}"), sys.stderr)
 
 
 def failure(message: str) -> typer.Exit:
@@ -49,12 +56,31 @@ def misuse(message: str) -> typer.Exit:
 
 
 def _write(text: str, stream: Any) -> None:
+    if stream is None:  # whoever started this has closed it
+        return
     try:
         typer.echo(text, file=stream)
-    except BrokenPipeError:
-        # the reader has gone, as in `| head`; what is left in the buffer must not fail again when Python exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise typer.Exit(CLOSED_PIPE) from None
+    except OSError as error:
+        raise typer.Exit(output_lost(error)) from None
+
+
+def harmless(text: str) -> str:
+    """Return a text without what would command a terminal: names in files of others may hold anything."""
+    return text.translate(_COMMANDS)
+
+
+def output_lost(error: OSError) -> int:
+    """Return the exit code where output cannot be written: the reader has gone, as in `| head`, or the disk is full."""
+    # what is left in a buffer must not fail again when Python exits
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    if isinstance(error, BrokenPipeError):
+        return CLOSED_PIPE
+    try:
+        os.write(2, f"cudnnlite: the output cannot be written: {error.strerror}\n".encode())
+    except OSError:
+        os.dup2(null, 2)
+    return 1
 
 
 @contextmanager

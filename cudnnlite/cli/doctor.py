@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import JSONOption, misuse, say
+from cudnnlite.cli.common import JSONOption, harmless, misuse, say, say_styled
 from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ def doctor(
         if not all(part.isidentifier() for part in package.split(".")):
             raise misuse(f"--import {package}: the name of a package is needed")
     examination = examine(packages or ())
-    say(json.dumps(examination.to_plain(), indent=2) if as_json else _text(examination))
+    if as_json:
+        say(json.dumps(examination.to_plain(), indent=2))
+    else:
+        say_styled(_text(examination))
     if examination.verdict is Verdict.BROKEN:
         raise typer.Exit(1)
 
@@ -64,9 +67,9 @@ def _text(examination: Examination) -> str:
         parts.append((f"\n{_TITLES.get(area, area)}\n", "bold"))
         for finding in findings:
             word = finding.verdict.word
-            parts += ["  ", (f"{word:<8}", _STYLES[word]), f" {finding.text}\n"]
-            parts += [(f"             {line}\n", "dim") for line in finding.lines]
-            parts += [(f"           fix: {finding.fix}\n", "bold")] if finding.fix else []
+            parts += ["  ", (f"{word:<8}", _STYLES[word]), f" {harmless(finding.text)}\n"]
+            parts += [(f"             {harmless(line)}\n", "dim") for line in finding.lines]
+            parts += [(f"           fix: {harmless(finding.fix)}\n", "bold")] if finding.fix else []
     counts = plain["counts"]
     told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
     parts.append((f"\n{counts['broken'] or 'nothing'} broken, {told}", _STYLES[plain["status"]]))

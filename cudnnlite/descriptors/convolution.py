@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.filter import FilterDescriptor
 from cudnnlite.descriptors.spatial import SpatialDescriptor
@@ -123,10 +124,7 @@ class ConvolutionDescriptor(SpatialDescriptor, describes=ConvolutionSpec):
         A 1-D convolution's is of rank 3 again.  For a spec's own answer, see `ConvolutionSpec.output_shape`.
         """
         for argument, given, kind in (("x", x, TensorDescriptor), ("w", w, FilterDescriptor)):
-            if not isinstance(given, kind):
-                raise ArgumentError(
-                    f"{argument}={given!r} is not a {kind.__name__}; shapes go to ConvolutionSpec.output_shape"
-                )
+            instance_of(given, kind, argument, "; shapes go to ConvolutionSpec.output_shape")
         rank = len(x.spec.native()[0])
         dims = c_ints([0] * rank)
         self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)

@@ -38,8 +38,8 @@ class DeclaredDescriptor(NativeObject):
     _arguments: ClassVar[
         tuple[str, ...]
     ]  # the header's names, each with the spec's field where that is another: "nanOpt:nan"
-    _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
     _spec_type: ClassVar[type[FrozenSpec]]
+    _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
     _parameters: ClassVar[str] = """\
 api : CudnnApi, optional
     The function table; the process's own if not given.

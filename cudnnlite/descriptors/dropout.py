@@ -6,7 +6,9 @@ import ctypes
 from typing import Any
 
 from cudnnlite._raw.types import cudnnDropoutDescriptor_t
+from cudnnlite.arguments import instance_of, integer, one_of, real_number, shown
 from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.dropout import DropoutSpec
 
 
@@ -57,8 +59,13 @@ class DropoutDescriptor(NativeObject, describes=DropoutSpec):
     ) -> None:
         self._handle = handle
         self._states = states
+        one_of(initialize, "initialize", True, False)
         self._set_function = "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
-        super().__init__((float(probability), int(seed)), api=handle.api)
+        instance_of(handle, NativeObject, "handle")
+        if not hasattr(states, "ptr") or not hasattr(states, "nbytes"):
+            raise ArgumentError(f"states={shown(states)} is not a device array")
+        spec = real_number(probability, "probability"), integer(seed, "seed", 0, 2**64 - 1)
+        super().__init__(spec, api=handle.api)
 
     def _set(self, spec: tuple[float, int]) -> None:
         probability, seed = spec

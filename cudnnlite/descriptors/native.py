@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
+from cudnnlite.arguments import instance_of
 from cudnnlite.errors import ClosedError
 
 ClosableT = TypeVar("ClosableT", bound="Closable")
@@ -74,6 +75,7 @@ class NativeObject(Closable):
     _type: ClassVar[type[ctypes.c_void_p]]
     _create: ClassVar[str]
     _destroy: ClassVar[str]
+    _spec_type: ClassVar[type] = object
     by_handle: ClassVar[bool] = False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
@@ -95,7 +97,8 @@ class NativeObject(Closable):
         return self.read(self.api, self.ptr)
 
     def __init__(self, spec: Any, *, api: CudnnApi | None = None) -> None:
-        self.api = library_api() if api is None else api
+        instance_of(spec, self._spec_type, "spec")
+        self.api = library_api() if api is None else instance_of(api, CudnnApi, "api")
         self._spec = spec
         native = self._type()
         self._make(native)

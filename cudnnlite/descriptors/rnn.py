@@ -12,12 +12,12 @@ from cudnnlite._raw.types import (
     cudnnDropoutDescriptor_t,
     cudnnRNNDescriptor_t,
 )
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode, parse_enum
-from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import RNNSpec, TensorSpec
 
 
@@ -69,11 +69,10 @@ class RNNDescriptor(NativeObject):
         dropout: DropoutDescriptor | None = None,
         api: CudnnApi | None = None,
     ) -> None:
-        if not isinstance(spec, RNNSpec):
-            raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
+        instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
-        self.padded_io = padded_io
-        self._dropout = dropout
+        self.padded_io = bool(padded_io)
+        self._dropout = None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
         super().__init__(spec, api=api)
 
     def _set(self, spec: RNNSpec) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.native import NativeObject
-from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 from cudnnlite.specs.steps import SpatialSpec
 
 
@@ -24,9 +23,8 @@ class SpatialDescriptor(NativeObject):
     _missing: tuple[int, ...]  # what an axis of one pixel has, for each of the spec's steps
 
     def __init__(self, spec: SpatialSpec, spatial_rank: int | None = None) -> None:
+        instance_of(spec, self._spec_type, "spec")
         rank = spec.spatial_rank or 2 if spatial_rank is None else spatial_rank
-        if rank not in range(1, MAX_SPATIAL_RANK + 1):
-            raise ArgumentError(f"spatial_rank={spatial_rank!r}; allowed: 1 to {MAX_SPATIAL_RANK}")
         steps = spec.steps(rank)
         self._steps = (
             tuple((one, *step) for one, step in zip(self._missing, steps, strict=True)) if rank == 1 else steps

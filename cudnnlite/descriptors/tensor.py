@@ -8,13 +8,14 @@ from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite.arguments import MAX_INT
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.dtypes import dtype_name, vector_length
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.layout import MAX_INT, MAX_RANK, VECT_C, span
+from cudnnlite.specs.layout import MAX_RANK, VECT_C, span
 from cudnnlite.specs.tensor import tensor_spec_of
 
 

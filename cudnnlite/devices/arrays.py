@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
+from cudnnlite.arguments import one_of
 from cudnnlite.devices.device import Device, check_recorded_together
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
-from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype
+from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, numpy_dtype, parse_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import memory_order
@@ -154,28 +156,54 @@ def empty(device: Device, stream: Any, spec: TensorSpec) -> DeviceArray:
     return DeviceArray(spec, device, int(buffer.handle), buffer, stream)
 
 
-def from_host(device: Device, stream: Any, values: Any, *, dtype: Any = None, layout: str | None = None) -> DeviceArray:
+def from_host(
+    device: Device, stream: Any, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
+) -> DeviceArray:  # fmt: skip
     """Copy a host array (anything that `numpy.asarray` takes) to the device, packed in `layout`."""
+    one_of(casting, "casting", "unsafe", None)
     try:
         source = np.asarray(values)
-    except ValueError as error:  # a ragged list
+    except (ValueError, MemoryError, OverflowError) as error:  # a ragged list; a range of too many
         raise ArgumentError(f"values cannot be turned into an array: {error}") from error
     except TypeError as error:  # another device's array
         raise ArrayTypeError(
             f"values of type {type(values).__name__} cannot be copied from the host: {error}"
         ) from error
     if source.dtype.kind == "O" and hasattr(values, "__dlpack__"):
-        source = np.from_dlpack(values)
+        try:
+            source = np.from_dlpack(values)
+        except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
+            raise ArrayTypeError(f"values of type {type(values).__name__} cannot be copied: {error}") from error
     if source.dtype.kind == "O":
         raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
     kind = parse_dtype(source.dtype if dtype is None else dtype)
     shape = source.shape or (1,)
     spec = TensorSpec(shape, kind, layout)
+    if source.dtype != numpy_dtype(kind) or isinstance(values, MaskedArray):
+        source = _converted(values, source, numpy_dtype(kind), casting)
     array = empty(device, stream, spec)
     if spec.size:
-        memory = _pack(source.reshape(shape).astype(numpy_dtype(kind), copy=False), spec)
-        device.copy_in(array.ptr, memory, stream)
+        device.copy_in(array.ptr, _pack(source.reshape(shape), spec), stream)
     return array
+
+
+def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | None) -> Array:
+    """Return an array in another dtype; floats are rounded to what that has, but nothing else is lost unless it may be."""
+    is_number = source.dtype.kind in "biufc" or source.dtype in map(numpy_dtype, ARRAY_DTYPES)
+    if not is_number:
+        raise ArrayTypeError(f"values of {source.dtype} are no numbers, and cannot be copied to a device")
+    what = "masked values" if is_masked(values) else "imaginary parts" if source.dtype.kind == "c" else ""
+    try:
+        with np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
+            converted = (source.real if source.dtype.kind == "c" else source).astype(dtype, copy=False)
+    except FloatingPointError:
+        what = "values that are too large"
+    if casting is None:
+        if dtype.kind in "iu" and not (what or np.can_cast(source.dtype, dtype) or (converted == source).all()):
+            what = "values that it has not, such as fractions, NaN or larger ones"
+        if what:
+            raise ArgumentError(f'values of {source.dtype} as {dtype} would lose {what}; casting="unsafe" lets them')
+    return converted
 
 
 def _pack(values: Array, spec: TensorSpec) -> Array:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from cudnnlite.arguments import MAX_INT, integer, shown
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, NoDeviceError
 from cudnnlite.warn import warn_user
@@ -86,6 +88,7 @@ class Devices:
 
     def note_fork(self) -> None:
         """Remember in a forked process that CUDA, which does not survive that, was in use."""
+        self._lock = threading.Lock()  # whichever thread had it is not here
         self._forked_from_cuda = any(kind == "cuda" for kind, _ in self._made)
 
 
@@ -103,15 +106,15 @@ def default_device() -> str:
 
 def parse_device(device: Any, argument: str) -> tuple[str, int]:
     """Return (kind, index) of what names a device; ArgumentError if it names none."""
-    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+    if isinstance(device, int) and not isinstance(device, bool) and 0 <= device <= MAX_INT:
         return "cuda", device
     if isinstance(device, str):
         kind, _, index = device.lower().partition(":")
-        if kind in ("cuda", "emulated", "auto") and (index.isdecimal() or not index):
+        if kind in ("cuda", "emulated", "auto") and re.fullmatch(r"\d{0,9}", index):
             return kind, int(index or 0)
     elif hasattr(device, "device_id") and hasattr(device, "compute_capability"):
-        return "cuda", int(device.device_id)
-    raise ArgumentError(f"{argument}={device!r} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
+        return "cuda", integer(device.device_id, f"{argument}.device_id", 0)
+    raise ArgumentError(f"{argument}={shown(device)} is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'")
 
 
 def make_device(kind: str, index: int) -> Device:

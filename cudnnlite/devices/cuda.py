@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
+from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_graph import CudaRecorder
 from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
@@ -24,6 +24,7 @@ from cudnnlite.errors import (
     DeviceMemoryError,
     NoDeviceError,
 )
+from cudnnlite.kept import kept
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
@@ -62,7 +63,7 @@ class CudaDevice:
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
 
-    @cached_property
+    @kept
     def api(self) -> CudnnApi:
         """The function table; the first look at it loads libcudnn."""
         return CudnnApi(load_library(), memory=self.memory_info)
@@ -104,7 +105,7 @@ class CudaDevice:
             return self._device.create_stream(stream)
         address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
         if not isinstance(address, int) or isinstance(address, bool):
-            raise ArgumentError(f"stream={stream!r} is not a CUDA stream; allowed: an address or a stream object")
+            raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
         return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
 
     def create_stream(self) -> Any:
@@ -230,12 +231,14 @@ class CudaDevice:
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""
-        if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
-            raise host_array_error(array, argument)
         self.activate()
         try:
+            if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _DLPACK_CPU:
+                raise host_array_error(array, argument)
             view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=int(stream.handle))
             shape, strides, dtype = view.shape, view.strides, view.dtype
+        except ArrayTypeError:
+            raise
         except Exception as error:  # each producer raises its own kind
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         if not view.is_device_accessible:

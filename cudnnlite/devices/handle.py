@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
+from cudnnlite.arguments import one_of
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.choice import get_device
@@ -85,7 +86,7 @@ class Handle(NativeObject):
         self.device.activate()
         self._thread = get_ident()
         self._thread_name = current_thread().name
-        self._check_thread = check_same_thread
+        self._check_thread = one_of(check_same_thread, "check_same_thread", True, False)
         self._activates = self.device.needs_activation or not check_same_thread
         if self.device.times_mean_nothing and self.timing is DEFAULT_TIMING:
             self.timing = ONE_LOOK
@@ -157,7 +158,9 @@ class Handle(NativeObject):
         )
         self._stream.sync()
 
-    def array(self, values: Any, *, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+    def array(
+        self, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
+    ) -> arrays.DeviceArray:  # fmt: skip
         """Copy an array to the device, packed.
 
         Parameters
@@ -169,6 +172,10 @@ class Handle(NativeObject):
             To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
         layout : str, optional
             "NCHW", "NHWC", "NCHW_VECT_C", ...; channels first if not given.
+        casting : str, optional
+            "unsafe": convert as NumPy does, whatever is lost.  If not given, floats are rounded to those of the dtype, and
+            what would lose anything else is refused: values that are too large, fractions or NaN as integers, imaginary
+            parts, masks.
 
         Returns
         -------
@@ -177,7 +184,9 @@ class Handle(NativeObject):
         Raises
         ------
         ArgumentError
-            A dtype, layout or shape that cuDNN has not got.
+            A dtype, layout or shape that cuDNN has not got, or a conversion that would lose something.
+        ArrayTypeError
+            No numbers: text, dates, objects.
         DeviceMemoryError
             There is not enough device memory; the message says how much was free.
         """
@@ -188,7 +197,7 @@ class Handle(NativeObject):
             if dtype is None and layout is None:
                 return arrays.copy_of(found, self._stream)
             values = found.numpy()
-        return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout)
+        return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout, casting=casting)
 
     def empty(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
         """Allocate an array with undefined contents (all NaN on the emulated device).

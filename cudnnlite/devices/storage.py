@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import MAX_INT
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
-from cudnnlite.specs.layout import MAX_INT
 
 Array = np.ndarray[Any, Any]
 

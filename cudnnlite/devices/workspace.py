@@ -167,7 +167,7 @@ class Workspace:
 
     def release(self, stream: Any = None) -> None:
         """Free the buffer of one stream, or all buffers, in the order of their streams; the next call allocates again."""
-        keys = list(self._buffers) if stream is None else [int(stream.handle)]
+        keys = list(self._buffers) if stream is None else [int(self._device.stream(stream).handle)]
         if self._leased.intersection(keys):
             raise WorkspaceLimitError("the workspace cannot be released while it is leased")
         self._forget_recent()

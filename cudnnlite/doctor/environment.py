@@ -57,7 +57,7 @@ def _library() -> dict[str, Any]:
         "path": library.path,
         "found through": library.how,
         "version": library.version_text,
-        "built with CUDA": format_cuda_version(library.cudart_version),
+        "built with CUDA": format_cuda_version(library.cudart_version) if library.cudart_version else "unknown",
         "parts": by_folder(library.parts()),
     }
 

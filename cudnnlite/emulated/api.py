@@ -43,7 +43,7 @@ class EmulatedApi(CudnnApi):
     """
 
     def __init__(self, library: Library, memory: EmulatedMemory) -> None:
-        super().__init__(library, memory=lambda: (memory.capacity - memory.used, memory.capacity))
+        super().__init__(library, memory=lambda: (memory.left, memory.capacity))
         self.memory = memory
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state

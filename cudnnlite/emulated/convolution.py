@@ -227,6 +227,8 @@ def _find(call: ConvolutionCall) -> None:
 
 
 def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> None:
+    if call.given["requestedAlgoCount"] < 1:
+        raise RefusalError(Status.BAD_PARAM, f"requestedAlgoCount={call.given['requestedAlgoCount']}")
     rows = rows[: call.given["requestedAlgoCount"]]
     for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
         result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
+from cudnnlite.arguments import shown
 from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.dtypes import numpy_dtype
@@ -96,7 +98,8 @@ class EmulatedDevice:
         self.index = index
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
         self.default_stream = EmulatedStream(self, 1)
-        self._streams = {1: self.default_stream}
+        # an address that was given is good as long as somebody keeps its stream
+        self._streams: WeakValueDictionary[int, EmulatedStream] = WeakValueDictionary({1: self.default_stream})
         self.api = EmulatedApi(load_library(), self.memory)
 
     def __repr__(self) -> str:
@@ -129,13 +132,18 @@ class EmulatedDevice:
             return stream
         if isinstance(stream, int) and stream in self._streams:
             return self._streams[stream]
-        raise ArgumentError(f"stream={stream!r} is not a stream of {self}")
+        raise ArgumentError(f"stream={shown(stream)} is not a stream of {self}")
 
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
         stream = EmulatedStream(self, next(_addresses))
         self._streams[stream.handle] = stream
         return stream
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams there are."""
+        return len(self._streams)
 
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
@@ -145,7 +153,7 @@ class EmulatedDevice:
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes."""
-        return self.memory.capacity - self.memory.used, self.memory.capacity
+        return self.memory.left, self.memory.capacity
 
     def memory_used(self) -> int:
         """Return the bytes that are allocated now."""

@@ -6,6 +6,7 @@ Stricter than hardware: a pointer must lie inside one live allocation, new memor
 from __future__ import annotations
 
 import bisect
+import os
 import threading
 import weakref
 from collections import deque
@@ -14,19 +15,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cudnnlite.emulated.host_memory import host_memory
 from cudnnlite.errors import DeviceMemoryError
 from cudnnlite.sizes import format_size
 
 ALIGNMENT = 256  # as cudaMalloc gives
 POISON_NEW = 0xFF  # NaN in every floating-point format, -1 in signed integers
 POISON_FREED = 0xA5
-_QUARANTINE = 64 << 20  # freed memory whose addresses are not handed out again yet, in bytes
+_QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
+_OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
+_UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class IllegalAddressError(Exception):
     """A pointer does not lie inside a live allocation: what a GPU reports as an illegal memory access, if at all."""
+
+
+_memories: weakref.WeakSet[EmulatedMemory] = weakref.WeakSet()
 
 
 class EmulatedMemory:
@@ -50,7 +57,9 @@ class EmulatedMemory:
         # what a signal handler raises in it.
         self._owners: dict[int, _Owner] = {}
         self._dropped: deque[_Owner] = deque()
+        self._unasked = _UNASKED  # what was allocated since the host was asked
         self._lock = threading.RLock()
+        _memories.add(self)
 
     def __len__(self) -> int:
         self._free_dropped()
@@ -62,6 +71,16 @@ class EmulatedMemory:
         self._free_dropped()
         return self._used
 
+    @property
+    def left(self) -> int:
+        """The bytes that can be allocated: what is free, as far as the host has it."""
+        return min(self.capacity - self.used, host_memory())
+
+    def after_fork(self) -> None:
+        """Make it usable in a forked process: of the threads that used it, one that may have had the lock is not there."""
+        self._lock = threading.RLock()
+        self._repair()
+
     def allocate(self, nbytes: int) -> EmulatedBuffer:
         """Allocate poisoned memory.
 
@@ -72,14 +91,16 @@ class EmulatedMemory:
         """
         with self._lock:
             self._free_dropped()
-            if nbytes > self.capacity - self.used:
-                raise DeviceMemoryError(
-                    f"{format_size(nbytes)} of emulated device memory are not there: "
-                    f"{format_size(self.capacity - self.used)} of {format_size(self.capacity)} are free"
-                )
+            self._unasked += nbytes
+            if nbytes > self.capacity - self.used or (self._unasked > _UNASKED and nbytes > self.left):
+                raise self._too_much(nbytes)
             if nbytes == 0:
                 return EmulatedBuffer(self, 0, 0)
-            raw = np.full(nbytes + ALIGNMENT, POISON_NEW, np.uint8)
+            self._unasked %= _UNASKED
+            try:
+                raw = np.full(nbytes + ALIGNMENT, POISON_NEW, np.uint8)
+            except MemoryError as error:  # a limit of the process
+                raise self._too_much(nbytes) from error
             offset = -raw.ctypes.data % ALIGNMENT
             block = raw[offset : offset + nbytes]
             address = block.ctypes.data
@@ -96,6 +117,14 @@ class EmulatedMemory:
             self.peak = max(self.peak, self._used)
             return buffer
 
+    def _too_much(self, nbytes: int) -> DeviceMemoryError:
+        left = self.left
+        why = ", which is what the host has left" if left < self.capacity - self.used else ""
+        return DeviceMemoryError(
+            f"{format_size(nbytes)} of emulated device memory are not there: {format_size(left)} of "
+            f"{format_size(self.capacity)} are free{why}"
+        )
+
     def free(self, address: int) -> None:
         """Fill the allocation at `address` with garbage and forget it."""
         with self._lock:
@@ -109,9 +138,9 @@ class EmulatedMemory:
                 raise
             block[:] = POISON_FREED
             self._quarantine.append(block)
-            self._quarantined += block.nbytes
+            self._quarantined += block.nbytes + _OVERHEAD
             while self._quarantined > _QUARANTINE:
-                self._quarantined -= self._quarantine.popleft().nbytes
+                self._quarantined -= self._quarantine.popleft().nbytes + _OVERHEAD
 
     def _repair(self) -> None:
         """Bring the books in order after an interrupt between two of them; the blocks are what there is."""
@@ -158,6 +187,14 @@ class EmulatedMemory:
             return None
         start = self._addresses[position]
         return start if address + nbytes <= start + self._blocks[start].nbytes else None
+
+
+def _after_fork() -> None:
+    for memory in _memories:
+        memory.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Owner(weakref.ref["EmulatedBuffer"]):

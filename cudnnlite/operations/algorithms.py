@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from cudnnlite.arguments import one_of
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -44,9 +45,7 @@ UNALIGNED = "unaligned"  # an interface that nobody asks for: what a call with s
 
 def parse_interface(interface: Any) -> str | None:
     """Return which of cuDNN's interfaces may be used: "descriptor", "graph", or None for either."""
-    if interface not in (None, "descriptor", "graph"):
-        raise ArgumentError(f"interface={interface!r}; allowed: 'descriptor', 'graph', None")
-    return interface  # type: ignore[no-any-return]
+    return one_of(interface, "interface", "descriptor", "graph", None)  # type: ignore[no-any-return]
 
 
 def _algorithms(operation: Operation) -> Algorithms:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.enums import WgradMode
+from cudnnlite.arguments import integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
 from cudnnlite.descriptors.c_ints import c_ints, device_ints
@@ -36,7 +37,6 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides
-from cudnnlite.specs.steps import parse_step
 
 Window = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -105,7 +105,7 @@ class AttentionPlan(Plan):
             )
         if step is not None and request.training:
             raise ArgumentError("step is given with training=True, which computes all steps")
-        at = -1 if step is None else parse_step(step, "step", 0)
+        at = -1 if step is None else integer(step, "step", 0)
         if at >= request.q.shape[2]:
             raise ArgumentError(f"step={step}; allowed: below {request.q.shape[2]}")
         y = self._outputs((out,) if out is not None else None, ("out",), (y_spec,))[0]
@@ -323,7 +323,7 @@ def _parse_window(window: Any, steps: int, reach: int, room: int) -> Window:
     if window is None:
         return (0,) * room, (reach,) * room
     try:
-        low, high = (tuple(parse_step(end, "window", 0) for end in ends) for ends in window)
+        low, high = (tuple(integer(end, "window", 0) for end in ends) for ends in window)
     except (TypeError, ValueError):
         raise ArgumentError(f"window={window!r} is not a pair of sequences of integers") from None
     if len(low) != steps or len(high) != steps:

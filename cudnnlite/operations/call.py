@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from cudnnlite.arguments import real_number
 from cudnnlite.backend.graph import ALIGNMENT
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -18,7 +19,6 @@ from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.search.results import AlgorithmTable
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.numbers import real_number
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def find(
     if y is not None:
         check_writable(y, "out", frozenset(), **given)
     limit = handle.workspace.limit_for(workspace_limit)
-    return found(handle, problem, given, None if beta != 0 else y, limit)
+    return found(handle, problem, given, None if real_number(beta, "beta") != 0 else y, limit)
 
 
 def problem_of(

@@ -30,6 +30,7 @@ class CapturedGraph(Plan):
     """
 
     def __init__(self, handle: Handle) -> None:
+        use(handle)
         super().__init__(handle, f"CapturedGraph on {handle.device}")
         self._stream = handle.stream
         self._graph: Any = None

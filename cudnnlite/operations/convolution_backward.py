@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import real_number
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -23,7 +24,6 @@ from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import parse_shape
-from cudnnlite.specs.numbers import real_number
 from cudnnlite.specs.steps import parse_steps
 
 

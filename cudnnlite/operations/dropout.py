@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from operator import index
 from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented
 from cudnnlite.operations.operands import use, wait_for_streams
+from cudnnlite.operations.rnn.formats import host_array
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.dropout import DropoutSpec
 
@@ -69,15 +70,8 @@ class DropoutState:
     """
 
     def __init__(self, handle: Handle, seed: int = 0) -> None:
-        if not isinstance(handle, Handle):
-            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first: DropoutState(handle, seed)")
-        handle.use()
-        try:
-            self.seed = index(seed)
-        except TypeError:
-            raise ArgumentError(f"seed={seed!r} is not an integer") from None
-        if not 0 <= self.seed <= _MAX_SEED:
-            raise ArgumentError(f"seed={seed}; allowed: 0 to {_MAX_SEED}")
+        instance_of(handle, Handle, "handle", "; it comes first: DropoutState(handle, seed)").use()
+        self.seed = integer(seed, "seed", 0, _MAX_SEED)
         size = ctypes.c_size_t()
         handle.api.cudnnDropoutGetStatesSize(handle.ptr, size)
         self.array = arrays.empty(handle.device, handle.stream, TensorSpec((size.value,), "uint8"))
@@ -96,7 +90,7 @@ class DropoutState:
         ArgumentError
             Not what `save` returned on such a device.
         """
-        states = np.ascontiguousarray(saved)
+        states = np.ascontiguousarray(host_array(saved, "saved"))
         if states.dtype != np.uint8 or states.shape != self.array.shape:
             raise ArgumentError(
                 f"saved is {states.dtype} of shape {states.shape}; these states are uint8 of shape {self.array.shape}"

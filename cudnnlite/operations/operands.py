@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.arguments import instance_of
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import check_recorded_together
@@ -16,9 +17,7 @@ from cudnnlite.specs import TensorSpec
 
 def use(handle: Any) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
-    if not isinstance(handle, Handle):
-        raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first")
-    handle.use()
+    instance_of(handle, Handle, "handle", "; it comes first").use()
 
 
 def on_device(handle: Handle, array: Any, argument: str) -> DeviceArray:

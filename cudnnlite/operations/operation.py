@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.record import Function
+from cudnnlite.arguments import shown
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.kept import kept
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import same_strides
 
@@ -169,22 +170,22 @@ class Operation:
         """What the generated table knows of the C function."""
         return FUNCTIONS[self.function]
 
-    @cached_property
+    @kept
     def fields(self) -> tuple[str, ...]:
         """What a problem of this operation consists of."""
         return (*self.reads, *self.options, *self.writes, *self.scalars)
 
-    @cached_property
+    @kept
     def scalars(self) -> tuple[str, ...]:
         """Which of `alpha` and `beta` it has."""
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
 
-    @cached_property
+    @kept
     def tuned(self) -> bool:
         """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
         return self.algorithms is not None and bool(self.algorithms.find)
 
-    @cached_property
+    @kept
     def outputs(self) -> tuple[str, ...]:
         """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
         return tuple(name for name in self.writes if name not in self.given)
@@ -194,12 +195,12 @@ class Operation:
         """Whether it needs the reserve space that another operation wrote."""
         return bool(self.reserve) and "dy" in self.reads
 
-    @cached_property
+    @kept
     def nulls(self) -> frozenset[str]:
         """Which C arguments are always null pointers: what tells the operations of one C function apart."""
         return frozenset(name for name, value in self.constants.items() if value is None)
 
-    @cached_property
+    @kept
     def by_address(self) -> tuple[str, ...]:
         """The numbers among the options to which the header wants pointers."""
         numbers = [name for name, kind in self.options.items() if kind is float]
@@ -223,14 +224,14 @@ class Operation:
         if out is None:
             return (None,) * len(self.writes)
         if not isinstance(out, (tuple, list)) or len(out) != len(self.writes):
-            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(self.writes)}")
+            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(self.writes)}")
         return out
 
     def gathered(self, out: Any, *given: Any) -> tuple[Any, ...]:
         """Return everything that is written, as `call` takes it: `out`, a tuple or None, and what has to be given."""
         outs = (None,) * len(self.outputs) if out is None else out
         if not isinstance(outs, (tuple, list)) or len(outs) != len(self.outputs):
-            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(self.outputs)}")
+            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(self.outputs)}")
         return (*outs, *given)
 
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.devices import arrays
 from cudnnlite.dtypes import compute_type_for
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
@@ -200,12 +201,12 @@ def reduce_tensor(
     """
     if out is None:
         if beta:
-            raise ArgumentError(f"beta={beta!r} needs out, which it scales")
+            raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
         use(handle)
         a = on_device(handle, a, "a")
         out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
     elif axes is not None:
-        raise ArgumentError(f"axes={axes!r} is given beside out, whose shape says it")
+        raise ArgumentError(f"axes={shown(axes)} is given beside out, whose shape says it")
     if indices is False:
         return call(handle, REDUCE, (a,), (op,), alpha, beta, out)
     out = on_device(handle, out, "out")
@@ -219,6 +220,6 @@ def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
         listed = range(a.rank) if axes is None else [index(axes)] if hasattr(axes, "__index__") else [*map(index, axes)]
         gone = {range(a.rank)[axis] for axis in listed}
     except (TypeError, IndexError):
-        raise ArgumentError(f"axes={axes!r}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
+        raise ArgumentError(f"axes={shown(axes)}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
     shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
     return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)

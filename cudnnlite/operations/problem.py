@@ -10,11 +10,11 @@ from dataclasses import FrozenInstanceError
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.numbers import real_number
 from cudnnlite.specs.plain import from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
@@ -55,11 +55,11 @@ class Problem:
             )
         specs = {name: values[name] for name in operation.reads}
         for name, spec in specs.items():
-            _check_type(spec, name, _kind_of(operation, name))
+            instance_of(spec, _kind_of(operation, name), name)
         options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
         for name, spec in written.items():
-            _check_type(spec, name, _kind_of(operation, name))
+            instance_of(spec, _kind_of(operation, name), name)
         scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
         if operation.writes:
             expected = operation.expected(specs | written | options)
@@ -161,16 +161,11 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
         return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
-    raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}{hint}")
+    return instance_of(value, kind, argument, hint)
 
 
 def _kind_of(operation: Operation, name: str) -> type:
     return FilterSpec if name in operation.filters else TensorSpec
-
-
-def _check_type(value: Any, argument: str, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise ArgumentError(f"{argument}={value!r} is not a {kind.__name__}")
 
 
 def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
@@ -190,7 +185,7 @@ def problem_from_plain(plain: Any) -> Problem:
     name = plain.get("kind") if isinstance(plain, Mapping) else None
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
-        raise ArgumentError(f"{plain!r} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}")
+        raise ArgumentError(f"{shown(plain)} is not a problem; allowed: an object with 'kind', one of {[*OPERATIONS]}")
     values = {
         name: from_plain(value, name) if isinstance(value, Mapping) else value
         for name, value in plain.items()
@@ -199,4 +194,4 @@ def problem_from_plain(plain: Any) -> Problem:
     try:
         return make_problem(operation, values)
     except TypeError as error:
-        raise ArgumentError(f"{plain!r} is not a {operation.name} problem: {error}") from error
+        raise ArgumentError(f"{shown(plain)} is not a {operation.name} problem: {error}") from error

@@ -6,15 +6,16 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, overload
 
+from cudnnlite.arguments import check_file, instance_of, integer, path_of, sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem, problem_from_plain
 from cudnnlite.texts import aligned, counted
 
 FORMAT = "cudnnlite problems"
 VERSION = 1
+_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class ProblemList(Sequence[ListedProblem]):
         self._found: dict[Problem, tuple[int, tuple[str, ...]]] = {}
         self.skipped: list[SkippedNode] = []
         self.notes: list[str] = []
-        for problem in problems:
+        for problem in sequence(problems, "problems", "an iterable of problems"):
             self.add(problem)
 
     def add(self, problem: Problem, name: str = "", count: int = 1) -> None:
@@ -112,12 +113,10 @@ class ProblemList(Sequence[ListedProblem]):
         ArgumentError
             It is no problem, the name no string, or the count below 1.
         """
-        if not isinstance(problem, Problem):
-            raise ArgumentError(f"problem={problem!r} is not a Problem")
+        instance_of(problem, Problem, "problem")
         if not isinstance(name, str):
-            raise ArgumentError(f"name={name!r} is not a string")
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ArgumentError(f"count={count!r}; allowed: an integer from 1")
+            raise ArgumentError(f"name={shown(name)} is not a string")
+        count = integer(count, "count", 1, 2**63 - 1)
         before, names = self._found.get(problem, (0, ()))
         self._found[problem] = (before + count, names)
         if name:
@@ -125,11 +124,13 @@ class ProblemList(Sequence[ListedProblem]):
 
     def extend(self, others: Iterable[ListedProblem]) -> None:
         """Count the problems of another list too; what that one skipped and noted is added where it has any."""
-        for listed in others:
+        for listed in sequence(others, "others", "a list of problems"):
+            instance_of(listed, ListedProblem, "others")
             self.add(listed.problem, count=listed.count)
             self._name(listed.problem, list(listed.names))
-        self.skipped += getattr(others, "skipped", [])
-        self.notes += getattr(others, "notes", [])
+        if isinstance(others, ProblemList):
+            self.skipped += others.skipped
+            self.notes += others.notes
 
     def _name(self, problem: Problem, names: list[str]) -> None:
         """Remember where a problem of the list occurs."""
@@ -164,7 +165,7 @@ class ProblemList(Sequence[ListedProblem]):
         ArgumentError
             The file cannot be written; the message names it.
         """
-        file = _as_path(path)
+        file = path_of(path)
         problems = [
             {"count": listed.count, "names": listed.names, "problem": listed.problem.to_plain()} for listed in self
         ]
@@ -186,12 +187,15 @@ class ProblemList(Sequence[ListedProblem]):
         ArgumentError
             The file cannot be read, is no such list, or is of a later version; the message names the file, and the entry.
         """
-        file = _as_path(path)
+        file = path_of(path)
         where = f"path={str(file)!r}"
         try:
+            check_file(file, _MOST_BYTES, where)
             plain = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ArgumentError(f"{where} cannot be read: {error.strerror or error}") from error
+        except ArgumentError:
+            raise
         except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
             raise ArgumentError(f"{where} is not JSON: {error}") from error
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
@@ -264,10 +268,3 @@ def _entries(plain: Mapping[str, Any], name: str, where: str) -> list[Any]:
     if not isinstance(entries, list):
         raise ArgumentError(f"{where}: {name!r} is not a list")
     return entries
-
-
-def _as_path(path: Any) -> Path:
-    try:
-        return Path(path)
-    except TypeError:
-        raise ArgumentError(f"path={path!r} is not a path") from None

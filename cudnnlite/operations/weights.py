@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
@@ -75,7 +76,10 @@ class NamedWeights(Mapping[str, DeviceArray]):
     @classmethod
     def zeros_like(cls: type[WeightsT], weights: WeightsT, handle: Handle) -> WeightsT:
         """Make weights of the same layout, all zero: what gradients are added to."""
+        instance_of(weights, cls, "weights")
+        instance_of(handle, Handle, "handle").use()
         new = copy(weights)
+        new.device = handle.device
         new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
         new.fill_zero(handle.stream)
         return new
@@ -85,7 +89,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
 
         So two streams can share weights, as long as nobody writes to them; and calls can be recorded into a graph.
         """
-        handle.use()
+        instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
         new = copy(self)
         new.array = arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
@@ -120,7 +124,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
             return self._places[name]
         except (KeyError, TypeError):
             raise KeyError(
-                f"{name!r} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
+                f"{shown(name)} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
             ) from None
 
     def layout(self) -> WeightLayout:

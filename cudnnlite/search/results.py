@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
 
+from cudnnlite.arguments import one_of, real_number, shown
 from cudnnlite.enums import MathType, Status, parse_math_type
 from cudnnlite.errors import ArgumentError, NoAlgorithmError
 from cudnnlite.sizes import format_size, over_limit, parse_size
@@ -240,8 +242,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         ArgumentError
             No such objective.
         """
-        if objective not in (None, "device", "latency"):
-            raise ArgumentError(f"objective={objective!r}; allowed: 'device', 'latency', None")
+        one_of(objective, "objective", "device", "latency", None)
         times = [(deciding_ms(row, latency=objective == "latency"), row) for row in self._rows if row.ok]
         timed = [(time, row) for time, row in times if time is not None]
         if objective is not None:
@@ -260,8 +261,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         if workspace_limit is not None:
             limit = parse_size(workspace_limit, "workspace_limit", total=self._device_memory or None)
         wanted = None if math_type is None else parse_math_type(math_type)
-        if deterministic is not None and not isinstance(deterministic, bool):
-            raise ArgumentError(f"deterministic={deterministic!r}; allowed: True, False, None")
+        one_of(deterministic, "deterministic", True, False, None)
         most = parse_max_error(max_error)
         return [(row, self._failure(row) or why_not(row, limit, deterministic, wanted, most)) for row in self._rows]
 
@@ -343,12 +343,10 @@ def parse_max_error(value: Any) -> float | None:
     """Check a bound on the relative error; ArgumentError if it is none."""
     if value is None:
         return None
-    try:
-        if not isinstance(value, (str, bool)) and value >= 0:
-            return float(value)
-    except (TypeError, ValueError):
-        pass
-    raise ArgumentError(f"max_error={value!r}; allowed: a number, 0 or more")
+    with suppress(ArgumentError):
+        if not isinstance(value, bool) and (number := real_number(value, "max_error")) >= 0:
+            return number
+    raise ArgumentError(f"max_error={shown(value)}; allowed: a number, 0 or more")
 
 
 def named(row: AlgorithmResult) -> str:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from cudnnlite.arguments import real_number, shown
 from cudnnlite.enums import ActivationMode, NanPropagation, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.numbers import real_number
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -44,5 +44,5 @@ class ActivationSpec(FrozenSpec):
         has_one = kind in (ActivationMode.CLIPPED_RELU, ActivationMode.ELU, ActivationMode.SWISH)
         value = float(has_one) if coef is None else real_number(coef, "coef")
         if not has_one and value:
-            raise ArgumentError(f"coef={coef!r} with mode={kind.name}; allowed: 0, it has no coefficient")
+            raise ArgumentError(f"coef={shown(coef)} with mode={kind.name}; allowed: 0, it has no coefficient")
         self._freeze(mode=kind, coef=value, nan=propagation)

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite.arguments import integer, real_number
 from cudnnlite.dtypes import compute_type_for, parse_dtype
 from cudnnlite.enums import DataType, MathType, SeqDataAxis, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import parse_shape
-from cudnnlite.specs.numbers import real_number
-from cudnnlite.specs.steps import parse_step
 from cudnnlite.specs.tensor import TensorSpec
 
 MAXIMA = ("max_q_length", "max_kv_length", "max_batch", "max_beam")
@@ -107,8 +106,8 @@ class AttentionSpec(FrozenSpec):
             "q_proj_size": q_proj_size, "k_proj_size": q_proj_size if k_proj_size is None else k_proj_size,
             "v_proj_size": q_proj_size if v_proj_size is None else v_proj_size, "o_proj_size": o_proj_size,
         }  # fmt: skip
-        numbers = {name: parse_step(size, name, 1) for name, size in sizes.items()}
-        numbers |= {name: parse_step(size, name, 0) for name, size in projected.items()}
+        numbers = {name: integer(size, name, 1) for name, size in sizes.items()}
+        numbers |= {name: integer(size, name, 0) for name, size in projected.items()}
         queries, keys = (numbers[f"{x}_proj_size"] or numbers[f"{x}_size"] for x in "qk")
         if queries != keys:
             raise ArgumentError(
@@ -127,7 +126,7 @@ class AttentionSpec(FrozenSpec):
         kind = parse_dtype(dtype)
         self._freeze(
             **numbers, scale=factor, bias=bias, **{name: float(chance) for name, chance in chances.items()},
-            **{name: None if size is None else parse_step(size, name, 1) for name, size in room.items()}, dtype=kind,
+            **{name: None if size is None else integer(size, name, 1) for name, size in room.items()}, dtype=kind,
             compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
             math_type=parse_math_type(math_type),
         )  # fmt: skip
@@ -221,7 +220,7 @@ def parse_seq_lengths(lengths: Any, argument: str, count: int, steps: int, small
     if lengths is None:
         return (steps,) * count
     try:
-        known = tuple(parse_step(length, argument, smallest) for length in lengths)
+        known = tuple(integer(length, argument, smallest) for length in lengths)
     except TypeError:
         raise ArgumentError(f"{argument}={lengths!r} is not a sequence of integers") from None
     if len(known) != count or max(known) > steps:

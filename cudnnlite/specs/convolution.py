@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite.arguments import instance_of, integer
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST
-from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_step, parse_steps, slid
+from cudnnlite.specs.layout import CHANNELS_FIRST, parse_shape
+from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
 
@@ -82,7 +83,7 @@ class ConvolutionSpec(SpatialSpec):
             padding=parse_padding(padding),
             stride=parse_steps(stride, "stride", 1),
             dilation=parse_steps(dilation, "dilation", 1),
-            groups=parse_step(groups, "groups", 1),
+            groups=integer(groups, "groups", 1),
             mode=parse_enum(ConvolutionMode, mode, "mode"),
             compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
             math_type=parse_math_type(math_type),
@@ -115,6 +116,7 @@ class ConvolutionSpec(SpatialSpec):
 
     def compute_type_for(self, x: TensorSpec) -> DataType:
         """Return the type that cuDNN accumulates in for this input."""
+        instance_of(getattr(x, "dtype", x), DataType, "x.dtype")
         return compute_type_for(x.dtype) if self.compute_type is None else self.compute_type
 
     def output_shape(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -128,6 +130,7 @@ class ConvolutionSpec(SpatialSpec):
             The ranks differ or are not 3 to 5, the groups do not divide the channels, the channels do not match, or the
             dilated filter is larger than the padded input.
         """
+        x_shape, w_shape = parse_shape(x_shape, "x_shape"), parse_shape(w_shape, "w_shape")
         rank = len(x_shape)
         if not 3 <= rank <= 5 or len(w_shape) != rank:
             raise ArgumentError(
@@ -152,6 +155,7 @@ class ConvolutionSpec(SpatialSpec):
         ArgumentError
             As in `output_shape`; also where the dtypes of x and w differ.
         """
+        instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
         shape = self.output_shape(x.shape, w.shape)
         if x.dtype != w.dtype:
             raise ArgumentError(

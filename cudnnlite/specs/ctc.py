@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite.arguments import integer
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import CTCGradMode, DataType, LossNormalizationMode, parse_enum
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.steps import parse_step
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -52,6 +52,6 @@ class CTCLossSpec(FrozenSpec):
         self._freeze(
             normalization=parse_enum(LossNormalizationMode, normalization, "normalization"),
             grad_mode=parse_enum(CTCGradMode, grad_mode, "grad_mode"),
-            max_label_length=parse_step(max_label_length, "max_label_length", 0),
+            max_label_length=integer(max_label_length, "max_label_length", 0),
             compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from cudnnlite.arguments import instance_of
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
 from cudnnlite.enums import DataType, TensorFormat, parse_enum
 from cudnnlite.errors import ArgumentError
@@ -83,6 +84,7 @@ class FilterSpec(FrozenSpec):
         ArgumentError
             The strides are neither packed channels-first nor packed channels-last.
         """
+        instance_of(spec, TensorSpec, argument)
         names = (CHANNELS_FIRST.get(spec.rank, ""), CHANNELS_LAST.get(spec.rank, ""), VECT_C)
         for name in (names[1], names[0], names[2]) if channels_last else names:
             if spec.fits(name):
@@ -97,8 +99,7 @@ class FilterSpec(FrozenSpec):
         return f"FilterSpec({self.shape}, {dtype_name(self.dtype)!r}, {self.layout!r})"
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> FilterSpec:
-        """Return the spec whose `values` these are; see `FrozenSpec.from_values`."""
+    def _from(cls, values: Mapping[str, Any]) -> FilterSpec:
         layouts = _layouts(parse_enum(TensorFormat, values["format"], "format"))
         return cls(values["shape"], values["dtype"], layouts.get(len(values["shape"])))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from inspect import signature
 from typing import Any, TypeVar
 
+from cudnnlite.arguments import shown
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
 
 SpecT = TypeVar("SpecT", bound="FrozenSpec")
 
@@ -42,20 +45,36 @@ class FrozenSpec:
         return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> Any:
-        """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names."""
+    def from_values(cls, values: Any) -> Any:
+        """Return the spec whose `values` these are, checked as a constructor checks its arguments; enums may be names.
+
+        Raises
+        ------
+        ArgumentError
+            A field is missing, not known, or has a value that is not allowed.
+        """
+        try:
+            if isinstance(values, Mapping):
+                return cls._from(values)
+            error: Exception | str = "they are no mapping"
+        except (KeyError, TypeError) as caught:
+            error = caught
+        raise ArgumentError(f"values={shown(values)} are not a {cls.__name__}'s: {error}")
+
+    @classmethod
+    def _from(cls, values: Mapping[str, Any]) -> Any:
         return cls(**values)
 
     def replace(self: SpecT, **changes: Any) -> SpecT:
         """Return a copy with some fields changed."""
-        return type(self).from_values(self.values() | changes)  # type: ignore[no-any-return]
+        return type(self)._from(self.values() | changes)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         parts, defaults = [], signature(type(self)).parameters
         for name, value in self.values().items():
             if name not in defaults or value != defaults[name].default:
-                shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
-                parts.append(f"{name}={shown!r}")
+                text = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
+                parts.append(f"{name}={text!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 from math import prod
-from operator import index, mul
+from operator import mul
 from typing import Any
 
+from cudnnlite.arguments import MAX_INT, integers, shown
 from cudnnlite.errors import ArgumentError
 
 MAX_RANK = 8  # CUDNN_DIM_MAX
 MAX_SPATIAL_RANK = 6  # cuDNN refuses a convolution descriptor of seven dimensions
-MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
 
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
@@ -36,13 +36,13 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
         allowed.append(VECT_C)
     if layout is None:
         return CHANNELS_FIRST.get(rank, PACKED)
-    name = str(layout).upper()
+    name = (layout if isinstance(layout, str) else str(getattr(layout, "name", ""))).upper()
     if name in allowed:
         return name
     if not allowed and name == PACKED.upper():
         return PACKED
     raise ArgumentError(
-        f"{argument}={layout!r} is not a layout of rank {rank}; allowed: {', '.join(allowed) or PACKED}"
+        f"{argument}={shown(layout)} is not a layout of rank {rank}; allowed: {', '.join(allowed) or PACKED}"
     )
 
 
@@ -54,16 +54,15 @@ def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_e
     ArgumentError
         Not integers, wrong rank, negative or zero sizes, or a size beyond a C int.
     """
-    try:
-        sizes = tuple(index(size) for size in shape)
-    except TypeError:
-        raise ArgumentError(f"{argument}={shape!r} is not a sequence of integers") from None
+    sizes = integers(shape, argument, MAX_RANK)
     if not 1 <= len(sizes) <= MAX_RANK:
-        raise ArgumentError(f"{argument}={sizes} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")
+        raise ArgumentError(f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")
     for axis, size in enumerate(sizes):
         smallest = 0 if axis == 0 and batch_may_be_empty else 1
         if not smallest <= size <= MAX_INT:
-            raise ArgumentError(f"{argument}={sizes}: size {size} on axis {axis}; allowed: {smallest} to {MAX_INT}")
+            raise ArgumentError(
+                f"{argument}={shown(sizes)}: size {shown(size)} on axis {axis}; allowed: {smallest} to {MAX_INT}"
+            )
     return sizes
 
 

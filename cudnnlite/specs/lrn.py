@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
+from cudnnlite.arguments import integer, real_number
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.numbers import real_number
-from cudnnlite.specs.steps import parse_step
 
 _MAX_N, _MIN_K, _MIN_BETA = 16, 1e-5, 0.01  # CUDNN_LRN_MAX_N, ...
 
@@ -39,10 +38,8 @@ class LRNSpec(FrozenSpec):
     k: float
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
-        channels, given = parse_step(n, "n", 1), {"alpha": alpha, "beta": beta, "k": k}
+        channels, given = integer(n, "n", 1, _MAX_N), {"alpha": alpha, "beta": beta, "k": k}
         numbers = {name: real_number(value, name) for name, value in given.items()}
-        if channels > _MAX_N:
-            raise ArgumentError(f"n={n!r}; allowed: 1 to {_MAX_N}")
         for name, smallest in (("beta", _MIN_BETA), ("k", _MIN_K)):
             if not numbers[name] >= smallest:
                 raise ArgumentError(f"{name}={given[name]!r}; allowed: from {smallest} on")

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
+from cudnnlite.arguments import shown
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -44,17 +45,16 @@ def from_plain(plain: Any, argument: str = "spec") -> Any:
     name = plain.get("spec") if isinstance(plain, dict) else None
     kind = SPECS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ArgumentError(f"{argument}={plain!r} is not a spec; allowed: an object with 'spec', one of {[*SPECS]}")
+        raise ArgumentError(
+            f"{argument}={shown(plain)} is not a spec; allowed: an object with 'spec', one of {[*SPECS]}"
+        )
     values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     if {*values} != {*known}:
         raise ArgumentError(
-            f"{argument}={plain!r} is not a {kind.__name__}; it must have the fields {', '.join(known)}"
+            f"{argument}={shown(plain)} is not a {kind.__name__}; it must have the fields {', '.join(known)}"
         )
-    try:
-        return kind.from_values(values)
-    except (KeyError, TypeError) as error:
-        raise ArgumentError(f"{argument}={plain!r} is not a {kind.__name__}: {error}") from error
+    return kind.from_values(values)
 
 
 def _tuples(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.enums import NanPropagation, PoolingMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
@@ -49,7 +50,9 @@ class PoolingSpec(SpatialSpec):
         self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)
         sizes, margins, _ = self.steps(self.spatial_rank or 1)
         if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
-            raise ArgumentError(f"padding={padding!r} must be smaller than window={window!r}: it would hold no value")
+            raise ArgumentError(
+                f"padding={shown(padding)} must be smaller than window={shown(window)}: it would hold no value"
+            )
 
     @classmethod
     def whole(
@@ -65,10 +68,12 @@ class PoolingSpec(SpatialSpec):
         """
         spec = getattr(x, "spec", x)
         if not isinstance(spec, TensorSpec) or spec.rank < 3:
-            raise ArgumentError(f"x={x!r}: it must be (N, C, *spatial)")
+            raise ArgumentError(f"x={shown(x)}: it must be (N, C, *spatial)")
         return cls(spec.shape[2:], mode=mode, nan=nan)
 
     def output_spec(self, x: TensorSpec) -> TensorSpec:
         """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
+        if not 3 <= instance_of(x, TensorSpec, "x").rank <= 5:
+            raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 3, 4 or 5")
         window, padding, stride = self.steps(x.rank - 2)
         return x.packed((*x.shape[:2], *slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))))

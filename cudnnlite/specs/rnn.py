@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import index
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.dropout import parse_probability
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import MAX_INT
 
 # The gates in cuDNN's order, which is the order of its linear layer numbers.
 GATES = {
@@ -121,14 +121,12 @@ class RNNSpec(FrozenSpec):
         kind = parse_dtype(dtype)
         if kind not in _FLOATS:
             raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}")
-        if not isinstance(bidirectional, bool):
-            raise ArgumentError(f"bidirectional={bidirectional!r}; allowed: True, False")
         self._freeze(
-            cell=parse_enum(RNNMode, cell, "cell"),
-            input_size=_parse_size(input_size, "input_size"),
-            hidden_size=_parse_size(hidden_size, "hidden_size"),
-            num_layers=_parse_size(num_layers, "num_layers"),
-            bidirectional=bidirectional,
+            cell=_parse_cell(cell),
+            input_size=integer(input_size, "input_size"),
+            hidden_size=integer(hidden_size, "hidden_size"),
+            num_layers=integer(num_layers, "num_layers"),
+            bidirectional=one_of(bidirectional, "bidirectional", True, False),
             projection_size=_parse_projection(projection_size, hidden_size),
             bias=_parse_bias(bias),
             input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),
@@ -195,15 +193,15 @@ class RNNSpec(FrozenSpec):
 
     def layer_input_size(self, layer: int) -> int:
         """Return the length of the vectors that a layer is fed with."""
-        return self.input_size if layer == 0 else self.output_size
+        return self.input_size if integer(layer, "layer", 0, self.num_layers - 1) == 0 else self.output_size
 
     def hidden_shape(self, batch: int) -> tuple[int, int, int]:
         """Return the shape of hx and hy: (num_layers * directions, batch, state_size)."""
-        return self.num_layers * self.directions, batch, self.state_size
+        return self.num_layers * self.directions, integer(batch, "batch"), self.state_size
 
     def cell_shape(self, batch: int) -> tuple[int, int, int]:
         """Return the shape of cx and cy: (num_layers * directions, batch, hidden_size)."""
-        return self.num_layers * self.directions, batch, self.hidden_size
+        return self.num_layers * self.directions, integer(batch, "batch"), self.hidden_size
 
     @property
     def clip_in_effect(self) -> tuple[float, float] | None:
@@ -217,19 +215,16 @@ class RNNSpec(FrozenSpec):
         return self.replace(math_type=MathType.DEFAULT, compute_type=None, clip=None, dropout=0.0)
 
 
-def _parse_size(value: Any, argument: str) -> int:
-    try:
-        size = index(value)
-    except TypeError:
-        raise ArgumentError(f"{argument}={value!r} is not an integer") from None
-    if isinstance(value, bool) or not 1 <= size <= MAX_INT:
-        raise ArgumentError(f"{argument}={value!r}; allowed: 1 to {MAX_INT}")
-    return size
+def _parse_cell(value: Any) -> RNNMode:
+    cell = parse_enum(RNNMode, value, "cell")
+    if cell not in GATES:
+        raise ArgumentError(f"cell={shown(value)} is not known; allowed: {', '.join(each.name for each in GATES)}")
+    return cell
 
 
 def _parse_projection(value: Any, hidden_size: int) -> int | None:
     """Return the size; None also for `hidden_size`, which means no projection to cuDNN."""
-    size = None if value is None else _parse_size(value, "projection_size")
+    size = None if value is None else integer(value, "projection_size")
     return None if size == hidden_size else size
 
 
@@ -245,9 +240,9 @@ def _parse_clip(value: Any) -> tuple[float, float] | None:
     if value is None:
         return None
     try:
-        low, high = (float(end) for end in value)
+        low, high = (real_number(end, "clip") for end in islice(value, 3))
     except (TypeError, ValueError):
-        raise ArgumentError(f"clip={value!r} is not a pair of numbers") from None
+        raise ArgumentError(f"clip={shown(value)} is not a pair of numbers") from None
     if math.isnan(low) or math.isnan(high) or low > high:
-        raise ArgumentError(f"clip={value!r}; allowed: the smaller number first, and no NaN")
+        raise ArgumentError(f"clip={shown(value)}; allowed: the smaller number first, and no NaN")
     return low, high

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, nan
 from operator import index
 from typing import Any
 
+from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.dtypes import dtype_name, parse_dtype
 from cudnnlite.enums import DataType, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError
@@ -21,6 +22,7 @@ _LAYOUT_NAMES = {
     "batch_major": RNNDataLayout.BATCH_MAJOR_UNPACKED,
     "packed": RNNDataLayout.SEQ_MAJOR_PACKED,
 }
+MAX_BATCH = 1 << 20  # each sequence has a length, on the host, which every call reads
 _FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
 
 
@@ -95,11 +97,15 @@ class RNNDataSpec(FrozenSpec):
             steps, batch = known[0], len(known)
         else:
             steps, batch = sizes[:2] if order == RNNDataLayout.SEQ_MAJOR_UNPACKED else (sizes[1], sizes[0])
+            if batch > MAX_BATCH:
+                raise ArgumentError(f"shape={sizes} has {batch} sequences; allowed: {MAX_BATCH}")
             known = (steps,) * batch if lengths is None else parse_lengths(lengths)
             if len(known) != batch:
                 raise ArgumentError(f"lengths has {len(known)} entries for a batch of {batch}")
             if max(known) > steps:
-                raise ArgumentError(f"lengths={known}: {max(known)} is longer than the data, which has {steps} steps")
+                raise ArgumentError(
+                    f"lengths={shown(known)}: {shown(max(known))} is longer than the data of {steps} steps"
+                )
         self._freeze(
             max_length=steps,
             batch=batch,
@@ -111,8 +117,7 @@ class RNNDataSpec(FrozenSpec):
         )
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> RNNDataSpec:
-        """Return the spec whose `values` these are; see `FrozenSpec.from_values`."""
+    def _from(cls, values: Mapping[str, Any]) -> RNNDataSpec:
         layout, lengths = parse_data_layout(values["layout"]), parse_lengths(values["lengths"])
         steps, batch, size = (index(values[name]) for name in ("max_length", "batch", "vector_size"))
         shape: tuple[int, ...] = {
@@ -160,7 +165,7 @@ class RNNDataSpec(FrozenSpec):
 
     def with_vectors(self, size: int, padding_fill: float = 0.0) -> RNNDataSpec:
         """Return the same sequences of vectors of another length: an output for an input."""
-        values = self.values() | {"vector_size": size, "padding_fill": parse_fill(padding_fill)}
+        values = self.values() | {"vector_size": integer(size, "size"), "padding_fill": parse_fill(padding_fill)}
         other: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
         other._freeze(**values)
         return other
@@ -173,17 +178,12 @@ def parse_data_layout(layout: object) -> RNNDataLayout:
     try:
         return parse_enum(RNNDataLayout, layout, "layout")
     except ArgumentError:
-        raise ArgumentError(f"layout={layout!r}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}") from None
+        raise ArgumentError(f"layout={shown(layout)}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}") from None
 
 
 def parse_fill(value: Any) -> float:
     """Return a padding fill as a float: of all NaNs the one that equals itself in a tuple, so that it can be part of a key."""
-    try:
-        fill = float(value) if not isinstance(value, str) else None
-    except (TypeError, ValueError):
-        fill = None
-    if fill is None:
-        raise ArgumentError(f"padding_fill={value!r} must be a real number")
+    fill = real_number(value, "padding_fill")
     return nan if isnan(fill) else fill
 
 
@@ -193,12 +193,13 @@ def parse_lengths(lengths: Any) -> tuple[int, ...]:
         raise ArgumentError("lengths are not given; packed data cannot be read without them")
     if hasattr(lengths, "spec") or hasattr(lengths, "__cuda_array_interface__"):
         raise ArgumentError("lengths are on the device; cuDNN needs them on the host, before the call")
-    try:
-        known = tuple(index(length) for length in lengths)
-    except TypeError:
-        raise ArgumentError(f"lengths={lengths!r} is not a sequence of integers") from None
+    known = integers(lengths, "lengths", MAX_BATCH)
+    if len(known) > MAX_BATCH:
+        raise ArgumentError(f"lengths={shown(lengths)} has too many entries; allowed: {MAX_BATCH}")
     if not known or min(known) < 1:
-        raise ArgumentError(f"lengths={known}; allowed: at least one, each 1 or more (leave empty sequences out)")
+        raise ArgumentError(
+            f"lengths={shown(known)}; allowed: at least one, each 1 or more (leave empty sequences out)"
+        )
     return known
 
 
@@ -207,7 +208,9 @@ def check_packed(lengths: tuple[int, ...], rows: int) -> None:
     for position, (before, after) in enumerate(pairwise(lengths)):
         if after > before:
             raise ArgumentError(
-                f"lengths={lengths} increase at position {position + 1}; packed sequences are sorted by decreasing length"
+                f"lengths={shown(lengths)} increase at position {position + 1}; packed sequences are sorted, the longest first"
             )
     if sum(lengths) != rows:
-        raise ArgumentError(f"lengths={lengths} add up to {sum(lengths)}; the packed data has {rows} rows")
+        raise ArgumentError(
+            f"lengths={shown(lengths)} add up to {shown(sum(lengths))}; the packed data has {rows} rows"
+        )

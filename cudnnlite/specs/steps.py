@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from operator import index
 from typing import Any, ClassVar
 
+from cudnnlite.arguments import integer, integers, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import MAX_INT, MAX_SPATIAL_RANK
+from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 Steps = int | tuple[int, ...]
 Padding = int | tuple[int | tuple[int, int], ...]
 AnySteps = int | Iterable[int]  # as users give them
 
 
-def parse_step(value: Any, argument: str, smallest: int) -> int:
-    """Return an integer from `smallest` on that a C int holds."""
-    try:
-        number = index(value)
-    except TypeError:
-        raise ArgumentError(f"{argument}={value!r} is not an integer") from None
-    if not smallest <= number <= MAX_INT:
-        raise ArgumentError(f"{argument}={value!r}; allowed: {smallest} to {MAX_INT}")
-    return number
-
-
 def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
     """Return an integer, or one for each axis."""
+    with suppress(TypeError):
+        return integer(index(value), argument, smallest)
     try:
-        return parse_step(index(value), argument, smallest)
-    except TypeError:
-        pass
-    try:
-        numbers = tuple(index(number) for number in value)
-    except TypeError:
+        numbers = integers(value, argument, MAX_SPATIAL_RANK)
+    except ArgumentError:
         same = "; it is the same at both ends of an axis" if argument == "padding" else ""
-        raise ArgumentError(f"{argument}={value!r}; allowed: an integer, or one for each spatial axis{same}") from None
+        allowed = f"allowed: an integer, or one for each spatial axis{same}"
+        raise ArgumentError(f"{argument}={shown(value)}; {allowed}") from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:
-        raise ArgumentError(f"{argument}={numbers} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
-    return tuple(parse_step(number, argument, smallest) for number in numbers)
+        raise ArgumentError(f"{argument}={shown(value)} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
+    return tuple(integer(number, argument, smallest) for number in numbers)
 
 
 def parse_padding(value: Any) -> Padding:
@@ -48,10 +38,12 @@ def parse_padding(value: Any) -> Padding:
         return parse_steps(value, "padding", 0)
     pairs = [axis if isinstance(axis, (tuple, list)) else (axis, axis) for axis in value]
     if any(len(pair) != 2 for pair in pairs):
-        raise ArgumentError(f"padding={value!r}; allowed for a spatial axis: an integer, or two, before and behind it")
-    ends = [[parse_step(end, "padding", 0) for end in pair] for pair in pairs]
+        raise ArgumentError(
+            f"padding={shown(value)}; allowed for a spatial axis: an integer, or two, before and behind it"
+        )
+    ends = [[integer(end, "padding", 0) for end in pair] for pair in pairs]
     if len(ends) > MAX_SPATIAL_RANK:
-        raise ArgumentError(f"padding={value!r} has {len(ends)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
+        raise ArgumentError(f"padding={shown(value)} has {len(ends)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
     return tuple(before if before == behind else (before, behind) for before, behind in ends)
 
 
@@ -94,6 +86,7 @@ class SpatialSpec(FrozenSpec):
         ArgumentError
             The spec's own tuples have another length.
         """
+        integer(spatial_rank, "spatial_rank", 1, MAX_SPATIAL_RANK)
         if self.spatial_rank not in (None, spatial_rank):
             raise ArgumentError(f"{self} has {self.spatial_rank} spatial axes, the arrays have {spatial_rank}")
         values = (getattr(self, name) for name in self._stepped)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
-from operator import index
 from typing import Any
 
+from cudnnlite.arguments import MAX_INT, integers, shown
 from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.kept import kept
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
-    MAX_INT,
+    MAX_RANK,
     VECT_C,
     as_four,
     packed_strides,
@@ -86,7 +86,9 @@ class TensorSpec(FrozenSpec):
             name = parse_layout(layout if layout is not None or vector == 1 else VECT_C, len(sizes))
             steps = packed_strides(_in_vectors(sizes, kind, vector, name), name)
         elif layout is not None:
-            raise ArgumentError(f"layout={layout!r} and strides={strides!r} are both given; allowed: one of them")
+            raise ArgumentError(
+                f"layout={shown(layout)} and strides={shown(strides)} are both given; allowed: one of them"
+            )
         elif vector > 1:
             raise ArgumentError(f"strides are given for dtype={dtype_name(kind)}; allowed: only the layout {VECT_C}")
         else:
@@ -99,8 +101,7 @@ class TensorSpec(FrozenSpec):
         return f"TensorSpec({self.shape}, {dtype_name(self.dtype)!r}, {how})"
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> TensorSpec:
-        """Return the spec whose `values` these are; see `FrozenSpec.from_values`."""
+    def _from(cls, values: Mapping[str, Any]) -> TensorSpec:
         return cls(values["shape"], values["dtype"], strides=values["strides"] if values["vector"] == 1 else None)
 
     @property
@@ -108,7 +109,7 @@ class TensorSpec(FrozenSpec):
         """The number of axes."""
         return len(self.shape)
 
-    @cached_property
+    @kept
     def layout(self) -> str:
         """'NCHW', 'NHWC', ...; 'packed' in C order at other ranks; 'strided' for anything else."""
         if self.vector > 1:
@@ -119,7 +120,7 @@ class TensorSpec(FrozenSpec):
                 return name
         return "strided"
 
-    @cached_property
+    @kept
     def is_channels_last(self) -> bool:
         """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
         first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
@@ -129,21 +130,24 @@ class TensorSpec(FrozenSpec):
         """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
-        if layout not in (CHANNELS_FIRST.get(self.rank, "packed"), CHANNELS_LAST.get(self.rank)):
+        if not isinstance(layout, str) or layout not in (
+            CHANNELS_FIRST.get(self.rank, "packed"),
+            CHANNELS_LAST.get(self.rank),
+        ):
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 
-    @cached_property
+    @kept
     def size(self) -> int:
         """The number of values."""
         return prod(self.shape)
 
-    @cached_property
+    @kept
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included: what a buffer must hold."""
         return span(_in_vectors(self.shape, self.dtype, self.vector), self.strides) * itemsize(self.dtype)
 
-    @cached_property
+    @kept
     def overlaps_itself(self) -> bool:
         """Whether two values may share memory (a stride smaller than what lies inside it): not allowed in an output."""
         reach = 1
@@ -189,7 +193,7 @@ def tensor_spec_of(
         return TensorSpec(shape, "float32" if dtype is None else dtype, layout, strides=strides)
     for argument, value in (("dtype", dtype), ("layout", layout), ("strides", strides)):
         if value is not None:
-            raise ArgumentError(f"{argument}={value!r} is given beside a whole spec, {shape}, which has its own")
+            raise ArgumentError(f"{argument}={shown(value)} is given beside a whole spec, {shape}, which has its own")
     return shape
 
 
@@ -200,7 +204,7 @@ def _in_vectors(shape: tuple[int, ...], dtype: DataType, vector: int, layout: st
             raise ArgumentError(f"layout={VECT_C!r} with dtype={dtype_name(dtype)}; allowed: int8x4, uint8x4, int8x32")
         return shape
     if layout not in (None, VECT_C):
-        raise ArgumentError(f"layout={layout!r} with dtype={dtype_name(dtype)}; allowed: {VECT_C}")
+        raise ArgumentError(f"layout={shown(layout)} with dtype={dtype_name(dtype)}; allowed: {VECT_C}")
     if len(shape) != 4 or shape[1] % vector:
         raise ArgumentError(
             f"shape={shape} with dtype={dtype_name(dtype)}: rank 4 and channels in multiples of {vector}"
@@ -209,15 +213,14 @@ def _in_vectors(shape: tuple[int, ...], dtype: DataType, vector: int, layout: st
 
 
 def _parse_strides(strides: Iterable[Any], shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        steps = tuple(index(step) for step in strides)
-    except TypeError:
-        raise ArgumentError(f"strides={strides!r} is not a sequence of integers") from None
+    steps = integers(strides, "strides", MAX_RANK)
     if len(steps) != len(shape):
-        raise ArgumentError(f"strides={steps} has {len(steps)} entries for shape={shape}")
+        raise ArgumentError(f"strides={shown(strides)} has {len(steps)} entries for shape={shape}")
     for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
         # cuDNN takes a negative stride without complaint and then reads in front of the buffer
         smallest = 0 if size <= 1 else 1
         if not smallest <= step <= MAX_INT:
-            raise ArgumentError(f"strides={steps}: {step} on axis {axis}; allowed: {smallest} to {MAX_INT}")
+            raise ArgumentError(
+                f"strides={shown(steps)}: {shown(step)} on axis {axis}; allowed: {smallest} to {MAX_INT}"
+            )
     return steps

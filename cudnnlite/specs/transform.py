@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
+from cudnnlite.arguments import integer
 from cudnnlite.enums import TensorFormat, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, parse_layout
-from cudnnlite.specs.steps import parse_step
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -54,12 +54,12 @@ class TensorTransformSpec(FrozenSpec):
     ) -> None:  # fmt: skip
         try:
             pairs = tuple(tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad) for pad in padding)
-            blocks = tuple(parse_step(size, "fold", 1) for size in fold)
+            blocks = tuple(integer(size, "fold", 1) for size in fold)
         except TypeError:
             raise ArgumentError(f"padding={padding!r}, fold={fold!r}: needed are numbers for each axis") from None
         if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
             raise ArgumentError(f"padding={padding!r}; needed: a number, or a pair of them, for each of 4 or 5 axes")
-        ends: Any = tuple((parse_step(a, "padding", 0), parse_step(b, "padding", 0)) for a, b in pairs)
+        ends: Any = tuple((integer(a, "padding", 0), integer(b, "padding", 0)) for a, b in pairs)
         way = parse_enum(FoldingDirection, direction, "direction")
         if blocks and len(blocks) != len(pairs) - 2:
             raise ArgumentError(f"fold={blocks}; needed: a number for each of {len(pairs) - 2} spatial axes")

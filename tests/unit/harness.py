@@ -124,7 +124,7 @@ def run_python(code, *arguments, check=True, **environment):
             env[name] = str(value)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        env=env, capture_output=True, text=True, timeout=120, check=False,
+        env=env, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     if check:
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -88,7 +88,7 @@ WRONG = [
     ("objective", "speed", "'latency', 'device'"),
     ("objective", None, "'latency', 'device'"),
     ("objective", ["device"], "'latency', 'device'"),
-    ("workspace_limit", -1, "negative"),
+    ("workspace_limit", -1, "allowed: 0 to"),
     ("workspace_limit", True, "is not a size"),
     ("workspace_limit", 1.5, "is not a size"),
     ("workspace_limit", "much", "is not a size"),

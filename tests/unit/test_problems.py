@@ -93,8 +93,8 @@ def test_convolutions_that_are_none(name):
 
 
 WRONG_RNN = {
-    "spec": ({"spec": "lstm"}, "spec='lstm' is not a RNNSpec"),
-    "data": ({"data": (5, 3, 6)}, r"data=\(5, 3, 6\) is not a RNNDataSpec"),
+    "spec": ({"spec": "lstm"}, "spec='lstm' is not an RNNSpec"),
+    "data": ({"data": (5, 3, 6)}, r"data=\(5, 3, 6\) is not an RNNDataSpec"),
     "training": ({"training": 1}, "training=1 is not a bool"),
     "training_none": ({"training": None}, "training=None is not a bool"),
     "size": ({"data": RNNDataSpec((5, 3, 7), None, "bfloat16")}, "data=.* is not an input of RNNSpec"),

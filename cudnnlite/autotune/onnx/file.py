@@ -8,10 +8,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.arguments import check_file, path_of
 from cudnnlite.errors import ArgumentError, MissingPackageError
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
 _SMALL = 65536
+_MOST_BYTES = 2**31 - 1  # protobuf reads no more
+# Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
+_MOST_NODES = 1 << 16
 
 
 class OnnxFile:
@@ -38,6 +42,8 @@ class OnnxFile:
             raise ArgumentError(f"{self.where} is not a whole ONNX model: it does not say which operator set it uses")
         if not _is_text(self.proto):
             raise ArgumentError(f"{self.where} is not a whole ONNX model: a name in it is not UTF-8")
+        if _expanded(self.proto) > _MOST_NODES:  # onnx goes through all of them
+            raise ArgumentError(f"{self.where} has more than {_MOST_NODES} nodes, its functions inlined")
         self.unread: dict[str, str] = {}
         self._drop_weights(onnx, self.proto.graph, folder)
         self.why_not_inlined = "it uses other operator sets than the model"
@@ -68,6 +74,24 @@ class OnnxFile:
             name, kind = sparse.values.name, sparse.values.data_type
             graph.initializer.add(name=name, data_type=kind, dims=sparse.dims, data_location=outside)
         del graph.sparse_initializer[:]
+
+
+def _expanded(model: Any) -> int:
+    """Return how many nodes a model has with its functions inlined, counted no further than to one more than the most."""
+    known: dict[tuple[str, str], int] = {}
+    functions = {(function.domain, function.name): function for function in model.functions}
+
+    def count(holder: Any) -> int:
+        total = 0
+        for node in (node for graph in graphs(holder) for node in graph.node):
+            called = (node.domain, node.op_type)
+            if called in functions and called not in known:
+                known[called] = _MOST_NODES + 1  # while it is counted: what calls itself has no end
+                known[called] = count(functions[called])
+            total = min(total + known.get(called, 1), _MOST_NODES + 1)
+        return total
+
+    return count(model.graph)
 
 
 def import_onnx() -> Any:
@@ -107,13 +131,17 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     if isinstance(model, (bytes, bytearray, memoryview)):
         where, folder = f"model of {len(model)} bytes", None
     elif isinstance(model, (str, os.PathLike)):
-        where, folder = f"model={os.fspath(model)!r}", Path(model).parent
+        path = path_of(model, "model")
+        where, folder = f"model={str(path)!r}", path.parent
     else:
         raise ArgumentError(f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
     try:
         if folder is None:
             return where, folder, onnx.load_model_from_string(bytes(model))
-        return where, folder, onnx.load_model(model, load_external_data=False)
+        check_file(path, _MOST_BYTES, where)
+        return where, folder, onnx.load_model(path, load_external_data=False)
+    except ArgumentError:
+        raise
     except OSError as error:
         raise ArgumentError(f"{where} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # protobuf's, or that of the format that the file's ending names

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from operator import index
 from typing import Any
 
+from cudnnlite.arguments import integer, sequence, shown
 from cudnnlite.autotune.onnx.file import OnnxFile, graphs, import_onnx, subgraphs
 from cudnnlite.errors import ArgumentError
 
@@ -101,7 +101,7 @@ def _replace_in_inputs(file: OnnxFile, batch: Any, shapes: Mapping[str, tuple[in
         axes = _axes_for(inputs[name], shape, argument)
         wanted += [(dim, dim.dim_param, size, argument) for dim, size in zip(axes, shape, strict=True)]
     if batch is not None:
-        number = _parse_size(batch, "batch")
+        number = integer(batch, "batch")
         if not batch_axes and number not in first:
             raise ArgumentError(f"batch={number}: no input of {file.where} has a symbolic batch; its inputs: {known}")
         wanted += [(dim, dim.dim_param, number, f"batch={number}") for dim in batch_axes]
@@ -139,20 +139,9 @@ def _axes_for(info: Any, shape: tuple[int, ...], argument: str) -> Any:
 
 def _parse_shapes(shapes: Any) -> dict[str, tuple[int, ...]]:
     if not isinstance(shapes, (Mapping, type(None))):
-        raise ArgumentError(f"shapes={shapes!r} is not a mapping of input names to shapes")
+        raise ArgumentError(f"shapes={shown(shapes)} is not a mapping of input names to shapes")
     found = {}
     for name, shape in (shapes or {}).items():
-        if isinstance(shape, str) or not isinstance(shape, Iterable):
-            raise ArgumentError(f"shapes[{name!r}]={shape!r} is not a sequence of integers")
-        found[name] = tuple(_parse_size(size, f"shapes[{name!r}]") for size in shape)
+        argument = f"shapes[{shown(name)}]"
+        found[name] = tuple(integer(size, argument) for size in sequence(shape, argument, "a sequence of integers"))
     return found
-
-
-def _parse_size(value: Any, argument: str) -> int:
-    try:
-        size = index(value)
-    except TypeError:
-        raise ArgumentError(f"{argument}={value!r} is not an integer") from None
-    if isinstance(value, bool) or size < 1:
-        raise ArgumentError(f"{argument}={value!r}; allowed: an integer from 1")
-    return size

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import instance_of, sequence
 from cudnnlite.enums import RNNBiasMode, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.specs import RNNSpec
@@ -29,7 +30,7 @@ def host_array(value: Any, what: str = "values") -> Array:
         array = np.asarray(value)
     except CudnnliteError:  # an array on the device says so itself
         raise
-    except (TypeError, ValueError) as error:  # a ragged list
+    except (TypeError, ValueError, MemoryError, OverflowError) as error:  # a ragged list, too long a range
         raise ArgumentError(f"{what} cannot be turned into an array: {error}") from error
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise ArgumentError(f"{what} is of {array.dtype}; allowed: real numbers")
@@ -45,8 +46,8 @@ def torch_name(part: WeightPart) -> str:
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
     """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
     parts = {part.name: part for part in _torch_parts(spec)}
-    if not isinstance(state_dict, Mapping):
-        raise ArgumentError(f"state_dict of type {type(state_dict).__name__} is no mapping of names to tensors")
+    _check_mapping(state_dict, "state_dict")
+    instance_of(prefix, str, "prefix")
     rows: dict[str, tuple[int, ...]] = {}
     for part in parts.values():
         stacked = len(spec.gates) if part.gate else 1
@@ -75,6 +76,7 @@ def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
 
 def _torch_parts(spec: RNNSpec) -> Iterable[WeightPart]:
     """Return the parts that PyTorch has: both biases, or none."""
+    instance_of(spec, RNNSpec, "spec")
     return weight_parts(spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec)
 
 
@@ -86,7 +88,7 @@ def _layer_of(name: str) -> tuple[int, bool]:
 
 def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
     """Split the inputs W, R and B of ONNX nodes LSTM, GRU or RNN: arrays, or a list with one for each layer."""
-    if spec.projects:
+    if instance_of(spec, RNNSpec, "spec").projects:
         raise ArgumentError(f"{spec} has a projection, which ONNX has no input for")
     layers = spec.num_layers
     given = {"W": _per_layer(W, "W", layers), "R": _per_layer(R, "R", layers)}
@@ -121,7 +123,7 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     """Split what `get_weights()` of Keras layers returns: kernel, recurrent kernel and bias, which Keras stores transposed."""
-    if spec.projects:
+    if instance_of(spec, RNNSpec, "spec").projects:
         raise ArgumentError(f"{spec} has a projection, which Keras's layers have not")
     flat = [host_array(value, f"weights[{number}]") for number, value in enumerate(_flatten(weights))]
     has_bias = spec.bias != RNNBiasMode.NO
@@ -171,11 +173,18 @@ def _without_missing_bias(spec: RNNSpec, values: dict[str, Array], argument: str
 
 def check_names(argument: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ArgumentError unless all names that are wanted are given, and no others."""
+    _check_mapping(given, argument)
     missing = sorted(set(wanted) - set(given))
     extra = sorted(set(given) - set(wanted))
     told = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names]
     if told:
         raise ArgumentError(f"{argument}: {'; '.join(told)}")
+
+
+def _check_mapping(given: Any, argument: str) -> None:
+    """Raise ArgumentError unless it is a mapping of names to something."""
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ArgumentError(f"{argument} of type {type(given).__name__} is no mapping of names to arrays")
 
 
 def checked(what: str, value: Any, shape: tuple[int, ...]) -> Array:
@@ -194,11 +203,7 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
 
 
 def _flatten(weights: Any) -> Iterable[Any]:
-    if isinstance(weights, str) or not isinstance(weights, Iterable):
-        raise ArgumentError(
-            f"weights of type {type(weights).__name__} is not what a Keras layer's get_weights() returns"
-        )
-    for item in weights:
+    for item in sequence(weights, "weights", "what a Keras layer's get_weights() returns"):
         if isinstance(item, Sequence) and len(item) and hasattr(item[0], "shape"):
             yield from item
         else:

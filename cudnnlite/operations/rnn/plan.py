@@ -14,6 +14,7 @@ from typing import Any
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
+from cudnnlite.arguments import shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -368,7 +369,7 @@ class RNNPlan(Plan):
             if len(given) == 3 and count == 2 and given[2] is None:
                 given.pop()  # an RNNOutput of a network without cell states
             if len(given) != count:
-                raise ArgumentError(f"out={out!r}; allowed: a tuple of {', '.join(names[:count])}")
+                raise ArgumentError(f"out={shown(out)}; allowed: a tuple of {', '.join(names[:count])}")
             new = [self._operand(array, f"out[{names[number]!r}]", specs[number]) for number, array in enumerate(given)]
         return new[0], new[1], new[2] if count == 3 else None
 

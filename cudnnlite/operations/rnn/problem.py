@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import ForwardMode
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.descriptors import DropoutDescriptor, RNNDataDescriptor, RNNDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices.handle import Handle
@@ -129,6 +130,7 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     ArgumentError
         `x` is not an input of that network, has gaps, or does not go with the lengths.
     """
+    instance_of(spec, RNNSpec, "spec"), instance_of(x, TensorSpec, "x")
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
         padded = "(N, T, {})" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "(T, N, {})"
@@ -146,13 +148,13 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
 def check_spec(spec: Any) -> None:
     """Raise ArgumentError unless `spec` is an RNNSpec."""
     if not isinstance(spec, RNNSpec):
-        raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
+        raise ArgumentError(f"spec={shown(spec)} is not an RNNSpec")
 
 
 def check_reserve(handle: Handle, reserve: Any) -> RNNReserve:
     """Return `reserve`; ArgumentError or ArrayTypeError unless it is a reserve space on the handle's device."""
     if not isinstance(reserve, RNNReserve):
-        raise ArgumentError(f"reserve={reserve!r} is not what rnn_forward(..., training=True) returns")
+        raise ArgumentError(f"reserve={shown(reserve)} is not what rnn_forward(..., training=True) returns")
     on_device(handle, reserve.array, "reserve")
     return reserve
 
@@ -170,11 +172,11 @@ def make_request(
 ) -> RNNRequest:
     """Return what a plan is made for, from arguments as the user gives them."""
     if not isinstance(training, bool):
-        raise ArgumentError(f"training={training!r}; allowed: True, False")
+        raise ArgumentError(f"training={shown(training)}; allowed: True, False")
     drops = training and spec.dropout > 0 and spec.num_layers > 1
     if drops and not isinstance(dropout_state, DropoutState):
         raise ArgumentError(
-            f"dropout_state={dropout_state!r}; {spec} drops {spec.dropout:g} in training: make a DropoutState(handle, seed)"
+            f"dropout_state={shown(dropout_state)}; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
         )
     if drops and dropout_state.array.device is not handle.device:
         raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")

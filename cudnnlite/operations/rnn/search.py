@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from cudnnlite.arguments import shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -185,7 +186,7 @@ def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
     if algorithms is None:
         return list(ALGORITHMS)
     if isinstance(algorithms, (str, int)) or not isinstance(algorithms, Iterable):
-        raise ArgumentError(f"algorithms={algorithms!r} is not a sequence of algorithms")
+        raise ArgumentError(f"algorithms={shown(algorithms)} is not a sequence of algorithms")
     found = [parse_enum(RNNAlgo, algorithm, "algorithms") for algorithm in algorithms]
     if not found:
         raise ArgumentError("algorithms is empty; there is nothing to time")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError, LibraryError
+from cudnnlite.errors import LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
 from cudnnlite.operations.weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.specs import RNNSpec, TensorSpec
@@ -67,11 +68,8 @@ class RNNWeights(NamedWeights):
     """
 
     def __init__(self, handle: Handle, spec: RNNSpec) -> None:
-        if not isinstance(handle, Handle):
-            raise ArgumentError(f"handle={handle!r} is not a Handle; it comes first: RNNWeights(handle, spec)")
-        handle.use()
-        if not isinstance(spec, RNNSpec):
-            raise ArgumentError(f"spec={spec!r} is not an RNNSpec")
+        instance_of(handle, Handle, "handle", "; it comes first: RNNWeights(handle, spec)").use()
+        instance_of(spec, RNNSpec, "spec")
         with RNNDescriptor(spec, api=handle.api) as descriptor:
             size = ctypes.c_size_t()
             handle.api.cudnnGetRNNWeightSpaceSize(handle.ptr, descriptor.ptr, size)

@@ -1,0 +1,111 @@
+"""What users give, parsed in one place for each kind of value: integers, real numbers, objects of ours, paths.
+
+Whatever is given, `ArgumentError` is what comes out; an exception out of a value's own methods comes out as itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import islice
+from operator import index
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cudnnlite.errors import ArgumentError
+
+MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
+_MOST_SHOWN = 400
+_LONGEST_NAME = 255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
+
+KindT = TypeVar("KindT")
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: not too long, and also where Python refuses to write it (5,000 digits)."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"<{type(value).__name__} too long to be shown>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT) -> int:
+    """Return an integer within bounds; a bool is none."""
+    try:
+        number = index(value) if not isinstance(value, bool) else None
+    except TypeError:
+        number = None
+    if number is None:
+        raise ArgumentError(f"{argument}={shown(value)} is not an integer")
+    if not smallest <= number <= largest:
+        raise ArgumentError(f"{argument}={shown(value)}; allowed: {smallest} to {largest}")
+    return number
+
+
+def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
+    """Return integers, of too many one more than `most`: what is given may be endless."""
+    try:
+        return tuple(index(value) for value in islice(values, most + 1))
+    except TypeError:
+        raise ArgumentError(f"{argument}={shown(values)} is not a sequence of integers") from None
+
+
+def real_number(value: Any, argument: str) -> float:
+    """Return a number as a float; text is none, nor is what a float has no room for."""
+    try:
+        if hasattr(value, "__float__") or hasattr(value, "__index__"):  # bytes have neither, but float() reads them
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ArgumentError(f"{argument}={shown(value)} must be a real number")
+
+
+def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:
+    """Return an object of a class."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
+        raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}{hint}")
+    return value
+
+
+def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:
+    """Return the values of anything that can be iterated over, and is no text; it may be endless."""
+    try:
+        found = None if isinstance(values, (str, bytes)) else tuple(islice(values, most + 1))
+    except TypeError:
+        found = None
+    if found is None or len(found) > most:
+        raise ArgumentError(f"{argument}={shown(values)} is not {what}{'' if found is None else ': it is too long'}")
+    return found
+
+
+def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
+    """Return one of a few texts, bools or None; compared so that arrays may be given, and 1 is not True."""
+    if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
+        raise ArgumentError(f"{argument}={shown(value)}; allowed: {', '.join(map(repr, allowed))}")
+    return value
+
+
+def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
+    """Return a path that the system can be asked for, ``~`` replaced."""
+    try:
+        text = os.fspath(value)
+        parts = os.fsencode(text).split(b"/")
+        if isinstance(text, str) and text and "\0" not in text and max(map(len, parts)) <= _LONGEST_NAME:
+            return Path(text).expanduser()
+    except (TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
+        pass
+    raise ArgumentError(f"{argument}={shown(value)} is not {what}")
+
+
+def check_file(path: Path, most: int, where: str) -> None:
+    """Raise ArgumentError for what is no regular file, and may be endless, or holds more bytes than `most`.
+
+    OSError comes out as itself.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a folder's own error says what it is
+        raise ArgumentError(f"{where} cannot be read: it is a device or a pipe, which may be endless, and no file")
+    if status.st_size > most:
+        raise ArgumentError(f"{where} cannot be read: it has {status.st_size} bytes; allowed: {most}")

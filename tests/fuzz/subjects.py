@@ -1,0 +1,377 @@
+"""Legal calls of everything public: what the fuzzing makes hostile ones of.
+
+Operations come from their table and from tests/samples.  `LEGAL` has the rest; a test tells what is missing there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from device.operation_samples import SAMPLES, Case
+
+import cudnnlite as dnn
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.operations.problem import KINDS
+from cudnnlite.search.timing_policy import TimingPolicy
+
+QUICK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01)
+MODEL = """<ir_version: 10, opset_import: ["" : 21]>
+layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
+# no calls, and arithmetic on whatever arrays of others it is given, whose own exceptions come out
+NO_CALLABLES = {"fold_batch_normalization", "TF32", "TRUE_FLOAT32", "errors", "raw"}
+# values that operations return: their constructors only hold what they are given
+RESULTS = {
+    "Replay",
+    "ReplayCosts",
+    "AlgorithmResult",
+    "AlgorithmTable",
+    "ConvolutionForwardPlan",
+    "DeviceArray",
+    "ListedProblem",
+    "ModelTuning",
+    "RNNGradients",
+    "RNNOutput",
+    "RNNPlan",
+    "RNNReserve",
+    "RNNTrainingOutput",
+    "SkippedNode",
+    "TunedProblem",
+    "WeightLayout",
+    "WeightPlace",
+}
+
+
+class Things:
+    """What calls are made of, on an emulated device of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.device, self.elsewhere = EmulatedDevice(3, capacity="64 MiB"), EmulatedDevice(4, capacity="1 MiB")
+        self.handle, self.other = dnn.Handle(self.device), dnn.Handle(self.elsewhere)
+        self.closed = dnn.Handle(self.device)
+        self.closed.close()
+        self.handle.timing = QUICK
+        rng = np.random.default_rng(0)
+        self.x = self.handle.array(rng.standard_normal((2, 2, 5, 4), np.float32))
+        self.w = self.handle.array(rng.standard_normal((3, 2, 3, 3), np.float32))
+        self.y = self.handle.array(rng.standard_normal((2, 3, 5, 4), np.float32))
+        self.conv = dnn.ConvolutionSpec(1)
+        self.lstm = dnn.RNNSpec("lstm", 2, 3)
+        self.weights = dnn.RNNWeights(self.handle, self.lstm)
+        self.sequence = self.handle.array(rng.standard_normal((4, 2, 2), np.float32))
+        out = dnn.rnn_forward(self.handle, self.lstm, self.weights, self.sequence, training=True)
+        self.reserve, self.sequences = out.reserve, out.y
+        self.problem = dnn.ConvolutionForwardProblem(self.x.spec, dnn.FilterSpec(self.w.shape), self.conv)
+        self.table = dnn.find_convolution_forward(self.handle, self.x, self.w, self.conv)
+        self.dropout = dnn.DropoutState(self.handle)
+        self.model = onnx.parser.parse_model(MODEL)
+        self.tuner = dnn.Tuner(self.handle, cache=None)
+        self.plan = dnn.plan_convolution_forward(self.handle, self.x, self.w, self.conv)
+        self.rnn_plan = dnn.plan_rnn(self.handle, self.lstm, self.sequence)
+        self.rnn_out = out
+
+    def close(self) -> None:
+        """Give everything back."""
+        for thing in (self.plan, self.rnn_plan, self.tuner, self.handle, self.other):
+            thing.close()
+
+    @property
+    def hostile(self) -> tuple[Any, ...]:
+        """Things that fit somewhere else."""
+        return (
+            self.handle,
+            self.other,
+            self.closed,
+            self.device,
+            self.x,
+            self.w,
+            self.other.empty((2, 2, 5, 4)),
+            self.conv,
+            self.lstm,
+            self.weights,
+            self.reserve,
+            self.problem,
+            self.table,
+            self.table[0],
+            self.dropout,
+            self.model,
+            self.tuner,
+            self.plan,
+            self.rnn_plan,
+            self.handle.stream,
+            self.other.stream,
+            self.weights.array,
+            dnn.TuningPolicy(),
+            dnn.Engine(1),
+            dnn.ProblemList([self.problem]),
+            ThreadPoolExecutor,
+        )
+
+
+def _convolving(things: Things, **more: Any) -> dict[str, Any]:
+    return {"handle": things.handle, "x": things.x, "w": things.w, "conv": things.conv, **more}
+
+
+def _recurrent(things: Things, **more: Any) -> dict[str, Any]:
+    return {
+        "handle": things.handle,
+        "spec": things.lstm,
+        "x": things.sequence,
+        "lengths": [4, 3],
+        "training": False,
+        "layout": "sequence_major",
+        "workspace_limit": None,
+        **more,
+    }
+
+
+_CONV = {"padding": 1, "stride": 2, "dilation": 1, "groups": 1}
+_FIND = {"beta": 0.0, "out": None, "workspace_limit": "1 MiB"}
+_PLAN = {"alpha": 1.0, "beta": 0.0, "out": None, "algorithm": None, "workspace_limit": "1 MiB", "interface": None}
+LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
+    "ActivationDescriptor": lambda t: {"spec": dnn.ActivationSpec("relu")},
+    "ActivationSpec": lambda t: {"mode": "clipped_relu", "coef": 1.0, "nan": "propagate"},
+    "BackendDescriptor": lambda t: {"kind": "tensor", "unique_id": 3, "dimensions": (1, 2), "data_type": "float"},
+    "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
+    "ConvolutionForwardProblem": lambda t: {
+        "x": t.x.spec,
+        "w": dnn.FilterSpec(t.w.shape),
+        "conv": t.conv,
+        "alpha": 1.0,
+        "y": None,
+    },
+    "ConvolutionSpec": lambda t: {
+        **_CONV,
+        "mode": "convolution",
+        "compute_type": "float32",
+        "math_type": "fma",
+        "reorder_type": "no",
+    },
+    "DropoutDescriptor": lambda t: {"handle": t.handle, "probability": 0.5, "states": t.dropout.array, "seed": 3},
+    "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
+    "Engine": lambda t: {"index": 1, "knobs": {"tile_size": 1}},
+    "FilterDescriptor": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
+    "FilterSpec": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
+    "Handle": lambda t: {"device": t.device, "stream": None, "workspace_limit": "1 MiB", "check_same_thread": True},
+    "LRNDescriptor": lambda t: {"spec": dnn.LRNSpec()},
+    "LRNSpec": lambda t: {"n": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
+    "OpTensorDescriptor": lambda t: {"spec": dnn.OpTensorSpec("add")},
+    "OpTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
+    "PoolingDescriptor": lambda t: {"spec": dnn.PoolingSpec(2), "spatial_rank": 2},
+    "PoolingSpec": lambda t: {"window": 2, "padding": 1, "stride": 1, "mode": "max", "nan": "propagate"},
+    "ProblemList": lambda t: {"problems": [t.problem]},
+    "RNNDataDescriptor": lambda t: {"shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "padding_fill": 0.0},
+    "RNNDataSpec": lambda t: {
+        "shape": (4, 2, 3),
+        "lengths": (4, 3),
+        "dtype": "float32",
+        "layout": "sequence_major",
+        "padding_fill": 0.0,
+    },
+    "RNNDescriptor": lambda t: {"spec": t.lstm, "algorithm": "standard", "padded_io": True, "dropout": None},
+    "RNNForwardProblem": lambda t: {"spec": t.lstm, "data": dnn.RNNDataSpec((4, 2, 2)), "training": False},
+    "RNNSpec": lambda t: {
+        "cell": "lstm",
+        "input_size": 2,
+        "hidden_size": 3,
+        "num_layers": 2,
+        "bidirectional": True,
+        "projection_size": 2,
+        "bias": "double",
+        "input_mode": "linear",
+        "dropout": 0.5,
+        "clip": (-1, 1),
+        "dtype": "float16",
+        "compute_type": "float32",
+        "math_type": "fma",
+    },
+    "RNNWeights": lambda t: {"handle": t.handle, "spec": t.lstm},
+    "ReduceTensorDescriptor": lambda t: {"spec": dnn.ReduceTensorSpec("add")},
+    "ReduceTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
+    "TensorDescriptor": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
+    "TensorSpec": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
+    "Tuner": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
+    "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
+    "TuningPolicy": lambda t: {
+        "objective": "device",
+        "workspace_limit": "1 MiB",
+        "deterministic": True,
+        "max_error": 0.1,
+        "math_type": "fma",
+        "allow_tf32": False,
+        "layouts": ("NHWC",),
+        "interface": None,
+        "flush_l2": False,
+    },
+    "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
+    "CapturedGraph": lambda t: {"handle": t.handle},
+    "capture": lambda t: {"handle": t.handle},
+    "convolution_transpose": lambda t: _convolving(t, x=t.y, **_PLAN, output_padding=0, workspace=None),
+    "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
+    "find_convolution_forward": lambda t: _convolving(t, **_FIND),
+    "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
+    "get_convolution_forward": lambda t: _convolving(t, out=t.y),
+    "plan_convolution_forward": lambda t: _convolving(t, **_PLAN),
+    "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
+    "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
+    "record_problems": lambda t: {},
+    "rnn_backward_data": lambda t: {
+        "handle": t.handle,
+        "reserve": t.reserve,
+        "dy": t.sequences,
+        "dhy": None,
+        "dcy": None,
+        "out": None,
+    },
+    "rnn_backward_weights": lambda t: {"handle": t.handle, "reserve": t.reserve, "out": None, "accumulate": False},
+    "rnn_forward": lambda t: _recurrent(
+        t,
+        weights=t.weights,
+        hx=None,
+        cx=None,
+        algorithm="standard",
+        padding_fill=0.0,
+        dropout_state=None,
+        out=None,
+        reserve=None,
+        workspace=None,
+    ),
+    "tune_model": lambda t: {
+        "problems": dnn.ProblemList(),
+        "device": t.device,
+        "cache": None,
+        "policy": None,
+        "executor": None,
+        "workers": 1,
+        "progress": None,
+    },
+}
+
+# what has methods: its class -> one
+INSTANCES: dict[type, Callable[[Things], Any]] = {
+    dnn.AlgorithmTable: lambda t: t.table,
+    dnn.BackendDescriptor: lambda t: dnn.BackendDescriptor(t.handle, "tensor", unique_id=3),
+    dnn.ConvolutionDescriptor: lambda t: dnn.ConvolutionDescriptor(1),
+    dnn.ConvolutionForwardPlan: lambda t: t.plan,
+    dnn.ConvolutionForwardProblem: lambda t: t.problem,
+    dnn.ConvolutionSpec: lambda t: t.conv,
+    dnn.DropoutState: lambda t: t.dropout,
+    dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
+    dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
+    dnn.Handle: lambda t: t.handle,
+    dnn.ModelTuning: lambda t: dnn.ModelTuning(()),
+    dnn.PoolingSpec: lambda t: dnn.PoolingSpec(2),
+    dnn.ProblemList: lambda t: dnn.ProblemList([t.problem]),
+    dnn.RNNDataSpec: lambda t: dnn.RNNDataSpec((4, 2, 3)),
+    dnn.RNNForwardProblem: lambda t: dnn.RNNForwardProblem(t.lstm, dnn.RNNDataSpec((4, 2, 2))),
+    dnn.RNNPlan: lambda t: t.rnn_plan,
+    dnn.RNNSpec: lambda t: t.lstm,
+    dnn.RNNWeights: lambda t: t.weights,
+    dnn.TensorSpec: lambda t: t.x.spec,
+    dnn.Tuner: lambda t: t.tuner,
+    dnn.TuningCache: lambda t: dnn.TuningCache(":memory:"),
+    dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
+    dnn.Workspace: lambda t: t.handle.workspace,
+}
+CALLED = {"__call__", "__setitem__"}
+KEYED = {"RNNWeights.__setitem__", "RNNWeights.update"}  # mappings, which have KeyError
+# what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
+NO_METHODS = {
+    "close",
+    "use",
+    "read",
+    "read_back",
+    "keep",
+    "describing",
+    "set",
+    "fill_zero",
+    "reserve",
+    "lease",
+    "begin",
+    "finish",
+    "named_by",
+    "recall",
+    "choose",
+}
+
+
+class Subject(NamedTuple):
+    """Something to be called: how, and with what by name."""
+
+    call: Callable[..., Any]
+    legal: dict[str, Any]
+
+
+def public_names() -> Iterator[str]:
+    """Yield every public name that can be called, but errors and enums."""
+    for name in dnn.__all__:
+        thing = getattr(dnn, name)
+        is_other = isinstance(thing, type) and (issubclass(thing, (Exception,)) or hasattr(thing, "__members__"))
+        if name not in NO_CALLABLES | RESULTS and not name.endswith("Plan") and not is_other:
+            yield name
+
+
+def public_methods() -> Iterator[tuple[type, str]]:
+    """Yield the methods of `INSTANCES` that are ours and take arguments."""
+    for kind in INSTANCES:
+        for name, method in inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)):
+            is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
+            if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in CALLED):
+                continue
+            if len(inspect.signature(method).parameters) > (0 if inspect.ismethod(method) else 1):
+                yield kind, name
+
+
+METHODS = {f"{kind.__name__}.{name}": (kind, name) for kind, name in public_methods()}
+KINDS_BY_CLASS = {kind.__name__: name for name, kind in KINDS.items()}
+
+
+def operation_of(name: str) -> str:
+    """Return the operation that a public function, or class of problems, is of; empty if none."""
+    found = KINDS_BY_CLASS.get(name, re.sub("^(find|get|plan)_", "", name))
+    return found if found in SAMPLES else ""
+
+
+SUBJECTS = [*(name for name in public_names() if name in LEGAL or operation_of(name)), *METHODS]
+
+
+def subject(things: Things, name: str) -> Subject:
+    """Return a legal call of a public name, or of a method."""
+    if name in METHODS:
+        kind, method = METHODS[name]
+        bound = getattr(INSTANCES[kind](things), method)
+        return Subject(bound, {"handle": things.handle, "spec": things.lstm})
+    function = getattr(dnn, name)
+    if name in LEGAL:
+        return Subject(function, LEGAL[name](things))
+    case = Case(things.handle, operation_of(name))
+    if name in KINDS_BY_CLASS:
+        return Subject(function, dict(case.problem.values))
+    options = {n: p.default for n, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
+    others = {
+        case.operation.argument(operand): array
+        for operand, array in case.outs.items()
+        if operand in case.operation.given
+    }
+    return Subject(function, {"handle": things.handle, **options, **case.options, **case.arrays, **others})
+
+
+@contextmanager
+def used(result: Any) -> Iterator[None]:
+    """Use what was returned, and give it back: a context manager is entered, a table shown."""
+    if hasattr(result, "__enter__"):
+        with result:
+            yield
+        return
+    repr(result)
+    yield
+    if hasattr(result, "close"):
+        result.close()

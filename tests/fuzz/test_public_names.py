@@ -1,0 +1,82 @@
+"""Legal calls of everything public, some of whose arguments are hostile: what comes out is a result, or one of our exceptions.
+
+`pytest tests/fuzz --fuzz 100000` draws so many.
+"""
+
+from __future__ import annotations
+
+import inspect
+import signal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnnlite as dnn
+
+from .hostile import values
+from .subjects import KEYED, LEGAL, METHODS, RESULTS, SUBJECTS, Things, operation_of, public_names, subject, used
+
+SECONDS = 20  # a call that takes longer hangs
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What calls are made of."""
+    things = Things(tmp_path_factory.mktemp("fuzz"))
+    yield things
+    things.close()
+
+
+def test_everything_public_is_fuzzed() -> None:
+    missing = [name for name in public_names() if name not in LEGAL and not operation_of(name)]
+    assert missing == [], "add a legal call to LEGAL in tests/fuzz/subjects.py, or a result to RESULTS"
+    assert [name for name in {**LEGAL, **dict.fromkeys(RESULTS)} if not hasattr(dnn, name)] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(7200, method="thread")
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_only_our_exceptions_come_out(name: str, things: Things, drawing: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)  # some texts are paths
+    hostile = values(*things.hostile)
+    call, legal = subject(things, name)
+    parameters = inspect.signature(call).parameters
+    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names += [n for n in legal if n not in parameters and name not in METHODS]
+    if not names and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+        with used(call()):  # it takes no arguments
+            return
+
+    def hangs(*_: Any) -> None:
+        raise AssertionError(f"{name} had not ended after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+
+    @drawing(4, len(SUBJECTS))
+    @given(st.data())
+    def check(data: Any) -> None:
+        chosen = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2)) if names else set()
+        given = {n: legal[n] for n in names if n in legal}
+        needed = {n for n, p in parameters.items() if n in names and p.default is p.empty and n not in given}
+        given |= {n: data.draw(hostile, label=n) for n in sorted(chosen | needed)}
+        by_place = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+            by_place += data.draw(st.lists(hostile, max_size=3))
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        try:
+            with used(subject(things, name).call(*by_place, **given)):
+                pass
+        except dnn.CudnnliteError as error:
+            str(error)
+        except KeyError:
+            if name not in KEYED:
+                raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    try:
+        check()
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,446 @@
+"""What a hostile user found: dead processes, leaks, forks, silent conversions, crashes of the raw layer."""
+
+import ctypes
+import itertools
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.api import library_api
+from cudnnlite._raw.library import load_library
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.emulated.host_memory import host_memory
+
+from .harness import run_python
+
+MIB = 1 << 20
+
+
+# ---------------------------------------------------------------- the process does not die
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """Links to the files of this libcudnn, in a folder of their own; the parts can be replaced."""
+    here = Path(load_library().path).resolve().parent
+    for file in here.glob("libcudnn*.so.9"):
+        (tmp_path / file.name).symlink_to(file)
+    front = tmp_path / "libcudnn.so.9"
+    front.unlink()
+    shutil.copy(here / front.name, front)  # a link would lead back to the whole ones
+    return tmp_path
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("part", ["graph", "ops", "cnn", "adv"])
+@pytest.mark.parametrize("kept", [None, 0, 100, 1_000_000])
+def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, kept):
+    file = copy / f"libcudnn_{part}.so.9"
+    content = file.read_bytes()[:kept] if kept else b""
+    file.unlink()
+    if kept is not None:
+        file.write_bytes(content)
+    done = run_python(
+        """
+        import cudnnlite as dnn
+        try:
+            dnn.TensorDescriptor((1, 2, 3, 4))
+        except dnn.LibraryError as error:
+            print(error)
+        """,
+        CUDNNLITE_LIBCUDNN=copy,
+    )
+    assert file.name in done.stdout or kept is None  # of a missing one cuDNN says that versions differ
+    assert done.stdout
+
+
+def test_lengths_of_2_to_the_31_sequences_are_not_written_down():
+    with pytest.raises(dnn.ArgumentError, match="2147483647 sequences"):
+        dnn.RNNDataSpec((1, 2**31 - 1, 1))
+    with pytest.raises(dnn.ArgumentError, match="too many"):
+        dnn.RNNDataSpec((4, 2), itertools.repeat(1), layout="packed")
+    assert dnn.RNNDataSpec((2**31 - 1, 1, 1)).lengths == (2**31 - 1,)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: dnn.TensorSpec(itertools.count(1)), lambda: dnn.ConvolutionSpec(itertools.count(1)),
+        lambda: dnn.RNNSpec("lstm", 2, 3, clip=itertools.count(1)), lambda: dnn.TuningPolicy(layouts=itertools.count()),
+        lambda: dnn.ProblemList(itertools.count()), lambda: dnn.TensorSpec((1, 2), strides=range(2**62)),
+    ],
+)  # fmt: skip
+def test_what_is_endless_is_not_read_to_its_end(call):
+    with pytest.raises(dnn.ArgumentError):
+        call()
+
+
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+GROUP = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 4000 kB\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({}, 4000 << 10),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 4000 << 10),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+                "sys/fs/cgroup/a/memory.max": "9000\n",
+                "sys/fs/cgroup/a/memory.current": "5000\n", "sys/fs/cgroup/a/memory.stat": "anon 1\ninactive_file 300\n",
+            },
+            4300,
+        ),
+        (
+            {
+                "proc/self/cgroup": "9:pids:/x\n4:memory:/c\n", "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "7000",
+                "sys/fs/cgroup/memory/c/memory.usage_in_bytes": "6000",
+                "sys/fs/cgroup/memory/c/memory.stat": "total_inactive_file 5\n",
+            },
+            1005,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/memory.current": "20",
+                "sys/fs/cgroup/memory.stat": "",
+            },
+            0,
+        ),
+    ],
+)  # fmt: skip
+def test_the_host_and_its_groups_say_what_is_left(tmp_path, files, left):
+    write(tmp_path, GROUP | files)
+    assert host_memory(tmp_path) == left
+
+
+def test_the_emulated_device_has_no_more_memory_than_the_host():
+    device = EmulatedDevice(6, capacity="1 TiB")
+    free, total = device.memory_info()
+    assert total == 1 << 40
+    assert free < 1.1 * host_memory()
+    with pytest.raises(dnn.DeviceMemoryError, match="the host has left"):
+        device.allocate(free * 2, None)
+    assert device.memory_used() == 0
+
+
+@pytest.mark.processes
+def test_a_limit_of_the_process_is_an_error_of_ours():
+    done = run_python("""
+        import resource
+        from cudnnlite.emulated.memory import EmulatedMemory
+        import cudnnlite as dnn
+        memory = EmulatedMemory(1 << 40)
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        try:
+            memory.allocate(3 << 30)
+        except dnn.DeviceMemoryError as error:
+            print(error, memory.used)
+    """)
+    assert done.stdout.startswith("3 GiB of emulated device memory are not there")
+
+
+@pytest.mark.parametrize("read", [dnn.problems_from_onnx, dnn.ProblemList.load])
+def test_an_endless_file_is_not_read(read, tmp_path):
+    os.mkfifo(tmp_path / "pipe.onnx")
+    for path in ("/dev/zero", tmp_path / "pipe.onnx"):
+        with pytest.raises(dnn.ArgumentError, match="endless"):
+            read(path)
+    with open(tmp_path / "large.onnx", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(dnn.ArgumentError, match="1099511627776 bytes; allowed"):
+        read(tmp_path / "large.onnx")
+
+
+def test_a_cache_with_an_endless_entry_is_read(tmp_path):
+    (tmp_path / f"{'0' * 64}.json").symlink_to("/dev/zero")
+    with pytest.warns(dnn.TuningCacheWarning, match="endless"), dnn.TuningCache(tmp_path) as cache:
+        assert cache.entries() == []
+
+
+def nested(depth):
+    """A model whose functions call each other twice: of 2 ** depth nodes."""
+    helper, opset = onnx.helper, [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("m", 1)]
+    functions = [helper.make_function("m", "f0", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["y"])], opset)]
+    for level in range(1, depth + 1):
+        nodes = [helper.make_node(f"f{level - 1}", [a], [b], domain="m") for a, b in ("xt", "ty")]
+        functions.append(helper.make_function("m", f"f{level}", ["x"], ["y"], nodes, opset))
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2, 4, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node(f"f{depth}", ["x"], ["y"], domain="m")], "g", ends[:1], ends[1:])
+    return helper.make_model(graph, functions=functions, opset_imports=opset)
+
+
+def test_functions_that_double_with_each_are_bounded():
+    assert len(dnn.problems_from_onnx(nested(4))) == 0
+    start = time.monotonic()
+    for depth in (17, 22, 60):
+        with pytest.raises(dnn.ArgumentError, match="more than 65536 nodes, its functions inlined"):
+            dnn.problems_from_onnx(nested(depth))
+    assert time.monotonic() - start < 5
+
+
+def test_a_function_that_calls_itself_is_refused():
+    model = nested(2)
+    model.functions[0].node[0].op_type, model.functions[0].node[0].domain = "f2", "m"
+    with pytest.raises(dnn.ArgumentError):
+        dnn.problems_from_onnx(model)
+
+
+# ---------------------------------------------------------------- leaks
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_small_arrays_take_no_memory():
+    number = int(os.environ.get("CUDNNLITE_SMALL_ARRAYS", "60000"))
+    memory = EmulatedDevice(6).memory
+    for _ in range(1000):
+        memory.allocate(4).close()
+    before = resident()
+    for _ in range(number):
+        memory.allocate(4).close()
+    assert resident() - before < 32 * MIB
+
+
+def test_a_search_leaves_no_stream(own_handle):
+    x, w = own_handle.array(np.ones((1, 2, 5, 4), np.float32)), own_handle.array(np.ones((2, 2, 3, 3), np.float32))
+    lstm = dnn.RNNSpec("lstm", 4, 3)
+    weights, sequence = dnn.RNNWeights(own_handle, lstm), own_handle.array(np.ones((2, 1, 4), np.float32))
+    stream = own_handle.device.create_stream()
+    address = stream.handle
+    assert own_handle.device.stream(address) is stream
+    del stream
+    before = own_handle.device.open_streams
+    for _ in range(2):
+        dnn.find_convolution_forward(own_handle, x, w)
+        dnn.find_rnn_forward(own_handle, lstm, weights, sequence)
+        dnn.Tuner(own_handle, cache=None).tune(dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec(w.shape)))
+    assert own_handle.device.open_streams == before
+    with pytest.raises(dnn.ArgumentError, match="is not a stream"):
+        own_handle.device.stream(address)
+
+
+# ---------------------------------------------------------------- forks
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_beside_threads_that_compute():
+    done = run_python(
+        """
+        import os, signal, sys, threading, time
+        import numpy as np
+        import cudnnlite as dnn
+        from cudnnlite.devices.choice import get_device
+
+        device, stop = get_device("emulated"), threading.Event()
+
+        def compute():
+            with dnn.Handle(device) as handle:
+                while not stop.is_set():
+                    handle.array(np.ones((1, 2, 5, 4), np.float32)).numpy()
+
+        threads = [threading.Thread(target=compute) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        hung = wrong = 0
+        for _ in range(int(sys.argv[1])):
+            child = os.fork()
+            if not child:
+                with dnn.Handle(device) as handle:
+                    x = handle.array(np.full((1, 1, 4, 4), 3.0, np.float32))
+                    y = dnn.convolution_forward(handle, x, handle.array(np.ones((1, 1, 2, 2), np.float32)))
+                    os._exit(0 if (y.numpy() == 12).all() else 3)
+            deadline = time.monotonic() + 20
+            while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+                time.sleep(0.001)
+            if not ended[0]:
+                hung += 1
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            wrong += ended[1] != 0
+        stop.set()
+        print(hung, wrong)
+        """,
+        os.environ.get("CUDNNLITE_FORKS", "20"),
+    )
+    assert done.stdout.split() == ["0", "0"], done.stderr
+
+
+# ---------------------------------------------------------------- silent acceptance
+
+
+@pytest.mark.parametrize("kind", [dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.ConvolutionMode, dnn.RNNMode])
+@pytest.mark.parametrize("value", [2**32, 2**32 + 1, 2**31, -(2**31) - 1])
+def test_enums_hold_what_a_c_int_does(kind, value):
+    with pytest.raises(dnn.ArgumentError, match=f"is not a {kind.__name__}"):
+        kind(value)
+    assert kind(2**31 - 1).name == "UNKNOWN_2147483647"
+
+
+LOSSES = {
+    "overflow": ([300], "int8", 44), "fraction": ([1.5], "int32", 1), "sign": (np.array([-1]), "uint8", 255),
+    "imaginary": ([2 + 1j], "float32", 2), "mask": (np.ma.masked_array([2.0, 3.0], [0, 1]), "float64", 2),
+    "too large": ([1e300], "float16", np.inf), "of the device": (None, "int8", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_would_be_lost_is_asked_for(own_handle, loss):
+    values, dtype, got = LOSSES[loss]
+    values = own_handle.array([1.5]) if values is None else values
+    with pytest.raises(dnn.ArgumentError, match=r"would lose.*casting=\"unsafe\""):
+        own_handle.array(values, dtype=dtype)
+    assert own_handle.array(values, dtype=dtype, casting="unsafe").numpy()[0] == got
+    with pytest.raises(dnn.ArgumentError, match="casting='same_kind'; allowed: 'unsafe', None"):
+        own_handle.array(values, dtype=dtype, casting="same_kind")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_no_integer_is_made_of_what_is_no_number(own_handle, value):
+    with pytest.raises(dnn.ArgumentError, match="would lose"):
+        own_handle.array([value], dtype="int32")
+    assert own_handle.array([value], dtype="float16").numpy().dtype == np.float16
+
+
+@pytest.mark.parametrize("values", [["1"], np.array(["2020-01-01"], "M8[D]"), [b"x"]])
+def test_what_is_no_number_is_no_array(own_handle, values):
+    with pytest.raises(dnn.ArrayTypeError, match="no numbers"):
+        own_handle.array(values, dtype="int64")
+
+
+def test_what_loses_nothing_needs_no_word(own_handle):
+    for values, dtype in (
+        ([1.0, -2.0], "int8"),
+        ([True], "float16"),
+        (np.float64([1 / 3]), "float16"),
+        ([3], "bfloat16"),
+    ):
+        assert own_handle.array(values, dtype=dtype).numpy() == pytest.approx(np.asarray(values, np.float64), rel=1e-2)
+    assert own_handle.array(np.ma.masked_array([1.0, 2.0])).numpy().tolist() == [1, 2]
+
+
+def test_a_heuristic_is_not_asked_for_fewer_than_no_algorithms(own_handle):
+    x, conv = dnn.TensorSpec((1, 2, 5, 4)), dnn.ConvolutionSpec()
+    results, count = (dnn.raw.types.cudnnConvolutionFwdAlgoPerf_t * 4)(), ctypes.c_int(77)
+    ctypes.memset(results, 0x55, ctypes.sizeof(results))
+    with (
+        dnn.TensorDescriptor(x) as x_desc, dnn.FilterDescriptor((2, 2, 1, 1)) as w_desc,
+        dnn.ConvolutionDescriptor(conv) as conv_desc, dnn.TensorDescriptor((1, 2, 5, 4)) as y_desc,
+    ):  # fmt: skip
+        for requested in (-5, 0):
+            with pytest.raises((dnn.BadParamError, dnn.ArgumentError)):
+                own_handle.api.cudnnGetConvolutionForwardAlgorithm_v7(
+                    own_handle.ptr, x_desc.ptr, w_desc.ptr, conv_desc.ptr, y_desc.ptr, requested, count, results
+                )
+    assert bytes(results) == b"\x55" * ctypes.sizeof(results)
+
+
+# ---------------------------------------------------------------- foreign exceptions
+
+LSTM = dnn.RNNSpec("lstm", 2, 3)
+DIGITS = 10**5000
+FOREIGN = {
+    "dtype of commas": lambda h: dnn.TensorSpec((1,), "f4,,,"),
+    "dtype of half a character": lambda h: dnn.TensorSpec((1,), "\ud800"),
+    "a spec as a dtype": lambda h: dnn.TensorSpec((1,), LSTM),
+    "digits as a dtype": lambda h: dnn.TensorSpec((1,), DIGITS),
+    "digits as a size": lambda h: dnn.TensorSpec((1, DIGITS)),
+    "digits as a stride": lambda h: dnn.ConvolutionSpec(stride=DIGITS),
+    "digits as a limit": lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000),
+    "clip": lambda h: dnn.RNNSpec("lstm", 2, 3, clip=(0, 10**400)),
+    "padding_fill": lambda h: dnn.RNNDataSpec((2, 3, 4), padding_fill=10**400),
+    "max_error": lambda h: dnn.TuningPolicy(max_error=10**400),
+    "array as a limit": lambda h: dnn.Handle(h.device, workspace_limit=np.zeros((2, 2))),
+    "bool as a limit": lambda h: dnn.TuningPolicy(workspace_limit=True),
+    "the home of nobody": lambda h: dnn.TuningCache("~nouser/x"),
+    "a model of nobody": lambda h: dnn.problems_from_onnx("~nouser/x.onnx"),
+    "too long a name": lambda h: dnn.TuningCache("x" * 5000).merge("y" * 5000),
+    "zeros_like": lambda h: dnn.RNNWeights.zeros_like(dnn.RNNWeights(h, LSTM), None),
+    "cell": lambda h: dnn.RNNSpec(dnn.RNNMode(9), 2, 3),
+    "from_tensor": lambda h: dnn.FilterSpec.from_tensor((3, 2, 3, 3)),
+    "from_torch": lambda h: dnn.RNNWeights.from_torch(h, "lstm", {}),
+    "from_onnx": lambda h: dnn.RNNWeights.from_onnx(h, LSTM, 3, 4),
+    "from_keras": lambda h: dnn.RNNWeights.from_keras(h, None, []),
+    "extend": lambda h: dnn.ProblemList().extend(3),
+    "device": lambda h: dnn.Handle("emulated:" + "9" * 5000),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_only_our_exceptions_come_out(own_handle, name):
+    with pytest.raises((dnn.ArgumentError, dnn.ArrayTypeError)):
+        FOREIGN[name](own_handle)
+
+
+def test_gradients_like_weights_of_another_device_are_on_the_handles(own_handle):
+    with dnn.Handle(EmulatedDevice(8, capacity="1 MiB")) as there:
+        zeros = dnn.RNNWeights.zeros_like(dnn.RNNWeights(there, LSTM), own_handle)
+        assert zeros.device is own_handle.device
+        assert zeros.array.device is own_handle.device
+        assert not zeros.array.numpy().any()
+
+
+class BadDLPack:
+    def __dlpack_device__(self):
+        return "x"
+
+    def __dlpack__(self, **options):
+        return object()
+
+
+def test_a_bad_dlpack_is_told(own_handle):
+    for call in (own_handle.view, own_handle.array):
+        with pytest.raises(dnn.ArrayTypeError):
+            call(BadDLPack())
+
+
+# ---------------------------------------------------------------- the raw layer
+
+
+def refused(name, *arguments):
+    with pytest.raises(ctypes.ArgumentError, match=f"{name}, argument") as caught:
+        getattr(library_api(), name)(*arguments)
+    assert isinstance(caught.value, dnn.ArgumentError)
+
+
+def test_what_crashes_and_is_known_is_refused_before_the_call():
+    with (
+        dnn.TensorDescriptor((1, 2, 3, 4)) as tensor,
+        dnn.ConvolutionDescriptor() as conv,
+        dnn.RNNDataDescriptor((2, 1, 3)) as data,
+    ):
+        one = ctypes.c_int()
+        refused("cudnnGetTensorSizeInBytes", tensor.ptr, None)
+        refused("cudnnGetConvolutionGroupCount", conv.ptr, None)
+        refused("cudnnDeriveBNTensorDescriptor", tensor.ptr, None, 1)
+        refused("cudnnSetLRNDescriptor", None, 5, 1e-4, 0.75, 2.0)
+        refused("cudnnSetTensorNdDescriptor", tensor.ptr, 0, 4, None, None)
+        refused("cudnnSetTensorNdDescriptorEx", tensor.ptr, 0, 0, 100, (ctypes.c_int * 4)(1, 2, 3, 4))
+        refused("cudnnGetLastErrorString", 5, 100)
+        refused("cudnnGetLastErrorString", ctypes.create_string_buffer(8), -1)
+        refused("cudnnSetConvolutionGroupCount", conv.ptr, 2**32 + 1)
+        refused("cudnnSetConvolutionMathType", conv.ptr, 2**32)
+        refused("cudnnSetRNNDataDescriptor", data.ptr, 0, 0, 2, 1, 3, (ctypes.c_int * 1)(2), 1)
+        library_api().cudnnGetConvolutionGroupCount(conv.ptr, one)
+        assert one.value == 1
+
+
+def test_a_small_integer_is_no_address_of_a_scalar(own_handle):
+    with dnn.TensorDescriptor((1, 2, 3, 4)) as tensor:
+        x = own_handle.array(np.ones((1, 2, 3, 4), np.float32))
+        with pytest.raises(dnn.ArgumentError, match=r"alpha.*is no address"):
+            own_handle.api.cudnnAddTensor(own_handle.ptr, 1, tensor.ptr, x.ptr, 1, tensor.ptr, x.ptr)
