@@ -60,9 +60,8 @@ class Node:
 class Network:
     """A model on a handle, for one shape of its inputs.
 
-    Inside `dnn.autotuned(handle)` its convolutions are tuned when it is made.  `run()` enqueues all of it, and can be captured
-    into a CUDA graph.  `inputs` and `outputs` are its device arrays, `steps` its calls, each with what it has to compute and
-    to move.
+    `run()` enqueues all of it, and can be captured into a CUDA graph.  `inputs` and `outputs` are its device arrays,
+    `steps` its calls, each with what it has to compute and to move.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""ResNet-50 served by cudnnlite: folded, fused, tuned, one CUDA graph for a batch, copies that do not wait.
+"""ResNet-50 served by cudnnlite: folded, fused, one CUDA graph for a batch, copies that do not wait.
 
     python serve_resnet50.py                                  # float16, batches of 1 and of 32
     python serve_resnet50.py --arithmetic tf32 --batch 32 --layers
+    python serve_resnet50.py --search 1                       # other engines measured, a second for a convolution
     python serve_resnet50.py --peer                           # PyTorch beside it: eager, as a CUDA graph, compiled
     python serve_resnet50.py --gpus 2 --seconds 600           # a thread for each GPU
 
@@ -21,8 +22,8 @@ from onnx_network import Network
 import cudnnlite as dnn
 
 ARITHMETICS = {
-    "float16": {"dtype": "float16", "layout": "NHWC", "channels": 8},
-    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32, "channels": 4},
+    "float16": {"dtype": "float16", "layout": "NHWC"},
+    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32},
     "float32": {"dtype": "float32", "layout": "NCHW", "math_type": dnn.TRUE_FLOAT32},
 }
 # What the makers promise: TFLOP/s of float16, TF32 and float32 (without sparsity), and TB/s of the memory.
