@@ -31,7 +31,10 @@ _CONDA_PACKAGES = {"python", "pip", "cudnn", "libcudnn", "cuda-version", "cuda-b
 # NVIDIA's repository for apt
 _APT_PACKAGES = {"cudnn9-cuda-12", "cudnn9-cuda-13"}
 _VARIABLES = set(
-    re.findall(r'"([A-Z][A-Z0-9_]{5,})"', "".join(path.read_text() for path in (ROOT / "cudnnlite").rglob("*.py")))
+    re.findall(
+        r'"([A-Z][A-Z0-9_]{5,})"',
+        "".join(path.read_text() for room in ("cudnnlite", "tests/unit") for path in (ROOT / room).rglob("*.py")),
+    )
 ) | {"CUDNNLITE_REQUIRE_GPU"}  # of tests/conftest.py
 _OPERATORS = "();<>|&"
 
@@ -127,7 +130,7 @@ def _command(words: list[str], line: int) -> Command:
 def check(command: Command) -> None:
     """Raise AssertionError where a command is not in the table, or names what does not exist."""
     for name in command.variables:
-        assert name in _VARIABLES, f"{name}: nothing in the package reads this variable"
+        assert name in _VARIABLES, f"{name}: nothing reads this variable"
     if not command.words:
         return
     program, arguments = command.program, command.words[1:]
