@@ -19,6 +19,7 @@ from cudnnlite.errors import ArgumentError
 Call = Callable[..., Any]
 
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
+_FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
 _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
 # Tried with cuDNN 9.28: these follow pointers without a look at them; the others answer BAD_PARAM, or leave out a result.
 _CRASH_AT_NULL = frozenset(
@@ -148,7 +149,7 @@ def _check(kind: Any, value: int | None, record: Function, name: str) -> None:
         if not may_be_null and (issubclass(kind, Opaque) or hasattr(kind, "contents")):
             raise TypeError("a null pointer, which C would follow")
     elif issubclass(kind, ctypes.c_void_p):
-        if 0 < value < _FIRST_ADDRESS:
+        if 0 < value < _FIRST_ADDRESS and name.startswith(_FOLLOWED):
             raise TypeError(f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))")
     elif issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "fdzP" and kind(value).value != value:
         raise TypeError(f"{shown(value)} does not fit into a {kind.__name__}")

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from cudnnlite._raw.types import cudnnDropoutDescriptor_t
-from cudnnlite.arguments import instance_of, integer, one_of, real_number, shown
+from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.dropout import DropoutSpec
@@ -61,7 +61,8 @@ class DropoutDescriptor(NativeObject, describes=DropoutSpec):
         self._states = states
         one_of(initialize, "initialize", True, False)
         self._set_function = "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
-        instance_of(handle, NativeObject, "handle")
+        if not hasattr(handle, "api"):
+            raise ArgumentError(f"handle={shown(handle)} is not a Handle")
         if not hasattr(states, "ptr") or not hasattr(states, "nbytes"):
             raise ArgumentError(f"states={shown(states)} is not a device array")
         spec = real_number(probability, "probability"), integer(seed, "seed", 0, 2**64 - 1)

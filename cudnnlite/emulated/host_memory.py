@@ -11,6 +11,8 @@ _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
+# not OSError: a signal handler's TimeoutError is one, and comes out
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 def host_memory(root: Path = Path("/")) -> int:
@@ -19,22 +21,20 @@ def host_memory(root: Path = Path("/")) -> int:
 
 
 def _left(root: Path) -> Iterator[int]:
-    with suppress(OSError, ValueError):
+    with suppress(*_NOT_THERE):
         yield _named(root / "proc/meminfo", "MemAvailable:") * 1024
-    with suppress(OSError):
+    with suppress(*_NOT_THERE):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers in _GROUPS:
                 place, limit, use, cache = _GROUPS[controllers]
                 group = Path(path.lstrip("/"))
-                for folder in (
-                    group,
-                    *group.parents,
-                ):  # each bounds those inside it; a container does not see all of them
-                    where = root / place / folder
-                    with suppress(OSError, ValueError):  # ValueError: "max"
-                        most, used = int((where / limit).read_text()), int((where / use).read_text())
-                        yield most - used + _named(where / "memory.stat", cache)
+                # each bounds those inside it; a container does not see all of them
+                for where in (root / place / folder for folder in (group, *group.parents)):
+                    with suppress(*_NOT_THERE):
+                        most, used = ((where / name).read_text().strip() for name in (limit, use))
+                        if most.isdigit():  # not "max"
+                            yield int(most) - int(used) + _named(where / "memory.stat", cache)
 
 
 def _named(file: Path, name: str) -> int:

@@ -183,10 +183,12 @@ def spatial_transformer_sample_backward(
 
     Parameters
     ----------
-    x, grid, transformer
+    x, grid
         What the forward call was given.
     dy : device array
         The gradient of what it returned.
+    transformer
+        What the forward call was given.
 
     Examples
     --------

@@ -92,6 +92,11 @@ def test_a_graph_computes_what_the_calls_do(
     plan.close()
 
 
+SUMMED_IN_ANY_ORDER = {
+    "spatial_transformer_sample_backward"
+}  # by atomic additions: its last bits differ from call to call
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_operation_can_be_recorded(handle: dnn.Handle, capture: Capture, name: str) -> None:
     eager, recorded = Sample(handle, name), Sample(handle, name)
@@ -106,7 +111,10 @@ def test_every_operation_can_be_recorded(handle: dnn.Handle, capture: Capture, n
         np.testing.assert_array_equal(memory_of(array), old)
     graph.launch()
     for one, other in zip(eager.outs.values(), recorded.outs.values(), strict=True):
-        np.testing.assert_array_equal(memory_of(one), memory_of(other))
+        if name in SUMMED_IN_ANY_ORDER:
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(memory_of(one), memory_of(other))
 
 
 def network_of(handle: dnn.Handle, lengths: Any = (3, 5, 1), **options: Any) -> Network:

@@ -265,7 +265,8 @@ def test_a_gradient(handle: dnn.Handle, what: str) -> None:
         out = plan(*given)
         for _ in range(3):
             plan(*given, out=out)
-        assert plan.replay.launched >= 1
+        assert plan.replay.graphs >= 1  # which of the ways is taken, their times decide
+        assert plan.replay.launched + plan.replay.staged + plan.replay.eager >= 10
         np.testing.assert_array_equal(out.numpy(), eager(*given).numpy())
 
 

@@ -231,11 +231,13 @@ def test_data_types_are_refused_by_name(name):
     specs = dict.fromkeys(names, dnn.TensorSpec((1, 2, 3, 4)))
     for operand in names:
         with pytest.raises(
-            dnn.ArgumentError, match=f"^{operation.argument(operand)} is int64; allowed: float32, float64"
+            dnn.ArgumentError, match=rf"^{re.escape(operation.argument(operand))} is int64; allowed: float32, float64"
         ):
             operation.check_dtypes(specs | {operand: wrong})
     for operand in names[1:]:
-        with pytest.raises(dnn.ArgumentError, match=f"^{operation.argument(operand)} is float16; needed: float32$"):
+        with pytest.raises(
+            dnn.ArgumentError, match=rf"^{re.escape(operation.argument(operand))} is float16; needed: float32$"
+        ):
             operation.check_dtypes(specs | {operand: dnn.TensorSpec((1, 2, 3, 4), "float16")})
 
 
