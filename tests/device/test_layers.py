@@ -329,3 +329,20 @@ def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
         refuses(dnn.ArgumentError, match, lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given))
     for padding in (5, (1, 1), (-1, 0, 0, 0), ((1, 2, 3), 0, 0, 0)):
         refuses(dnn.ArgumentError, "padding", lambda padding=padding: transform(handle, x, padding=padding))
+
+
+def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(handle: dnn.Handle) -> None:
+    """A scale made without a word about layouts fits images with the channels last too."""
+    host = np.random.default_rng(0).standard_normal((2, 3, 4, 5), np.float32)
+    scale, bias, mean, variance = (handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.2, 0, 1))
+    made = {}
+    for layout in ("NCHW", "NHWC"):
+        x = handle.array(host, layout=layout)
+        y, saved, inverse = dnn.batch_normalization_training(
+            handle, x, scale, bias, running_mean=mean, running_var=variance
+        )
+        dx, dscale, dbias = dnn.batch_normalization_backward(handle, x, y, scale, saved, inverse)
+        assert {each.spec.layout for each in (saved, inverse, dscale, dbias)} == {"NCHW"}
+        made[layout] = [each.numpy() for each in (y, saved, inverse, dx, dscale, dbias)]
+    for one, other in zip(*made.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
