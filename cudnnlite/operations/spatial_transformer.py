@@ -88,7 +88,7 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str) -> Any:
 
 def _implied(handle: Handle, transformer: Any, x: Any, grid: Any) -> Any:
     """Return what was given; where that is (), what the images and the grid say."""
-    if transformer != ():
+    if not isinstance(transformer, tuple) or transformer:
         return _spec(handle, transformer, x, "x")
     use(handle)
     images, points = on_device(handle, x, "x").spec, on_device(handle, grid, "grid").spec
