@@ -14,6 +14,7 @@ from cudnnlite._raw.types import (
     cudnnDropoutDescriptor_t,
     cudnnSeqDataDescriptor_t,
 )
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
@@ -65,6 +66,10 @@ class AttentionDescriptor(NativeObject, describes=AttentionSpec):
         self, spec: AttentionSpec, *, dropout: DropoutDescriptor | None = None,
         post_dropout: DropoutDescriptor | None = None, api: CudnnApi | None = None,
     ) -> None:  # fmt: skip
+        instance_of(spec, AttentionSpec, "spec")
+        for name, given in (("dropout", dropout), ("post_dropout", post_dropout)):
+            if given is not None:
+                instance_of(given, DropoutDescriptor, name)
         for name in MAXIMA:
             if getattr(spec, name) is None:
                 raise ArgumentError(f"spec has no {name}, which a descriptor needs: spec.replace({name}=...)")

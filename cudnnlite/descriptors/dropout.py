@@ -48,6 +48,7 @@ class DropoutDescriptor(NativeObject, describes=DropoutSpec):
     _create = "cudnnCreateDropoutDescriptor"
     _destroy = "cudnnDestroyDropoutDescriptor"
     by_handle = True
+    _spec_type = tuple  # probability and seed
 
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:

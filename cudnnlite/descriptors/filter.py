@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnFilterDescriptor_t
+from cudnnlite.arguments import shown
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import check_describable
@@ -57,7 +58,7 @@ class FilterDescriptor(NativeObject, describes=FilterSpec):
             spec = shape
         else:
             raise ArgumentError(
-                f"dtype={dtype!r} and layout={layout!r} beside a whole spec, {shape}, which has its own"
+                f"dtype={shown(dtype)} and layout={shown(layout)} beside a whole spec, {shape}, which has its own"
             )
         check_describable(spec, "shape")
         super().__init__(spec)

@@ -81,6 +81,8 @@ class NativeObject(Closable):
     def __init_subclass__(cls, describes: type | None = None) -> None:
         if describes is not None:
             DESCRIPTORS[describes] = cls
+            if "_spec_type" not in vars(cls):
+                cls._spec_type = describes
 
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:

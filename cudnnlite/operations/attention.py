@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve
@@ -90,10 +91,11 @@ def multi_head_attention_forward(
     use(handle)
     check_spec(spec)
     given = {name: on_device(handle, array, name) for name, array in (("q", q), ("k", k), ("v", v))}
+    one_of(training, "training", True, False)
     if training and (spec.dropout or spec.post_dropout) and dropout_state is None:
         raise ArgumentError("dropout_state is not given, which training with dropout needs: DropoutState(handle)")
-    if dropout_state is not None and not isinstance(dropout_state, DropoutState):
-        raise ArgumentError(f"dropout_state={dropout_state!r} is not a DropoutState")
+    if dropout_state is not None:
+        instance_of(dropout_state, DropoutState, "dropout_state")
     request = make_request(
         spec, given, q_lengths, kv_lengths, window, dropout_state if training else None, training=training
     )

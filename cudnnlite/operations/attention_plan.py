@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.enums import WgradMode
-from cudnnlite.arguments import integer
+from cudnnlite.arguments import integer, one_of, sequence, shown
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
 from cudnnlite.descriptors.c_ints import c_ints, device_ints
@@ -164,6 +164,7 @@ class AttentionPlan(Plan):
         dy = call.dy
         assert dy is not None
         inputs = _inputs(call, reserve, dy)
+        one_of(accumulate, "accumulate", True, False)
         if out is None:
             if accumulate:
                 raise ArgumentError("accumulate=True needs out, which it adds to")
@@ -239,7 +240,7 @@ class AttentionPlan(Plan):
         if out is None:
             return [arrays.empty(self._device, self._handle.stream, spec) for spec in specs]
         if not isinstance(out, (tuple, list)) or len(out) != len(names):
-            raise ArgumentError(f"out={out!r}; needed: a tuple of {', '.join(names)}")
+            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(names)}")
         return [self._operand(array, name, spec) for array, name, spec in zip(out, names, specs, strict=True)]
 
 
@@ -322,10 +323,11 @@ def _parse_window(window: Any, steps: int, reach: int, room: int) -> Window:
     """Return first and end for each step that there is room for."""
     if window is None:
         return (0,) * room, (reach,) * room
-    try:
-        low, high = (tuple(integer(end, "window", 0) for end in ends) for ends in window)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"window={window!r} is not a pair of sequences of integers") from None
+    what = "a pair of sequences of integers"
+    pair = sequence(window, "window", what)
+    if len(pair) != 2:
+        raise ArgumentError(f"window={shown(window)} is not {what}")
+    low, high = (tuple(integer(end, "window", 0) for end in sequence(ends, "window", what)) for ends in pair)
     if len(low) != steps or len(high) != steps:
         raise ArgumentError(f"window has {len(low)} and {len(high)} entries; needed: one for each of the {steps} steps")
     return low + (0,) * (room - steps), high + (reach,) * (room - steps)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.enums import MultiHeadAttnWeightKind
+from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, LibraryError
 from cudnnlite.operations.operands import use
-from cudnnlite.operations.rnn.formats import check_names, checked
+from cudnnlite.operations.rnn.formats import check_mapping, check_names, checked
 from cudnnlite.operations.weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import MAXIMA, AttentionSpec
@@ -99,8 +100,8 @@ class AttentionWeights(NamedWeights):
             A tensor is missing, not known (as `bias_k` is to cuDNN), or has the wrong shape; or a projection is not there.
         """
         shapes = _torch_shapes(spec)
-        if not isinstance(state_dict, Mapping):
-            raise ArgumentError(f"state_dict of type {type(state_dict).__name__} is no mapping of names to tensors")
+        check_mapping(state_dict, "state_dict")
+        instance_of(prefix, str, "prefix")
         given = {name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)}
         check_names("state_dict", given, shapes)
         tensors = {
@@ -136,8 +137,7 @@ class AttentionWeights(NamedWeights):
 
 def check_spec(spec: Any) -> None:
     """Raise ArgumentError unless it is an AttentionSpec."""
-    if not isinstance(spec, AttentionSpec):
-        raise ArgumentError(f"spec={spec!r} is not an AttentionSpec")
+    instance_of(spec, AttentionSpec, "spec")
 
 
 def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import BatchNormOps
+from cudnnlite.arguments import real_number, shown
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
 from cudnnlite.errors import ArgumentError
@@ -254,8 +255,8 @@ def batch_normalization_backward(
         operands: tuple[Any, ...] = (x, dy, scale, saved_mean, saved_inv_variance)
         result: Any = call(handle, BACKWARD, operands, options, alpha, beta, BACKWARD.gathered(out))
         return result  # type: ignore[no-any-return]
-    if (alpha, beta) != (1, 0):
-        raise ArgumentError(f"alpha={alpha!r}, beta={beta!r} with an activation; allowed: 1 and 0")
+    if (real_number(alpha, "alpha"), real_number(beta, "beta")) != (1, 0):
+        raise ArgumentError(f"alpha={shown(alpha)}, beta={shown(beta)} with an activation; allowed: 1 and 0")
     for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
         if array is None:
             raise ArgumentError(f"{name} has to be given with an activation: as the training call had it")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.arguments import real_number
+from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -368,8 +368,7 @@ def convolution_transpose(
 
 
 def _transposed_shape(x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any) -> tuple[int, ...]:
-    if not isinstance(conv, ConvolutionSpec):
-        raise ArgumentError(f"conv={conv!r} is not a ConvolutionSpec")
+    instance_of(conv, ConvolutionSpec, "conv")
     if not 3 <= x.rank == w.rank <= 5 or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
         raise ArgumentError(
             f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) of one dtype and the same rank 3, 4 or 5"
@@ -379,7 +378,7 @@ def _transposed_shape(x: TensorSpec, w: TensorSpec, conv: Any, output_padding: A
     steps = conv.steps(x.rank - 2)
     if len(extra) != x.rank - 2 or any(more >= stride for more, stride in zip(extra, steps[1], strict=True)):
         raise ArgumentError(
-            f"output_padding={output_padding!r}; allowed: below the stride, {conv.stride}, for each spatial axis"
+            f"output_padding={shown(output_padding)}; allowed: below the stride, {conv.stride}, for each spatial axis"
         )
     axes = zip(x.shape[2:], w.shape[2:], *steps, extra, strict=True)
     image = [(size - 1) * step - 2 * pad + far * (taps - 1) + more + 1 for size, taps, pad, step, far, more in axes]

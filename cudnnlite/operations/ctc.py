@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.descriptors.c_ints import c_ints, device_ints
 from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
@@ -91,8 +92,8 @@ def ctc_loss(
     use(handle)
     x = on_device(handle, x, "x")
     kind = parse_enum(CTCLossAlgo, algorithm, "algorithm")
-    if not isinstance(ctc, CTCLossSpec):
-        raise ArgumentError(f"ctc={ctc!r} is not a CTCLossSpec")
+    instance_of(ctc, CTCLossSpec, "ctc")
+    one_of(gradients, "gradients", True, False)
     plan = handle.plans.get(("ctc_loss", x.spec, ctc, kind), CTCLossPlan, handle, x.spec, ctc, kind)
     return plan(x, labels, label_lengths, input_lengths, gradients=gradients, out=out)  # type: ignore[no-any-return]
 
@@ -206,7 +207,7 @@ class CTCLossPlan(Plan):
         """Return the arrays to write: the caller's, or new ones."""
         given = (None, None) if out is None else out
         if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise ArgumentError(f"out={out!r}; needed: a tuple of costs and gradients")
+            raise ArgumentError(f"out={shown(out)}; needed: a tuple of costs and gradients")
         if not gradients and given[1] is not None:
             raise ArgumentError("out[1] is given with gradients=False, which writes none")
         new = []
@@ -236,7 +237,7 @@ def _on_host(values: Any, argument: str) -> list[int]:
     """Return integers in one dimension as a list."""
     try:
         numbers = np.asarray(values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, MemoryError, OverflowError) as error:
         raise ArgumentError(f"{argument} of type {type(values).__name__} is no array of integers: {error}") from error
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentError(

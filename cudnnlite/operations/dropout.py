@@ -167,8 +167,7 @@ def _with_state(
     handle: Handle, operation: Operation, x: Any, dropout: Any, state: Any, out: Any, reserve: Any
 ) -> DeviceArray:
     use(handle)
-    if not isinstance(state, DropoutState):
-        raise ArgumentError(f"dropout_state={state!r} is not a DropoutState: dnn.DropoutState(handle, seed)")
+    instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
     if state.array.device is not handle.device:
         raise ArgumentError(f"dropout_state={state} is on {state.array.device}, the handle on {handle.device}")
     _ = state.array.ptr  # ClosedError if it was closed

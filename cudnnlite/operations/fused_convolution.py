@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import real_number, shown
 from cudnnlite.backend.engines import Engine
 from cudnnlite.backend.fused import fused_graph
 from cudnnlite.backend.graph import Graph
@@ -161,8 +162,8 @@ def _posed(
     """Return the operation, its operands and its options."""
     if z is not None:
         return FUSED_WITH_Z, (x, w, bias, z), (conv, activation, alpha2)
-    if alpha2:
-        raise ArgumentError(f"alpha2={alpha2!r} scales z, which is not given")
+    if real_number(alpha2, "alpha2"):
+        raise ArgumentError(f"alpha2={shown(alpha2)} scales z, which is not given")
     return FUSED, (x, w, bias), (conv, activation)
 
 

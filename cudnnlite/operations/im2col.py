@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.convolution_problem import FORWARD as CONVOLUTION
@@ -68,5 +69,5 @@ def im2col(
         try:
             w = FilterSpec(getattr(w, "shape", w), x.spec.dtype)
         except ArgumentError as error:
-            raise ArgumentError(f"w={w!r} is neither a FilterSpec nor a filter's shape: {error}") from error
+            raise ArgumentError(f"w={shown(w)} is neither a FilterSpec nor a filter's shape: {error}") from error
     return call(handle, IM2COL, (x,), (w, conv), out=out)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from cudnnlite.arguments import one_of
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError, CaptureError, CudnnError, DeviceMemoryError
+from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.capture import recorded
 from cudnnlite.search.timing import Stopwatch
 
@@ -286,6 +287,5 @@ class ReplayedCall:
 
 def parse_replay(replay: Any) -> bool:
     """Return whether a plan should replay; ArgumentError if that is not what is said."""
-    if not isinstance(replay, bool):
-        raise ArgumentError(f"replay={replay!r}; allowed: True, False")
-    return replay
+    chosen: bool = one_of(replay, "replay", True, False)
+    return chosen

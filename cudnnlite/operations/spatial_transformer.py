@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
@@ -77,7 +78,9 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str) -> Any:
     if isinstance(transformer, SpatialTransformerSpec):
         return transformer
     if not isinstance(transformer, (tuple, list)):
-        raise ArgumentError(f"transformer={transformer!r} is neither a SpatialTransformerSpec nor a shape (N, C, H, W)")
+        raise ArgumentError(
+            f"transformer={shown(transformer)} is neither a SpatialTransformerSpec nor a shape (N, C, H, W)"
+        )
     use(handle)
     spec = on_device(handle, array, argument).spec
     return SpatialTransformerSpec(transformer, spec.dtype)
@@ -85,7 +88,7 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str) -> Any:
 
 def _implied(handle: Handle, transformer: Any, x: Any, grid: Any) -> Any:
     """Return what was given; where that is (), what the images and the grid say."""
-    if transformer != ():
+    if not isinstance(transformer, tuple) or transformer:
         return _spec(handle, transformer, x, "x")
     use(handle)
     images, points = on_device(handle, x, "x").spec, on_device(handle, grid, "grid").spec

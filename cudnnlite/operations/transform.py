@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
+from cudnnlite.arguments import real_number, shown
 from cudnnlite.devices import arrays
 from cudnnlite.dtypes import dtype_name, parse_dtype
 from cudnnlite.enums import DataType
@@ -52,10 +53,11 @@ def _memory(w: FilterSpec) -> TensorSpec:
 
 def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: Any, unfold: Any) -> TensorTransformSpec:
     if fold is not None and unfold is not None:
-        raise ArgumentError(f"fold={fold!r} and unfold={unfold!r}; allowed: one of them")
+        raise ArgumentError(f"fold={shown(fold)} and unfold={shown(unfold)}; allowed: one of them")
     way = FoldingDirection.FOLD if unfold is None else FoldingDirection.UNFOLD
     ends = (0,) * len(shape) if padding is None else padding
-    return TensorTransformSpec(ends, (fold if unfold is None else unfold) or (), way, layout)
+    blocks = fold if unfold is None else unfold
+    return TensorTransformSpec(ends, () if blocks is None else blocks, way, layout)
 
 
 @documented(TRANSFORM, "shaped as `x`, or as padding and folding make it", EXTENDED)
@@ -94,13 +96,13 @@ def transform_tensor(
     """
     for name, value in (("layout", layout), ("dtype", dtype)):
         if value is not None and out is not None:
-            raise ArgumentError(f"{name}={value!r} is given beside out, which has its own")
+            raise ArgumentError(f"{name}={shown(value)} is given beside out, which has its own")
     use(handle)
     x = on_device(handle, x, "x")
     kind = x.spec.dtype if dtype is None else parse_dtype(dtype)
     if padding is None and fold is None and unfold is None:
-        if (layout is not None or dtype is not None) and not beta:
-            wanted = TensorSpec(x.shape, kind, layout) if layout else x.spec.packed(x.shape, kind)
+        if (layout is not None or dtype is not None) and not real_number(beta, "beta"):
+            wanted = TensorSpec(x.shape, kind, layout) if layout is not None else x.spec.packed(x.shape, kind)
             out = arrays.empty(handle.device, handle.stream, wanted)
         return call(handle, TRANSFORM, (x,), (), alpha, beta, out)
     if layout is None:
@@ -139,14 +141,14 @@ def transform_filter(
     w = on_device(handle, w, "w")
     source = FilterSpec.from_tensor(w.spec)
     if out is None:
-        transform = _transform(w.shape, layout or source.layout, padding, fold, unfold)
+        transform = _transform(w.shape, source.layout if layout is None else layout, padding, fold, unfold)
         target = FilterSpec(
             transform.output_shape(w.shape, "w"), w.spec.dtype if dtype is None else dtype, transform.layout
         )
         out = arrays.empty(handle.device, handle.stream, _memory(target))
     else:
         if layout is not None or dtype is not None:
-            raise ArgumentError(f"layout={layout!r}, dtype={dtype!r} beside out, which has its own")
+            raise ArgumentError(f"layout={shown(layout)}, dtype={shown(dtype)} beside out, which has its own")
         target = FilterSpec.from_tensor(on_device(handle, out, "out").spec, argument="out")
         transform = _transform(w.shape, target.layout, padding, fold, unfold)
         if target.shape != transform.output_shape(w.shape, "w"):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cudnnlite.arguments import integer, real_number
+from cudnnlite.arguments import integer, one_of, real_number, sequence, shown
 from cudnnlite.dtypes import compute_type_for, parse_dtype
 from cudnnlite.enums import DataType, MathType, SeqDataAxis, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
@@ -115,13 +115,12 @@ class AttentionSpec(FrozenSpec):
             )
         factor = queries**-0.5 if scale is None else real_number(scale, "scale")
         if not 0 <= factor < math.inf:
-            raise ArgumentError(f"scale={scale!r}; allowed: from 0 on")
-        if not isinstance(bias, bool):
-            raise ArgumentError(f"bias={bias!r}; allowed: True, False")
+            raise ArgumentError(f"scale={shown(scale)}; allowed: from 0 on")
+        one_of(bias, "bias", True, False)
         chances = {"dropout": dropout, "post_dropout": post_dropout}
         for name, chance in chances.items():
             if not 0 <= real_number(chance, name) < 1:
-                raise ArgumentError(f"{name}={chance!r}; allowed: a probability from 0 to below 1")
+                raise ArgumentError(f"{name}={shown(chance)}; allowed: a probability from 0 to below 1")
         room = dict(zip(MAXIMA, (max_q_length, max_kv_length, max_batch, max_beam), strict=True))
         kind = parse_dtype(dtype)
         self._freeze(
@@ -197,7 +196,7 @@ class SeqDataSpec(FrozenSpec):
         axes: Iterable[SeqDataAxis | str] = AXES,
     ) -> None:  # fmt: skip
         sizes = parse_shape(shape, batch_may_be_empty=False)
-        order = tuple(parse_enum(SeqDataAxis, axis, "axes") for axis in axes)
+        order = tuple(parse_enum(SeqDataAxis, axis, "axes") for axis in sequence(axes, "axes", "an order of axes"))
         if len(sizes) != 4 or sorted(order) != sorted(AXES) or order[3] != SeqDataAxis.VECT:
             raise ArgumentError(
                 f"shape={sizes}, axes={order}; needed: (batch, beam, time, vector), and the vectors last"
@@ -219,10 +218,8 @@ def parse_seq_lengths(lengths: Any, argument: str, count: int, steps: int, small
     """Return the lengths of so many sequences, all of them full if none are given."""
     if lengths is None:
         return (steps,) * count
-    try:
-        known = tuple(integer(length, argument, smallest) for length in lengths)
-    except TypeError:
-        raise ArgumentError(f"{argument}={lengths!r} is not a sequence of integers") from None
-    if len(known) != count or max(known) > steps:
-        raise ArgumentError(f"{argument}={known}; needed: {count} of at most {steps}")
+    given = sequence(lengths, argument, "a sequence of integers")
+    known = tuple(integer(length, argument, smallest) for length in given)
+    if len(known) != count or max(known, default=0) > steps:
+        raise ArgumentError(f"{argument}={shown(known)}; needed: {count} of at most {steps}")
     return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnlite.arguments import real_number, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -24,10 +25,7 @@ class DropoutSpec(FrozenSpec):
 
 def parse_probability(value: Any, argument: str = "dropout") -> float:
     """Return a probability of dropping values; ArgumentError if it is none."""
-    if not isinstance(value, (bool, str)):
-        try:
-            if 0 <= value <= 1:
-                return float(value)
-        except TypeError:
-            pass
-    raise ArgumentError(f"{argument}={value!r}; allowed: a probability from 0 to 1")
+    number = -1.0 if isinstance(value, (bool, str)) else real_number(value, argument)
+    if 0 <= number <= 1:
+        return number
+    raise ArgumentError(f"{argument}={shown(value)}; allowed: a probability from 0 to 1")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cudnnlite.arguments import integer, real_number
+from cudnnlite.arguments import integer, real_number, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -42,5 +42,5 @@ class LRNSpec(FrozenSpec):
         numbers = {name: real_number(value, name) for name, value in given.items()}
         for name, smallest in (("beta", _MIN_BETA), ("k", _MIN_K)):
             if not numbers[name] >= smallest:
-                raise ArgumentError(f"{name}={given[name]!r}; allowed: from {smallest} on")
+                raise ArgumentError(f"{name}={shown(given[name])}; allowed: from {smallest} on")
         self._freeze(n=channels, **numbers)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
-from cudnnlite.arguments import integer
+from cudnnlite.arguments import instance_of, integer, sequence, shown
 from cudnnlite.enums import TensorFormat, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, parse_layout
+from cudnnlite.specs.layout import CHANNELS_LAST, parse_layout, parse_shape
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -52,19 +52,20 @@ class TensorTransformSpec(FrozenSpec):
         self, padding: Iterable[Any], fold: Iterable[int] = (), direction: FoldingDirection | str = FoldingDirection.FOLD,
         layout: str | None = None,
     ) -> None:  # fmt: skip
-        try:
-            pairs = tuple(tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad) for pad in padding)
-            blocks = tuple(integer(size, "fold", 1) for size in fold)
-        except TypeError:
-            raise ArgumentError(f"padding={padding!r}, fold={fold!r}: needed are numbers for each axis") from None
+        given = sequence(padding, "padding", "a sequence of numbers, one for each axis")
+        pairs = tuple(tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad) for pad in given)
+        sizes = sequence(fold, "fold", "a sequence of numbers, one for each spatial axis")
+        blocks = tuple(integer(size, "fold", 1) for size in sizes)
         if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
-            raise ArgumentError(f"padding={padding!r}; needed: a number, or a pair of them, for each of 4 or 5 axes")
+            raise ArgumentError(
+                f"padding={shown(padding)}; needed: a number, or a pair of them, for each of 4 or 5 axes"
+            )
         ends: Any = tuple((integer(a, "padding", 0), integer(b, "padding", 0)) for a, b in pairs)
         way = parse_enum(FoldingDirection, direction, "direction")
         if blocks and len(blocks) != len(pairs) - 2:
-            raise ArgumentError(f"fold={blocks}; needed: a number for each of {len(pairs) - 2} spatial axes")
+            raise ArgumentError(f"fold={shown(blocks)}; needed: a number for each of {len(pairs) - 2} spatial axes")
         if way == FoldingDirection.UNFOLD and any(max(end) for end in ends):
-            raise ArgumentError(f"padding={padding!r} with direction=UNFOLD; allowed: 0")
+            raise ArgumentError(f"padding={shown(padding)} with direction=UNFOLD; allowed: 0")
         self._freeze(padding=ends, fold=blocks, direction=way, layout=parse_layout(layout, len(pairs)))
 
     @property
@@ -74,6 +75,7 @@ class TensorTransformSpec(FrozenSpec):
 
     def output_shape(self, shape: tuple[int, ...], argument: str = "x") -> tuple[int, ...]:
         """Return the shape of what comes out; ArgumentError if the spec does not fit."""
+        shape = parse_shape(shape, instance_of(argument, str, "argument"))
         if len(shape) != len(self.padding):
             raise ArgumentError(
                 f"{argument} has shape {shape}; the transformation is one of {len(self.padding)} axes: {self}"

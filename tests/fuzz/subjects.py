@@ -29,6 +29,9 @@ layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = 
 NO_CALLABLES = {"fold_batch_normalization", "TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
+    "AttentionGradients",
+    "AttentionReserve",
+    "AttentionTrainingOutput",
     "Replay",
     "ReplayCosts",
     "AlgorithmResult",
@@ -77,6 +80,18 @@ class Things:
         self.plan = dnn.plan_convolution_forward(self.handle, self.x, self.w, self.conv)
         self.rnn_plan = dnn.plan_rnn(self.handle, self.lstm, self.sequence)
         self.rnn_out = out
+        self.attention = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2, bias=True)
+        self.projections = dnn.AttentionWeights(self.handle, self.attention)
+        self.queries = self.handle.array(rng.standard_normal((2, 3, 2), np.float32))
+        self.reserves = self.attend(None), self.attend(None)  # before and after the backward pass over the data
+        dnn.multi_head_attention_backward_data(self.handle, self.reserves[1], self.queries)
+        self.kept = dnn.dropout_forward(self.handle, self.x, 0.5, dropout_state=self.dropout)[1]
+
+    def attend(self, reserve: dnn.AttentionReserve | None) -> dnn.AttentionReserve:
+        """Return a reserve space of which no backward pass was made yet."""
+        given = (self.handle, self.attention, self.projections, *[self.queries] * 3)
+        found: dnn.AttentionReserve = dnn.multi_head_attention_forward(*given, training=True, reserve=reserve).reserve
+        return found
 
     def close(self) -> None:
         """Give everything back."""
@@ -102,6 +117,14 @@ class Things:
             self.table,
             self.table[0],
             self.dropout,
+            self.attention,
+            self.projections,
+            *self.reserves,
+            self.kept,
+            dnn.CTCLossSpec(),
+            dnn.SeqDataSpec((2, 1, 3, 2)),
+            dnn.SpatialTransformerSpec((2, 2, 5, 4)),
+            dnn.TensorTransformSpec((0, 0, 1, 0)),
             self.model,
             self.tuner,
             self.plan,
@@ -139,6 +162,33 @@ _PLAN = {"alpha": 1.0, "beta": 0.0, "out": None, "algorithm": None, "workspace_l
 LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "ActivationDescriptor": lambda t: {"spec": dnn.ActivationSpec("relu")},
     "ActivationSpec": lambda t: {"mode": "clipped_relu", "coef": 1.0, "nan": "propagate"},
+    "AttentionDescriptor": lambda t: {
+        "spec": t.attention.replace(max_q_length=3, max_kv_length=3, max_batch=2, max_beam=1),
+        "dropout": None,
+        "post_dropout": None,
+    },
+    "AttentionSpec": lambda t: {
+        "heads": 2,
+        "q_size": 6,
+        "k_size": 5,
+        "v_size": 4,
+        "q_proj_size": 3,
+        "k_proj_size": 3,
+        "v_proj_size": 2,
+        "o_proj_size": 6,
+        "scale": 0.5,
+        "bias": True,
+        "dropout": 0.5,
+        "post_dropout": 0.25,
+        "max_q_length": 3,
+        "max_kv_length": 4,
+        "max_batch": 2,
+        "max_beam": 1,
+        "dtype": "float16",
+        "compute_type": "float32",
+        "math_type": "fma",
+    },
+    "AttentionWeights": lambda t: {"handle": t.handle, "spec": t.attention},
     "BackendDescriptor": lambda t: {"kind": "tensor", "unique_id": 3, "dimensions": (1, 2), "data_type": "float"},
     "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
     "ConvolutionForwardProblem": lambda t: {
@@ -154,6 +204,13 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "compute_type": "float32",
         "math_type": "fma",
         "reorder_type": "no",
+    },
+    "CTCLossDescriptor": lambda t: {"spec": dnn.CTCLossSpec("none", max_label_length=20)},
+    "CTCLossSpec": lambda t: {
+        "normalization": "none",
+        "grad_mode": "skip_oob",
+        "max_label_length": 20,
+        "compute_type": "float32",
     },
     "DropoutDescriptor": lambda t: {"handle": t.handle, "probability": 0.5, "states": t.dropout.array, "seed": 3},
     "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
@@ -196,8 +253,30 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "RNNWeights": lambda t: {"handle": t.handle, "spec": t.lstm},
     "ReduceTensorDescriptor": lambda t: {"spec": dnn.ReduceTensorSpec("add")},
     "ReduceTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
+    "SeqDataDescriptor": lambda t: {"spec": dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])},
+    "SeqDataSpec": lambda t: {
+        "shape": (2, 1, 5, 8),
+        "lengths": [5, 3],
+        "dtype": "float16",
+        "axes": ("time", "batch", "beam", "vect"),
+    },
+    "SpatialTransformerDescriptor": lambda t: {
+        "spec": dnn.SpatialTransformerSpec((2, 3, 8, 8)),
+        "api": t.handle.api,
+    },
+    "SpatialTransformerSpec": lambda t: {"shape": (2, 3, 8, 8), "dtype": "float16"},
     "TensorDescriptor": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
     "TensorSpec": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
+    "TensorTransformDescriptor": lambda t: {
+        "spec": dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
+        "api": t.handle.api,
+    },
+    "TensorTransformSpec": lambda t: {
+        "padding": (0, 0, (1, 2), 0),
+        "fold": (2, 3),
+        "direction": "fold",
+        "layout": "NHWC",
+    },
     "Tuner": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
     "TuningPolicy": lambda t: {
@@ -215,6 +294,74 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "CapturedGraph": lambda t: {"handle": t.handle},
     "capture": lambda t: {"handle": t.handle},
     "convolution_transpose": lambda t: _convolving(t, x=t.y, **_PLAN, output_padding=0, workspace=None),
+    "ctc_loss": lambda t: {
+        "handle": t.handle,
+        "x": t.sequence,
+        "labels": [1, 1],
+        "label_lengths": [1, 1],
+        "input_lengths": [4, 3],
+        "ctc": dnn.CTCLossSpec(),
+        "algorithm": "deterministic",
+        "gradients": True,
+        "out": None,
+    },
+    "dropout_backward": lambda t: {
+        "handle": t.handle,
+        "dy": t.x,
+        "dropout": 0.5,
+        "reserve": t.kept,
+        "dropout_state": t.dropout,
+        "out": None,
+    },
+    "dropout_forward": lambda t: {
+        "handle": t.handle,
+        "x": t.x,
+        "dropout": 0.5,
+        "dropout_state": t.dropout,
+        "out": None,
+        "reserve": None,
+    },
+    "multi_head_attention_backward_data": lambda t: {
+        "handle": t.handle,
+        "reserve": t.attend(t.reserves[0]),
+        "dy": t.queries,
+        "out": None,
+    },
+    "multi_head_attention_backward_weights": lambda t: {
+        "handle": t.handle,
+        "reserve": t.reserves[1],
+        "out": None,
+        "accumulate": False,
+    },
+    "multi_head_attention_forward": lambda t: {
+        "handle": t.handle,
+        "spec": t.attention,
+        "weights": t.projections,
+        "q": t.queries,
+        "k": t.queries,
+        "v": t.queries,
+        "q_lengths": [3, 2],
+        "kv_lengths": [2, 3],
+        "window": ([0, 0, 0], [1, 2, 3]),
+        "residual": t.queries,
+        "step": None,
+        "training": False,
+        "dropout_state": t.dropout,
+        "out": None,
+        "reserve": None,
+    },
+    "transform_filter": lambda t: {
+        "handle": t.handle,
+        "w": t.w,
+        "layout": "NHWC",
+        "dtype": "float16",
+        "padding": (0, 0, 0, (0, 1)),
+        "fold": None,
+        "unfold": None,
+        "alpha": 1.0,
+        "beta": 0.0,
+        "out": None,
+    },
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "find_convolution_forward": lambda t: _convolving(t, **_FIND),
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
@@ -258,11 +405,14 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
 # what has methods: its class -> one
 INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.AlgorithmTable: lambda t: t.table,
+    dnn.AttentionSpec: lambda t: t.attention,
+    dnn.AttentionWeights: lambda t: t.projections,
     dnn.BackendDescriptor: lambda t: dnn.BackendDescriptor(t.handle, "tensor", unique_id=3),
     dnn.ConvolutionDescriptor: lambda t: dnn.ConvolutionDescriptor(1),
     dnn.ConvolutionForwardPlan: lambda t: t.plan,
     dnn.ConvolutionForwardProblem: lambda t: t.problem,
     dnn.ConvolutionSpec: lambda t: t.conv,
+    dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
     dnn.DropoutState: lambda t: t.dropout,
     dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
@@ -275,14 +425,18 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.RNNPlan: lambda t: t.rnn_plan,
     dnn.RNNSpec: lambda t: t.lstm,
     dnn.RNNWeights: lambda t: t.weights,
+    dnn.SeqDataSpec: lambda t: dnn.SeqDataSpec((2, 1, 5, 8), [5, 3]),
+    dnn.SpatialTransformerSpec: lambda t: dnn.SpatialTransformerSpec((2, 3, 8, 8)),
     dnn.TensorSpec: lambda t: t.x.spec,
+    dnn.TensorTransformSpec: lambda t: dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
     dnn.Tuner: lambda t: t.tuner,
     dnn.TuningCache: lambda t: dnn.TuningCache(":memory:"),
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
     dnn.Workspace: lambda t: t.handle.workspace,
 }
 CALLED = {"__call__", "__setitem__"}
-KEYED = {"RNNWeights.__setitem__", "RNNWeights.update"}  # mappings, which have KeyError
+KEYED = {f"{kind}Weights.{method}" for kind in ("Attention", "RNN") for method in ("__setitem__", "update")}
+# mappings, which have KeyError
 # what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
 NO_METHODS = {
     "close",

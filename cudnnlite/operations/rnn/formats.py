@@ -46,7 +46,7 @@ def torch_name(part: WeightPart) -> str:
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
     """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
     parts = {part.name: part for part in _torch_parts(spec)}
-    _check_mapping(state_dict, "state_dict")
+    check_mapping(state_dict, "state_dict")
     instance_of(prefix, str, "prefix")
     rows: dict[str, tuple[int, ...]] = {}
     for part in parts.values():
@@ -173,7 +173,7 @@ def _without_missing_bias(spec: RNNSpec, values: dict[str, Array], argument: str
 
 def check_names(argument: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ArgumentError unless all names that are wanted are given, and no others."""
-    _check_mapping(given, argument)
+    check_mapping(given, argument)
     missing = sorted(set(wanted) - set(given))
     extra = sorted(set(given) - set(wanted))
     told = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names]
@@ -181,7 +181,7 @@ def check_names(argument: str, given: Mapping[str, Any], wanted: Mapping[str, An
         raise ArgumentError(f"{argument}: {'; '.join(told)}")
 
 
-def _check_mapping(given: Any, argument: str) -> None:
+def check_mapping(given: Any, argument: str) -> None:
     """Raise ArgumentError unless it is a mapping of names to something."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ArgumentError(f"{argument} of type {type(given).__name__} is no mapping of names to arrays")

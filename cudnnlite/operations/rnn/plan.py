@@ -14,7 +14,7 @@ from typing import Any
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import one_of, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -197,6 +197,7 @@ class RNNPlan(Plan):
         """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=True), self._problem
+        one_of(accumulate, "accumulate", True, False)
         replaced = out is not None and not accumulate
         if out is None:
             if accumulate:
