@@ -23,6 +23,13 @@ def replace(handler: object, by: object) -> None:
         signal.signal(signal.SIGINT, by)  # type: ignore[arg-type]
 
 
-# of `cudnnlite` and `python -m cudnnlite` alone, which Python calls "-m" while it looks for it
-if os.path.basename(next(iter(getattr(sys, "argv", ())), "")) in ("-m", "cudnnlite"):
+def is_own_command() -> bool:
+    """Tell whether this process is `cudnnlite` or `python -m cudnnlite`, and not somebody else's program."""
+    name = os.path.basename(next(iter(getattr(sys, "argv", ())), ""))
+    behind = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if "-m" in sys.orig_argv else []
+    # while Python looks for the module, every `python -m` is called "-m"
+    return name == "cudnnlite" or (name == "-m" and behind[:1] == ["cudnnlite"])
+
+
+if is_own_command():
     replace(signal.default_int_handler, end_quietly)

@@ -4,7 +4,8 @@
         network = Network(handle, "model.onnx", batch=8, dtype="float16", layout="NHWC")  # closed with the handle
         results = network(image=images)  # NumPy in, NumPy out, by the model's own names
 
-What it knows of each operation is in `onnx_operations`; a node of another kind is named before anything runs.
+To be imported, as `serve_resnet50.py` does.  What it knows of each operation is in `onnx_operations`; a node of another kind is
+named before anything runs.
 """
 
 from contextlib import ExitStack

@@ -91,7 +91,9 @@ def climb(
             if (ms := trials.time(engine)) is not None:
                 heapq.heappush(heaps[engine.index], (ms, str(engine), engine))
 
-        for engine in known:
+        for engine in sorted(known, key=str):
+            if tell(time.perf_counter() - begin, trials.ran):
+                break
             enter(engine)
         while heaps and not tell(time.perf_counter() - begin, trials.ran):
             most = _MAY_WIN * min(heap[0][0] for heap in heaps.values())
@@ -138,7 +140,10 @@ class _Trials:
     def knobs(self, index: int) -> Any:
         """Return an engine's knobs."""
         if index not in self._knobs:
-            self._knobs[index] = knobs_of(self._graph, index)
+            try:
+                self._knobs[index] = knobs_of(self._graph, index)
+            except CudnnError:  # this engine tells none
+                self._knobs[index] = ()
         return self._knobs[index]
 
     def time(self, engine: Engine) -> float | None:

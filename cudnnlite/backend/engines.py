@@ -51,10 +51,8 @@ class Engine:
     def __init__(self, index: int, knobs: Mapping[Any, int] | None = None) -> None:
         if not isinstance(knobs, (Mapping, type(None))):
             raise ArgumentError(f"knobs={shown(knobs)} is not a mapping")
-        numbers = {_knob(knob): value for knob, value in (knobs or {}).items()}
-        for name, number in (("index", index), *numbers.items()):
-            integer(number, str(name), -(2**63), 2**63 - 1)
-        object.__setattr__(self, "index", index)
+        numbers = {_knob(knob): _number(value, str(knob)) for knob, value in (knobs or {}).items()}
+        object.__setattr__(self, "index", _number(index, "index"))
         object.__setattr__(self, "choices", tuple(sorted((int(knob), value) for knob, value in numbers.items())))
 
     @property
@@ -77,6 +75,10 @@ class Engine:
     def __str__(self) -> str:
         knobs = ", ".join(f"{name}={value}" for name, value in self.knobs.items())
         return f"engine {self.index}" + (f" ({knobs})" if knobs else "")
+
+
+def _number(value: Any, argument: str) -> int:
+    return integer(value, argument, -(2**63), 2**63 - 1)
 
 
 def _knob(knob: Any) -> BackendKnobType:

@@ -73,11 +73,6 @@ class CudaDevice:
         """The GPU's name."""
         return str(self._device.name)
 
-    @property
-    def core_device(self) -> Any:
-        """The `cuda.core.Device`."""
-        return self._device
-
     def facts(self) -> DeviceFacts:
         """Return name, compute capability, driver and UUID."""
         return _facts_of(self._device, self._driver)

@@ -44,7 +44,6 @@ def memory_view(memory: Array, spec: TensorSpec) -> Array:
 
 def read_values(memory: Array, spec: TensorSpec | FilterSpec) -> Array:
     """Return the values in logical shape: a view, or a copy where a vector type splits the channels."""
-    tensor = spec if isinstance(spec, TensorSpec) else TensorSpec(spec.shape, spec.dtype, spec.layout)
     tensor = as_tensor(spec)
     values = memory_view(memory, tensor)
     return values if tensor.vector == 1 else np.moveaxis(values, -1, 2).reshape(tensor.shape)

@@ -25,6 +25,8 @@ def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
 
 
 def _check(specs: Any, options: Any) -> None:
+    if not 0 <= options["epsilon"] < float("inf"):
+        raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
     x, expected = specs["x"], _parameters(specs["x"], options["mode"])
     for name, spec in specs.items():
         if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
@@ -252,6 +254,9 @@ def batch_normalization_backward(
     """
     options: tuple[Any, ...] = (_mode(mode, activation, added), epsilon)
     if activation is None:
+        for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
+            if array is not None:
+                raise ArgumentError(f"{name} is given without the activation of the training call; there it has no use")
         operands: tuple[Any, ...] = (x, dy, scale, saved_mean, saved_inv_variance)
         result: Any = call(handle, BACKWARD, operands, options, alpha, beta, BACKWARD.gathered(out))
         return result  # type: ignore[no-any-return]

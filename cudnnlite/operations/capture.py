@@ -41,13 +41,17 @@ class CapturedGraph(Plan):
 
     def keep(self, plan: Plan, operands: Iterable[Any]) -> None:
         """Keep a plan, and the memory of its operands, until this graph is closed."""
-        # another array in the same memory: its owner may close the one that was given
-        self._kept += [arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each for each in operands]
+        self.keep_memory(operands)
         if plan not in self._plans:
             self._plans.add(plan)
             plan.hold()
             self._resources.callback(plan.release)
         self.calls += 1
+
+    def keep_memory(self, operands: Iterable[Any]) -> None:
+        """Keep the memory of arrays until this graph is closed."""
+        # another array in the same memory: its owner may close the one that was given
+        self._kept += [arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each for each in operands]
 
     def own(self, graph: Any) -> None:
         """Take over what a device recorded."""
@@ -99,7 +103,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     The graph then does with one launch what the calls did one by one, in the same memory.  Nothing is computed in the block.
 
     What would search, allocate or wait in the block is refused: make each call once before, so that its plan and its
-    workspace are there, and give it `out` (and in the training of an RNN `reserve`).
+    workspace are there, and give it `out` (and `reserve` where a call returns one: in the training of an RNN, in dropout).
 
     Parameters
     ----------

@@ -173,7 +173,10 @@ def _with_state(
     _ = state.array.ptr  # ClosedError if it was closed
     crossed = wait_for_streams(handle.stream, state.array)
     try:
-        return call(handle, operation, (x,), (DropoutSpec(dropout, state),), out=out, reserve=reserve)
+        result = call(handle, operation, (x,), (DropoutSpec(dropout, state),), out=out, reserve=reserve)
+        if handle.graph is not None:
+            handle.graph.keep_memory([state.array])
+        return result
     finally:
         for other in crossed:
             other.wait(handle.stream)

@@ -516,3 +516,13 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
     problem.assert_right(result, dnn.Engine(0))
     assert measured == 0
     assert "was never tuned, and cannot be now" in warning
+
+
+def test_a_graph_keeps_the_states_of_dropout(handle: dnn.Handle) -> None:
+    x, state = handle.array(np.ones((4, 64), np.float32)), dnn.DropoutState(handle, 3)
+    y, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+    with dnn.capture(handle) as graph:
+        dnn.dropout_forward(handle, x, 0.5, dropout_state=state, out=y, reserve=reserve)
+    state.close()
+    graph.launch()
+    assert set(np.unique(y.numpy())) == {0.0, 2.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -123,3 +124,8 @@ def test_the_bar_is_on_stderr_and_only_when_asked_for(
 def test_bad_policies(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(dnn.ArgumentError, match=message):
         dnn.TuningPolicy(**fields)
+
+
+def test_an_engine_is_a_value_of_pythons_own_numbers() -> None:
+    engine = dnn.Engine(np.int64(3), {"STAGES": np.int64(2)})
+    assert json.loads(json.dumps(engine.to_plain())) == dnn.Engine(3, {"STAGES": 2}).to_plain()

@@ -346,3 +346,19 @@ def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(hand
         made[layout] = [each.numpy() for each in (y, saved, inverse, dx, dscale, dbias)]
     for one, other in zip(*made.values(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_belongs_to_an_activation_is_refused_without_one(handle: dnn.Handle) -> None:
+    """A gradient without the mask would be another one; and numbers that make nothing but NaN are named."""
+    x = handle.array(np.random.default_rng(0).standard_normal((2, 4, 3, 3), np.float32))
+    one, bias, mean, variance = (handle.array(np.full((1, 4, 1, 1), value, np.float32)) for value in (1, 0, 0, 1))
+    running = {"running_mean": mean, "running_var": variance}
+    y, saved, inverse = dnn.batch_normalization_training(handle, x, one, bias, **running)
+    for given in ({"y": y}, {"bias": bias}, {"reserve": y}):
+        with pytest.raises(dnn.ArgumentError, match=f"{next(iter(given))} is given without the activation"):
+            dnn.batch_normalization_backward(handle, x, x, one, saved, inverse, **given)
+    for epsilon in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(dnn.ArgumentError, match=f"epsilon={epsilon}"):
+            dnn.batch_normalization_inference(handle, x, one, bias, mean, variance, epsilon=epsilon)
+        with pytest.raises(dnn.ArgumentError, match=f"epsilon={epsilon}"):
+            dnn.batch_normalization_training(handle, x, one, bias, **running, epsilon=epsilon)

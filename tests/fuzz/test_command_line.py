@@ -163,11 +163,10 @@ def test_ctrl_c_at_any_moment_ends_quietly(folder: Path, request: pytest.Fixture
     for _ in range(number or 3):
         seconds = 0.1 + draw.random() * 0.7  # before, it is Python that starts, and not us
         code, told, _ = run(SMALL, folder, "usual", seconds)
-        if code == -signal.SIGINT and not told:
-            continue  # without a word: on a busy machine Python had not yet taken the signal over
         if "Traceback" not in told or "cudnnlite" in told:  # otherwise it was still Python that started
             assert "Traceback" not in told, (seconds, told[-2000:])
-            assert code in (0, 130), (seconds, code, told)
+            # killed by it: before Python takes the signal over, and after it let go of it at its end
+            assert code in (0, 130, -signal.SIGINT), (seconds, code, told)
 
 
 @pytest.mark.processes

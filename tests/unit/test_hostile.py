@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import ctrl_c
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.library import load_library
 from cudnnlite.emulated.device import EmulatedDevice
@@ -444,3 +445,20 @@ def test_a_small_integer_is_no_address_of_a_scalar(own_handle):
         x = own_handle.array(np.ones((1, 2, 3, 4), np.float32))
         with pytest.raises(dnn.ArgumentError, match=r"alpha.*is no address"):
             own_handle.api.cudnnAddTensor(own_handle.ptr, 1, tensor.ptr, x.ptr, 1, tensor.ptr, x.ptr)
+
+
+@pytest.mark.parametrize(
+    ("argv", "called", "own"),
+    [
+        (["/usr/bin/cudnnlite", "info"], ["python", "/usr/bin/cudnnlite", "info"], True),
+        (["-m", "info"], ["python", "-m", "cudnnlite", "info"], True),
+        (["-m"], ["python", "-m", "somebody"], False),
+        (["script.py", "-m", "cudnnlite"], ["python", "script.py", "-m", "cudnnlite"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_ctrl_c_is_taken_over_in_our_own_command_alone(monkeypatch, argv, called, own):
+    """Whoever imports this package keeps his KeyboardInterrupt."""
+    monkeypatch.setattr("sys.argv", argv)
+    monkeypatch.setattr("sys.orig_argv", called)
+    assert ctrl_c.is_own_command() is own

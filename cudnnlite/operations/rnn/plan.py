@@ -71,6 +71,7 @@ class RNNPlan(Plan):
         self._pointers: dict[str, int] = {}
         try:
             self._problem = RNNProblem(handle, request, self._resources)
+            self._resources.callback(_close_all, self._replayed)
         except BaseException as error:
             if isinstance(error, CudnnError):
                 explain(error, request, None)
@@ -296,7 +297,6 @@ class RNNPlan(Plan):
             self._replayed.pop(next(iter(self._replayed))).close()
         # lengths that are new at each call are not worth a recording
         made = self._replayed[data] = ReplayedCall(self._handle, forward, staged, waits=bool(self._replayed))
-        self._resources.callback(made.close)
         return made
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
@@ -398,3 +398,8 @@ def _check_outputs(inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
 
 def _address(array: DeviceArray | None) -> int:
     return 0 if array is None else array.ptr
+
+
+def _close_all(replayed: dict[RNNDataSpec, ReplayedCall]) -> None:
+    for call in replayed.values():
+        call.close()
