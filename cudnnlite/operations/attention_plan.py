@@ -22,7 +22,6 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations import recording
 from cudnnlite.operations.attention_outputs import (
     AttentionCall,
     AttentionGradients,
@@ -31,7 +30,7 @@ from cudnnlite.operations.attention_outputs import (
 )
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
+from cudnnlite.operations.operands import check_writable, on_device
 from cudnnlite.operations.plan import Plan
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
@@ -189,17 +188,12 @@ class AttentionPlan(Plan):
         _ = None if state is None else state.array.ptr  # ClosedError: cuDNN has the address of what was closed
         scratch = handle.workspace.reserve(self._workspace, handle.stream)
         kept = 0 if reserve is None else reserve.ptr
-        crossed = wait_for_streams(handle.stream, *there)
         try:
-            function(*arguments, self._workspace, scratch, self._reserve, kept)
-            if recording.active:
-                self.keep_for_graph(there)
+            with self.in_order(there):
+                function(*arguments, self._workspace, scratch, self._reserve, kept)
         except CudnnError as error:
             error.involving(spec=self.request.spec, q=self.request.q, k=self.request.k, v=self.request.v)
             raise
-        finally:
-            for other in crossed:
-                other.wait(handle.stream)
 
     def _reserve_space(self, reserve: AttentionReserve | None) -> AttentionReserve | None:
         """Return what the backward passes need: the caller's, or a new one; None in inference."""

@@ -20,8 +20,7 @@ from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations import recording
-from cudnnlite.operations.operands import check_writable, on_device, use, wait_for_streams
+from cudnnlite.operations.operands import check_writable, on_device, use
 from cudnnlite.operations.plan import Plan
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.ctc import CTCLossSpec
@@ -136,35 +135,29 @@ class CTCLossPlan(Plan):
             instead = "have labels and lengths on the device"
             refuse_in_capture(capturing, stream, "labels cannot be copied from the host", instead)
         operands = [x, costs, *there, *([] if dx is None else [dx])]
-        crossed = wait_for_streams(stream, *operands)
         try:
-            if there:
-                api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
-            else:
-                api.cudnnGetCTCLossWorkspaceSize(handle.ptr, x_desc, dx_desc, flat, lengths, steps, kind, ctc, size)
-            scratch = handle.workspace.reserve(size.value, stream)
-            if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
-                self._device.fill(
-                    dx.ptr, dx.nbytes, 0, stream
-                )  # cuDNN 9.19 leaves most of them as they are all the same
-            if there:
-                api.cudnnCTCLoss_v8(
-                    handle.ptr, kind, ctc, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, size.value,
-                    scratch,
-                )  # fmt: skip
-            else:
-                api.cudnnCTCLoss(
-                    handle.ptr, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, kind, ctc, scratch,
-                    size.value,
-                )  # fmt: skip
-            if recording.active:
-                self.keep_for_graph(operands)
+            with self.in_order(operands):
+                if there:
+                    api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
+                else:
+                    api.cudnnGetCTCLossWorkspaceSize(handle.ptr, x_desc, dx_desc, flat, lengths, steps, kind, ctc, size)
+                scratch = handle.workspace.reserve(size.value, stream)
+                if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
+                    # cuDNN 9.19 leaves most of them as they are all the same
+                    self._device.fill(dx.ptr, dx.nbytes, 0, stream)
+                if there:
+                    api.cudnnCTCLoss_v8(
+                        handle.ptr, kind, ctc, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address,
+                        size.value, scratch,
+                    )  # fmt: skip
+                else:
+                    api.cudnnCTCLoss(
+                        handle.ptr, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, kind, ctc, scratch,
+                        size.value,
+                    )  # fmt: skip
         except CudnnError as error:
             error.involving(x=self.x, ctc=self.ctc)
             raise
-        finally:
-            for other in crossed:
-                other.wait(stream)
         return costs, dx
 
     def _integers(self, given: tuple[Any, Any, Any]) -> list[Any]:
