@@ -20,7 +20,6 @@ from cudnnlite.descriptors.c_ints import c_ints, device_ints
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention_outputs import (
     AttentionCall,
@@ -32,7 +31,7 @@ from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import check_writable, on_device
 from cudnnlite.operations.plan import Plan
-from cudnnlite.sizes import format_size
+from cudnnlite.operations.reserve import reserve_for
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides
@@ -197,18 +196,13 @@ class AttentionPlan(Plan):
 
     def _reserve_space(self, reserve: AttentionReserve | None) -> AttentionReserve | None:
         """Return what the backward passes need: the caller's, or a new one; None in inference."""
-        if not self.request.training:
-            if reserve is not None:
-                raise ArgumentError("reserve is given without training=True, which alone writes to it")
-            return None
-        if reserve is None:
-            return AttentionReserve(arrays.empty(self._device, self._handle.stream, bytes_spec(self._reserve)))
+        return reserve_for(
+            self._handle, AttentionReserve, reserve, self._reserve, self._on_device, training=self.request.training
+        )
+
+    def _on_device(self, reserve: Any) -> AttentionReserve:
         on_device(self._handle, check_reserve(reserve).array, "reserve")
-        if reserve.nbytes < self._reserve:
-            raise ArgumentError(
-                f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(self._reserve)}"
-            )
-        return reserve
+        return reserve  # type: ignore[no-any-return]
 
     def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
         return self._weight_bytes, weights.array.ptr if self._weight_bytes else 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
 
+from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, ClosedError
 from cudnnlite.sizes import format_size
 
@@ -59,3 +63,22 @@ class TrainingReserve(Generic[CallT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {format_size(self.nbytes)}>"
+
+
+ReserveT = TypeVar("ReserveT", bound=TrainingReserve[Any])
+
+
+def reserve_for(
+    handle: Handle, kind: type[ReserveT], given: Any, needed: int, check: Callable[[Any], ReserveT], *, training: bool
+) -> ReserveT | None:
+    """Return the reserve space that a forward call fills: the caller's, by `check`, or a new one; None in inference."""
+    if not training:
+        if given is not None:
+            raise ArgumentError("reserve is given without training=True, which alone writes to it")
+        return None
+    if given is None:
+        return kind(arrays.empty(handle.device, handle.stream, bytes_spec(needed)))
+    reserve = check(given)
+    if reserve.nbytes < needed:
+        raise ArgumentError(f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(needed)}")
+    return reserve

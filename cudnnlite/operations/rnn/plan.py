@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -18,17 +19,16 @@ from cudnnlite.arguments import one_of, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
 from cudnnlite.operations import recording
 from cudnnlite.operations.operands import check_workspace, check_writable, on_device, wait_for_streams
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
+from cudnnlite.operations.reserve import reserve_for
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reserve, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 _MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
@@ -375,17 +375,10 @@ class RNNPlan(Plan):
         return new[0], new[1], new[2] if count == 3 else None
 
     def _reserve_space(self, reserve: RNNReserve | None) -> RNNReserve | None:
-        if not self._request.training:
-            if reserve is not None:
-                raise ArgumentError("reserve is given without training=True, which alone writes to it")
-            return None
-        needed = self._problem.reserve
-        if reserve is None:
-            return RNNReserve(arrays.empty(self._device, self._handle.stream, bytes_spec(needed)))
-        check_reserve(self._handle, reserve)
-        if reserve.nbytes < needed:
-            raise ArgumentError(f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(needed)}")
-        return reserve
+        return reserve_for(
+            self._handle, RNNReserve, reserve, self._problem.reserve, partial(check_reserve, self._handle),
+            training=self._request.training,
+        )  # fmt: skip
 
 
 def _check_outputs(inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
