@@ -188,7 +188,7 @@ class AttentionPlan(Plan):
         scratch = handle.workspace.reserve(self._workspace, handle.stream)
         kept = 0 if reserve is None else reserve.ptr
         try:
-            with self.in_order(there):
+            with self._in_order(there):
                 function(*arguments, self._workspace, scratch, self._reserve, kept)
         except CudnnError as error:
             error.involving(spec=self.request.spec, q=self.request.q, k=self.request.k, v=self.request.v)

@@ -136,7 +136,7 @@ class CTCLossPlan(Plan):
             refuse_in_capture(capturing, stream, "labels cannot be copied from the host", instead)
         operands = [x, costs, *there, *([] if dx is None else [dx])]
         try:
-            with self.in_order(operands):
+            with self._in_order(operands):
                 if there:
                     api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
                 else:

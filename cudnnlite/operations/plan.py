@@ -52,7 +52,7 @@ class Plan(Closable):
             self._handle.graph.keep(self, operands)
 
     @contextmanager
-    def in_order(self, operands: Sequence[DeviceArray]) -> Iterator[None]:
+    def _in_order(self, operands: Sequence[DeviceArray]) -> Iterator[None]:
         """Put what the block enqueues behind the work on its operands' streams, and theirs behind it; a graph keeps them.
 
         Calls that are made often (`unrolled`, recurrent networks) write it out, to have no generator on their way.
