@@ -15,7 +15,13 @@ TABLE = "reference/coverage"
 CODE = re.compile(r"(?:(?:dnn|cudnnlite)\.)?([A-Za-z_][\w.]*)(?:\(.*\))?", re.DOTALL)
 C_FUNCTION = re.compile(r"cudnn[A-Z]\w*")
 # what snippets call their objects
-KINDS = {"handle": "Handle", "tuner": "Tuner", "weights": "RNNWeights", "found": "AlgorithmTable", "table": "AlgorithmTable"}
+KINDS = {
+    "handle": "Handle",
+    "tuner": "Tuner",
+    "weights": "RNNWeights",
+    "found": "AlgorithmTable",
+    "table": "AlgorithmTable",
+}
 NOT_IN = (nodes.reference, nodes.title)
 
 
