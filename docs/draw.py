@@ -169,7 +169,7 @@ def lstm_cell() -> None:
 
     def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
         axis.add_patch(
-            FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color="#333", shrinkA=0, shrinkB=0, **how)
+            FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color="#333", shrinkA=0, shrinkB=0)
         )
 
     def line(*points: tuple[float, float]) -> None:
