@@ -13,9 +13,10 @@ sys.path.insert(0, str(HERE / "_ext"))
 # the tutorials are the notebooks of examples/, with the outputs that `record_notebooks.py` stored in them
 for copied in (HERE / "tutorials").glob("[0-9][0-9]_*.ipynb"):
     copied.unlink()
-for source in (HERE.parent / "examples").glob("*.*"):
-    if source.suffix in {".ipynb", ".json"}:
-        shutil.copy2(source, HERE / "tutorials")
+for source in (HERE.parent / "examples").glob("*.ipynb"):
+    text = source.read_text(encoding="utf-8").replace("../docs/images/", "../images/")
+    (HERE / "tutorials" / source.name).write_text(text, encoding="utf-8")
+    shutil.copystat(source, HERE / "tutorials" / source.name)
 
 project = "cudnnlite"
 author = "the cudnnlite developers"

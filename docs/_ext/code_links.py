@@ -34,18 +34,15 @@ def name_of(code: str) -> str:
     return ".".join([KINDS.get(first, first) if rest else first, *rest])
 
 
-def rows_of(app: Any, doctree: Any) -> None:
+def rows_of(doctree: Any) -> None:
     """Give every row of the table of C functions an anchor and an entry in the index."""
     from sphinx import addnodes
 
-    if app.env.docname != TABLE:
-        return
     for row in doctree.findall(nodes.row):
         literal = next(iter(row.findall(nodes.literal)), None)
-        if literal is None or not C_FUNCTION.fullmatch(name := literal.astext()):
-            continue
-        row["ids"].append(name)
-        literal.parent.insert(0, addnodes.index(entries=[("single", name, name, "main", None)]))
+        if literal is not None and C_FUNCTION.fullmatch(name := literal.astext()):
+            row["ids"].append(name)
+            literal.parent.insert(0, addnodes.index(entries=[("single", name, name, "main", None)]))
 
 
 def link(app: Any, doctree: Any, docname: str) -> None:
@@ -96,6 +93,18 @@ def functions() -> frozenset[str]:
 
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx calls this."""
-    app.connect("doctree-read", rows_of)
+    from sphinx.transforms import SphinxTransform
+
+    class Rows(SphinxTransform):
+        """Before the domains read what a page declares."""
+
+        default_priority = 800
+
+        def apply(self, **kwargs: Any) -> None:
+            """See `rows_of`."""
+            if self.env.docname == TABLE:
+                rows_of(self.document)
+
+    app.add_transform(Rows)
     app.connect("doctree-resolved", link)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
