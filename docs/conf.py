@@ -48,8 +48,9 @@ numpydoc_xref_param_type = True
 numpydoc_xref_aliases = {name: f"cudnnlite.{name}" for name in cudnnlite.__all__} | {
     **dict.fromkeys(("bool", "boolean", "True", "False"), "bool"),
     "iterable": "collections.abc.Iterable", "sequence": "collections.abc.Sequence", "array_like": "numpy.ndarray",
+    "array": "cudnnlite.DeviceArray", "arrays": "cudnnlite.DeviceArray",
 }  # fmt: skip
-numpydoc_xref_ignore = {"optional", "of", "or", "and", "by", "as", "array", "like", "shape", "stream"}
+numpydoc_xref_ignore = {"optional", "of", "or", "and", "by", "as", "like", "shape", "stream"}
 # what is linked to elsewhere, by name: kept here, since a build needs no network
 intersphinx_mapping = {
     name: (f"https://{address}/", f"_inventories/{name}.txt")
