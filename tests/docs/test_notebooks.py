@@ -52,8 +52,8 @@ def text_of(output: Any) -> str:
 
 
 def gist(cell: Any) -> list[str]:
-    """What a cell shows, without times, errors and the device: figures with a point, and all of a cell tagged "measured"."""
-    if "measured" in cell.metadata.get("tags", ()):
+    """What a cell shows, without times, errors and the device: figures with a point, and all of a cell whose tag says that it varies."""
+    if "varies" in cell.metadata.get("tags", ()):
         return []
     found = []
     for output in cell.outputs:
