@@ -97,9 +97,10 @@ def small(drawn: io.BytesIO) -> dict[str, str]:
 
     picture, packed, kind = Image.open(drawn).convert("RGB"), io.BytesIO(), "image/png"
     picture.quantize(256).save(packed, "PNG", optimize=True)
-    if packed.tell() > MOST:
-        kind, packed = "image/jpeg", io.BytesIO()
-        picture.save(packed, "JPEG", quality=85, optimize=True)
+    for quality in (85, 70, 55, 40):
+        if packed.tell() > MOST:
+            kind, packed = "image/jpeg", io.BytesIO()
+            picture.save(packed, "JPEG", quality=quality, optimize=True)
     return {kind: base64.b64encode(packed.getvalue()).decode() + "\n"}
 
 
