@@ -52,7 +52,7 @@ def text_of(output: Any) -> str:
 
 
 def gist(cell: Any) -> tuple[str, int]:
-    """What a cell prints, without the device and figures that have a point, and how much it draws; none of it where it varies."""
+    """What a cell prints, without device and decimal figures, and how much it draws; none of it where it varies."""
     if "varies" in cell.metadata.get("tags", ()):
         return "", 0
     words = " ".join(map(text_of, cell.outputs))
