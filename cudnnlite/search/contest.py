@@ -51,12 +51,14 @@ class Contest:
         first = self._stopwatch.first(work)
         ran = getattr(self._device, "ran", None)
         if ran and (twin := self._kernels.setdefault(ran, key)) != key:
-            self._twins[key], self._firsts[key] = twin, self._firsts[twin]
+            self._twins[key] = twin
+            self._firsts[twin] = min(self._firsts[twin], first)
         else:
             self._works[key], self._firsts[key] = work, first
 
     def times_the_best(self, key: Hashable) -> float:
         """Return how many times the least first run a candidate's took; 1 for what was not entered."""
+        key = self._twins.get(key, key)
         return self._firsts[key] / min(self._firsts.values()) if key in self._firsts else 1.0
 
     def is_hopeless(self, key: Hashable) -> bool:

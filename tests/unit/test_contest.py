@@ -71,10 +71,11 @@ def test_the_fastest_comes_first_and_what_did_not_run_last(clock):
 
 def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
     contest = Contest(handle_of(clock))
-    for name, ms, kernel in (("GEMM", 14.0, "im2col"), ("FFT", 20.0, "fft"), ("FFT_TILING", 10.0, "im2col")):
+    for name, ms, kernel in (("GEMM", 14.0, "im2col"), ("FFT", 20.0, "fft"), ("FFT_TILING", 3.0, "im2col")):
         clock.ran = frozenset({kernel})
         contest.enter(name, Work(clock, name, ms))
     assert not contest.is_hopeless("FFT_TILING")
+    assert contest.times_the_best("FFT_TILING") == contest.times_the_best("GEMM") == 1
     found = contest.finish({name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")})
     assert names(found) == ["GEMM", "FFT_TILING", "FFT"]
     assert found[1] == replace(found[0], algorithm=A.FFT_TILING, remark=f"here the same kernel as GEMM; {NOISE}")
