@@ -142,7 +142,7 @@ class ConvolutionCall(Call):
         def work() -> None:
             views, scratch = self.views(), self.api.memory.view(workspace, needed)
             tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
-            self.api.ran.add(f"{kernel.run.__name__} {tf32}")
+            self.api.ran.add((kernel.run, tf32))
             reads = [name for name in self.operation.reads if name not in ("bias", "z")]
             read = {name: read_values(views[name], self.specs[name]) for name in reads}
             shape = self.specs[self.written].shape

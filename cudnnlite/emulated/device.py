@@ -111,7 +111,7 @@ class EmulatedDevice:
         return self.kind == "emulated"
 
     @property
-    def ran(self) -> frozenset[str]:
+    def ran(self) -> frozenset[object]:
         """The kernels behind what was timed last: none where the times mean something."""
         return frozenset(self.api.ran if self.times_mean_nothing else ())
 

@@ -314,7 +314,7 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
         read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
         compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
         kernel = problem.kernel(facts)
-        api.ran.add(f"{kernel.run.__name__} {tf32}")
+        api.ran.add((kernel.run, tf32))
         for batch, result in convolved(kernel, problem.conv, read, problem.out.shape, compute, scratch, tf32):
             tensors.finish(batch, result)
 

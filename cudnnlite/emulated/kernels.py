@@ -46,6 +46,22 @@ from cudnnlite.emulated.kernels_fft import (
 from cudnnlite.emulated.kernels_winograd import winograd, winograd_unsupported, winograd_workspace
 from cudnnlite.specs import ConvolutionSpec
 
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "direct_gemm",
+    "direct_gemm_workspace",
+    "fft",
+    "fft_tiled",
+    "fft_tiled_workspace",
+    "fft_workspace",
+    "im2col_gemm",
+    "im2col_gemm_workspace",
+    "supports",
+    "winograd",
+    "winograd_workspace",
+]
+
 _REDUCTION = 16384  # longest sum in one product: groups x taps x channels of a filter block
 _FILTER_BYTES = 16 << 20
 _COLUMN_BYTES = 32 << 20
@@ -222,3 +238,19 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "winograd": Algorithm(winograd, winograd_workspace, winograd_unsupported),
     }
 )
+
+
+def supports(name: str, x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
+    """Why algorithm `name` cannot compute this convolution, mathematically; None if it can.
+
+    What cuDNN or a GPU refuses beyond that is no concern of this module.
+
+    Raises
+    ------
+    KeyError
+        If `name` is not in `ALGORITHMS`.
+    ValueError
+        If there is no such convolution (see `ConvolutionSpec.output_shape`).
+    """
+    problem.output_shape(x_shape, w_shape)
+    return ALGORITHMS[name].unsupported(x_shape, w_shape, problem, dtype)
