@@ -28,7 +28,8 @@ from cudnnlite.operations.operation_plan import OperationPlan, plan_class
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, ConvolutionResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.math_types import allowed_math_types
@@ -119,8 +120,9 @@ def search_convolution(
         rows: dict[Hashable, AlgorithmResult] = {}
         slow: set[int] = set()  # engines that no knob can save
         for candidate in every:
-            find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
-            row = replace(candidate, find_ms=find_ms)
+            row = candidate
+            if isinstance(row, ConvolutionResult) and not row.layout:
+                row = replace(row, find_ms=reported.get((row.algorithm, row.math_type)))
             engine = candidate.algorithm.index if isinstance(candidate.algorithm, Engine) else None
             if engine in slow and not row.why_not:
                 row = replace(row, why_not=f"not tried: engine {engine} took more than {_SLOW} times the best")
@@ -156,7 +158,7 @@ def candidates(
     algorithms = [algorithm for algorithm in problem.operation.algorithms.kind if algorithm.name != "COUNT"]
     math_types = allowed_math_types(problem.math_type, first.dtype)
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
-        row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
+        row = ConvolutionResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
 

@@ -18,7 +18,8 @@ from cudnnlite.operations.rnn.choice import ALGORITHMS
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.search import search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, RNNResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs.math_types import allowed_math_types
 
 
@@ -76,7 +77,7 @@ def search_rnn(
     pairs: list[tuple[RNNAlgo, MathType]] = []
     excluded: list[AlgorithmResult] = []
     for algorithm, math_type in product(ALGORITHMS, allowed_math_types(spec.math_type, spec.dtype)):
-        row = AlgorithmResult(algorithm, math_type, deterministic=None)
+        row = RNNResult(algorithm, math_type, deterministic=None)
         why_not = policy.why_not(row, spec.dtype)
         if why_not:
             excluded.append(replace(row, why_not=why_not))

@@ -19,7 +19,7 @@ from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.autotune.workers import Answer, Task, Worker, tune_task, tune_with
 from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
 from cudnnlite.operations.problem_list import ListedProblem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 _TRIES = 2  # of a problem whose worker process died

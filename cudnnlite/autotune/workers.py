@@ -19,7 +19,7 @@ from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
 from cudnnlite.operations.problem import Problem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 
 # what says that a problem cannot be tuned, and nothing of the worker
 _ANSWERS = (CudnnError, DeviceMemoryError, NoAlgorithmError, ArgumentError)

@@ -14,7 +14,8 @@ from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.report import to_json
-from cudnnlite.search.results import NUMERIC, named
+from cudnnlite.search.results import named
+from cudnnlite.search.table import NUMERIC
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 

@@ -23,7 +23,7 @@ from cudnnlite.report.plots import (
     plot_workspace,
     timed_rows,
 )
-from cudnnlite.search.results import NUMERIC, AlgorithmTable
+from cudnnlite.search.table import NUMERIC, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import printable
 

@@ -28,7 +28,7 @@ from cudnnlite.errors import NoDeviceError
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 from .pretend import Pretence

@@ -6,7 +6,8 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_rules import why_not
