@@ -83,25 +83,10 @@ def search_convolution(
     operands: Mapping[str, DeviceArray],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate.
+    """Time and check every candidate on operands; the handle is waited for.
 
-    Parameters
-    ----------
-    handle : Handle
-        Waited for: the search synchronises.
-    problem : Problem
-        What is searched for.
-    policy : TuningPolicy
-        What it excludes is told, and not run.
-    operands : mapping
-        What is read, by name, and "out", which is overwritten: bring a copy.
-    progress : bool
-        Whether a bar on stderr shows how far a search over knobs is.
-
-    Returns
-    -------
-    AlgorithmTable
-        The best first by the policy's objective; what cannot be used last, with the reason.
+    Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows how far a search over knobs
+    is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
     """
     limit, total = policy.workspace_limit, handle.device.memory_info()[1]
     assert limit is None or isinstance(limit, int)

@@ -53,25 +53,10 @@ def search_rnn(
     operands: Mapping[str, Any],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate.
+    """Time and check every candidate on operands ("weights", "x", perhaps "hx", "cx"); the handle is waited for.
 
-    Parameters
-    ----------
-    handle : Handle
-        Waited for: the search synchronises.
-    problem : RNNForwardProblem
-        What is searched for.  Dropout is left out.
-    policy : TuningPolicy
-        What it excludes is told, and not run.
-    operands : mapping
-        "weights", "x", and, where there are any, "hx" and "cx".
-    progress : bool
-        Unused: there are no knobs.
-
-    Returns
-    -------
-    AlgorithmTable
-        The best first by the policy's objective; what cannot be used last, with the reason.
+    Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
+    Dropout is left out; `progress` is unused: there are no knobs.
     """
     spec = problem.spec.replace(dropout=0.0)
     pairs: list[tuple[RNNAlgo, MathType]] = []

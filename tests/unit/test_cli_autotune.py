@@ -306,7 +306,7 @@ MISUSE = {
     "has 3 spatial axes": [*CONVOLUTION, "--padding", "1x2x3"],
     "--padding goes with --input": [*RNN, "--padding", "1"],
     "--layout goes with --input or --onnx": [*RNN, "--layout", "NHWC"],
-    "--math-type goes with --input, --rnn or --onnx": ["--problems", "a.json", "--math-type", "fma"],
+    "--math-type goes with --input or --rnn or --onnx": ["--problems", "a.json", "--math-type", "fma"],
     "--batch goes with --onnx": [*RNN, "--batch", "1"],
     "--dtype='float': NumPy's float is float64": [*CONVOLUTION, "--dtype", "float"],
     "--math-type='fast' ": [*CONVOLUTION, "--math-type", "fast"],
