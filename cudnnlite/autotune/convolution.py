@@ -86,7 +86,7 @@ def search_convolution(
     """Time and check every candidate on operands; the handle is waited for.
 
     Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows how far a search over knobs
-    is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
+    is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, comes last.
     """
     limit, total = policy.workspace_limit, handle.device.memory_info()[1]
     assert limit is None or isinstance(limit, int)

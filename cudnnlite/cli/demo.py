@@ -26,7 +26,7 @@ def load_photograph() -> Image:
 def detect_edges(handle: dnn.Handle, photograph: Image) -> tuple[Image, dnn.AlgorithmTable, dnn.AlgorithmResult]:
     """Convolve a photograph, (height, width, 3) uint8, by the algorithm that cudnnFind ranks first.
 
-    Returns the edges, (height, width) float32, summed over the colours in units of the input's 0 to 1; what was found; the choice.
+    Returns the edges, (height, width) float32, summed over the colours in units of the input's 0 to 1; the table; the choice.
     """
     pixels = np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255
     x, w = handle.array(pixels), handle.array(EDGE_KERNEL)
