@@ -6,7 +6,6 @@ import contextlib
 import gc
 import importlib.util
 import re
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -249,67 +248,6 @@ def test_torch_tensor_on_the_host(bench: Bench, argument: str) -> None:
 
     tensor = torch.zeros({"x": X, "w": W, "out": Y}[argument])
     refuses(ARRAY, rf"\b{argument}\b.*host array", lambda: bench.call(**{argument: tensor}))
-
-
-@pytest.mark.parametrize("argument", ["x", "w", "out", "workspace"])
-def test_closed_array(bench: Bench, argument: str) -> None:
-    array = bench.handle.empty({"x": X, "w": W, "out": Y, "workspace": (1 << 20,)}[argument])
-    array.close()
-    array.close()
-    refuses(dnn.ClosedError, r"DeviceArray was closed", lambda: bench.call(**{argument: array}))
-    refuses(dnn.ClosedError, r"closed", array.numpy)
-    refuses(dnn.ClosedError, r"closed", array.__dlpack__)
-    assert repr(array).startswith("<closed")
-
-
-def test_closed_handle(bench: Bench, device: Any) -> None:
-    other = dnn.Handle(device)
-    x = other.array(bench.problem.x_host)
-    other.close()
-    other.close()
-    calls: list[Callable[[], Any]] = [
-        lambda: dnn.convolution_forward(other, bench.x, bench.w, bench.conv, out=bench.out),
-        lambda: dnn.plan_convolution_forward(other, bench.x, bench.w),
-        lambda: dnn.find_convolution_forward(other, bench.x, bench.w),
-        lambda: dnn.get_convolution_forward(other, bench.x, bench.w),
-        lambda: other.array(bench.problem.x_host),
-        lambda: other.empty(X),
-        lambda: other.view(bench.x),
-        other.synchronize,
-        lambda: setattr(other, "stream", None),
-        lambda: other.ptr,
-    ]
-    for call in calls:
-        refuses(dnn.ClosedError, r"Handle was closed", call)
-    np.testing.assert_array_equal(x.numpy(), bench.problem.x_host)  # arrays outlive the handle that made them
-
-
-def test_another_thread(bench: Bench) -> None:
-    plan = dnn.plan_convolution_forward(bench.handle, bench.x, bench.w, bench.conv)
-    calls: list[Callable[[], Any]] = [
-        bench.call,
-        lambda: plan(bench.x, bench.w, out=bench.out),
-        lambda: dnn.find_convolution_forward(bench.handle, bench.x, bench.w, bench.conv, out=bench.out),
-        lambda: dnn.get_convolution_forward(bench.handle, bench.x, bench.w),
-        lambda: bench.handle.array(bench.problem.x_host),
-        bench.handle.synchronize,
-        lambda: setattr(bench.handle, "stream", None),
-    ]
-    caught: list[BaseException] = []
-
-    def run() -> None:
-        for call in calls:
-            try:
-                call()
-            except BaseException as error:
-                caught.append(error.with_traceback(None))
-
-    with plan:
-        thread = threading.Thread(target=run, name="someone else")
-        thread.start()
-        thread.join()
-    assert [type(error) for error in caught] == [dnn.ThreadError] * len(calls)
-    assert all("someone else" in str(error) for error in caught)
 
 
 def test_bad_stream(bench: Bench) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import re
 import time
 from collections import Counter
 from typing import Any
@@ -28,7 +27,6 @@ from .test_rnn_plan import CELLS, FMA, LAYOUTS, LENGTHS, STANDARD, TF32_BOUND, N
 
 ALGORITHMS = ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
 QUICK = ("STANDARD", "PERSIST_STATIC")  # nothing is compiled for these
-MATH = dnn.MathType
 # (dtype, the spec's math type): the math types that keep its promise
 ALLOWED = {
     ("float32", "FMA"): ("FMA",),
@@ -107,13 +105,6 @@ def assert_ordered(found: dnn.AlgorithmTable) -> None:
             assert row.why_not
 
 
-def test_conversion_to_float16_only_on_request(handle: dnn.Handle) -> None:
-    for dtype in ("float32", "float16", "bfloat16"):
-        for math_type in ("DEFAULT", "TENSOR_OP"):
-            found = Network(handle, dtype=dtype, math_type=math_type).find(algorithms=["standard"])
-            assert MATH.TENSOR_OP_ALLOW_CONVERSION not in {row.math_type for row in found}
-
-
 @pytest.mark.parametrize("algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)])
 def test_only_what_was_named_is_tried(handle: dnn.Handle, algorithms: Any) -> None:
     wanted = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
@@ -156,44 +147,6 @@ def test_errors_are_plausible(handle: dnn.Handle, dtype: str, math_type: str) ->
     assert errors
     assert all(0 <= error < ERRORS[dtype, math_type] for error in errors)
     assert dtype == "float64" or min(errors) > 0
-
-
-def test_prints_as_a_table(handle: dnn.Handle, capsys: pytest.CaptureFixture[str]) -> None:
-    network = Network(handle, lengths=LENGTHS, math_type="default")
-    found = network.find(training=True)
-    print(found)
-    title, heading, *lines = capsys.readouterr().out.splitlines()
-    assert title.startswith("RNN forward of RNNDataSpec((5, 4, 6), ")
-    assert "(5, 5, 3, 1)" in title
-    assert "RNNSpec('lstm', input_size=6, hidden_size=8)" in title
-    assert f"median of {'calls' if handle.device.kind == 'emulated' else ''}" in title
-    assert str(handle.device) in title
-    columns = (
-        "algorithm",
-        "math",
-        "ms",
-        "+-",
-        "us a call",
-        "host us",
-        "workspace",
-        "reserve",
-        "error",
-        "max error",
-        "status",
-    )
-    assert found.cells()[0] == columns
-    assert re.split(r" {2,}", heading) == list(columns)
-    assert [line.split()[:2] for line in lines] == [[row.algorithm.name, row.math_type.name] for row in found]
-    for line, row in zip(lines, found, strict=True):
-        if row.ok:
-            assert "ok" in line
-            assert f"  {row.error:.1e}  " in line
-            assert f"  {row.max_error:.1e}  " in line
-            assert row.call_us is None or f" {row.call_us:.1f} " in line
-        else:
-            assert row.why_not in line
-    assert found._repr_html_().count("<tr>") == len(found) + 1
-    assert "wants sequences of equal, full length" in str(found)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])

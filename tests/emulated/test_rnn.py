@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rnn_oracles import HAS_TORCH, onnx_directional_derivative, onnx_rnn, random_weights, torch_rnn_gradients
+from rnn_oracles import onnx_directional_derivative, onnx_rnn, random_weights
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
@@ -260,21 +260,6 @@ def test_gradients_are_differences_of_the_oracle(case):
         assert got == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
-@each_case
-def test_gradients_are_those_of_autograd(case):
-    net = Net(**CASES[case])
-    net.forward()
-    gradients = net.gradients()
-    cell, weights, x, hx, cx, lengths = net.problem
-    _, expected = torch_rnn_gradients(cell, weights, x, *net.factors, hx, cx, lengths)
-    wanted = {"x": expected.dx, "hx": expected.dhx, **expected.weights}
-    wanted |= {} if cx is None else {"cx": expected.dcx}
-    assert set(wanted) == set(gradients)
-    for name, value in wanted.items():
-        np.testing.assert_allclose(gradients[name], value, rtol=1e-9, atol=1e-10, err_msg=name)
-
-
 def test_null_states_are_zeros_and_are_not_written():
     net = Net(lengths=SHORT)
     names = ("hy", "cy", "dhx", "dcx")
@@ -397,67 +382,11 @@ def dropped(probability=0.4, seed=1, **options):
     return Net(dropout=machine.dropout(probability, states, seed), machine=machine, **options), states
 
 
-def test_masks_keep_and_scale():
-    # both layers pass on what they are given, so y shows the mask
-    net, _ = dropped(0.4, cell="relu", hidden=64, input_size=1, bias="none", lengths=(T,) * 20)
-    for name, view in net.views("weightSpace").items():
-        view[...] = 0 if "recurrent" in name else np.eye(64) if "layer1" in name else 1
-    net.buffers["x"].bytes().view("f8")[:] = 1
-    y = net.forward()[0]
-    np.testing.assert_allclose(np.unique(y), [0, 1 / 0.6], rtol=1e-6)
-    assert np.mean(y == 0) == pytest.approx(0.4, abs=0.03)
-    assert (net.forward(INFERENCE)[0] == 1).all()
-
-
-def test_states_are_all_there_is():
-    net, states = dropped()
-    saved = states.bytes().copy()
-    first, second = net.forward()[0], net.forward()[0]
-    assert not np.allclose(first, second)
-    states.bytes()[:] = saved
-    np.testing.assert_array_equal(net.forward()[0], first)
-    other, elsewhere = dropped(seed=99)  # another device, another seed
-    assert not np.allclose(other.forward()[0], first)
-    elsewhere.bytes()[:] = saved
-    np.testing.assert_array_equal(other.forward()[0], first)
-
-
-def test_inference_neither_uses_nor_advances_states():
-    net, states = dropped()
-    saved = states.bytes().copy()
-    assert_same(net.forward(INFERENCE), onnx_rnn(*net.problem))
-    np.testing.assert_array_equal(states.bytes(), saved)
-
-
 def test_the_rnn_follows_its_dropout_descriptor():
     net, states = dropped(0.0)
     assert_same(net.forward(), onnx_rnn(*net.problem))
     net.api.cudnnRestoreDropoutDescriptor(net.dropout.ptr, net.machine.ptr, 0.5, states.handle, states.size, 1)
     assert not np.allclose(net.forward()[0], onnx_rnn(*net.problem).y)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"cell": "gru", "bidirectional": True, "lengths": SHORT, "layers": 3}], ids=str
-)
-def test_gradients_go_through_the_same_masks(options):
-    net, states = dropped(0.5, **options)
-    saved = states.bytes().copy()
-
-    def loss():
-        states.bytes()[:] = saved
-        return sum(np.sum(a * b) for a, b in zip(net.forward(), net.factors, strict=True) if b is not None)
-
-    loss()
-    gradients, rng = net.gradients(), np.random.default_rng(5)
-    views = {"hx": net.buffers["hx"].bytes().view("f8").reshape(net.hx.shape), **net.views("weightSpace")}
-    direction = {name: rng.standard_normal(view.shape) for name, view in views.items()}
-    losses = []
-    for step in (1e-6, -2e-6):
-        for name, view in views.items():
-            view += step * direction[name]
-        losses.append(loss())
-    got = sum(np.sum(gradients[name] * d) for name, d in direction.items())
-    assert got == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-6)
 
 
 def test_dropout_descriptors_are_read_back():

@@ -26,20 +26,16 @@ from .tunings import (
     CLOSE,
     DYNAMIC,
     FACTS,
-    GEMM,
     KIB,
     MIB,
     NOTHING,
     PRECOMP,
-    ROWS,
     STANDARD,
     STATIC,
     TIMING,
-    WINOGRAD,
     A,
     M,
     Row,
-    convolution,
     failed,
     lstm,
     model,
@@ -481,22 +477,6 @@ def test_json_of_a_model():
     assert len(curve) == 2
 
 
-def test_json_of_nothing():
-    assert to_json([], {}) == {
-        "schema": 1,
-        "facts": {},
-        "problems": [],
-        "model": {
-            "calls": 0,
-            "chosen": 0,
-            "from_cache": 0,
-            "total_ms": None,
-            "workspace": None,
-            "shared_workspace": [],
-        },
-    }
-
-
 def test_json_under_a_limit():
     some = tuned()
     some = some._replace(chosen=some.table.best(workspace_limit=KIB))
@@ -550,12 +530,3 @@ def test_without_a_package_the_extra_is_named(monkeypatch, tmp_path, package):
         write_html(tmp_path / "report.html", ALL, FACTS)
     assert list(tmp_path.iterdir()) == []
     assert to_json(ALL, FACTS)["problems"]
-
-
-def test_the_samples_are_what_they_say():
-    """The tests above lean on them: rows that work and rows that do not, an infinity, an escape."""
-    assert [row.ok for row in ROWS] == [True] * 5 + [False] * 3
-    assert ALL[2].chosen is None
-    assert WINOGRAD.layout
-    assert GEMM.remark
-    assert convolution() == ALL[0].problem
