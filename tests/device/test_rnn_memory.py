@@ -358,17 +358,6 @@ def test_weights_and_states_made_and_dropped(device: Any, ledger: Ledger) -> Non
     assert used(device) == before
 
 
-def test_a_part_keeps_the_weights_alive(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    name = "layer0.forward.input.i"
-    part, expected = network.weights[name], network.values[name]
-    del network.weights
-    gc.collect()
-    others = [handle.array(np.full(1000, np.nan, np.float32)) for _ in range(20)]
-    np.testing.assert_array_equal(part.numpy(), expected)
-    del others
-
-
 def test_a_part_of_closed_weights_is_not_read(handle: dnn.Handle) -> None:
     """`close` frees the memory when nobody else holds it; a part that was taken before is somebody."""
     network = Network(handle)

@@ -377,17 +377,6 @@ def test_two_copies_of_different_versions(tmp_path):
 
 
 @pytest.mark.processes
-def test_an_override_is_the_one_in_use(tmp_path):
-    """The installed copy under another path: links, as an administrator makes them."""
-    for file in HERE.parent.glob("libcudnn*.so*"):
-        (tmp_path / file.name).symlink_to(file)
-    done = doctor_process("--json", CUDNNLITE_LIBCUDNN=str(tmp_path))
-    (loaded,) = checks(json.loads(done.stdout))["library.loaded"]
-    assert (loaded["facts"]["how"], loaded["facts"]["path"]) == ("CUDNNLITE_LIBCUDNN", str(HERE))
-    assert done.returncode == 0
-
-
-@pytest.mark.processes
 def test_a_mixture_that_is_preloaded(tmp_path):
     """Parts of another copy in the process, by a second name of the same file: the loader keeps them apart by folder."""
     part = tmp_path / "libcudnn_graph.so.9"
@@ -504,22 +493,6 @@ def test_without_a_gpu_nothing_is_broken_unless_one_is_asked_for(quick):
     for wanted, code in {"": 0, "auto": 0, "emulated": 0, "cuda": 1, "cuda:1": 1}.items():
         quick(**{DEVICE_VARIABLE: wanted})
         assert run().exit_code == code, wanted
-
-
-@pytest.mark.processes
-def test_a_device_that_is_none():
-    done = doctor_process("--json", CUDNNLITE_DEVICE="gpu")
-    (trial,) = checks(json.loads(done.stdout))["cuda.trial"]
-    assert (trial["status"], trial["text"]) == ("broken", "CUDNNLITE_DEVICE=gpu names no device")
-    assert done.returncode == 1
-
-
-@pytest.mark.processes
-def test_an_override_that_points_at_nothing():
-    done = doctor_process(CUDNNLITE_LIBCUDNN="/nowhere/at/all")
-    assert done.returncode == 1
-    assert "broken   no libcudnn can be used: CUDNNLITE_LIBCUDNN=/nowhere/at/all: there is no file" in done.stdout
-    assert "fix: unset CUDNNLITE_LIBCUDNN, or set it to a folder that has libcudnn.so.9" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-x", "os;"])
