@@ -47,20 +47,9 @@ from cudnnlite.emulated.kernels_winograd import winograd, winograd_unsupported, 
 from cudnnlite.specs import ConvolutionSpec
 
 __all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "direct_gemm",
-    "direct_gemm_workspace",
-    "fft",
-    "fft_tiled",
-    "fft_tiled_workspace",
-    "fft_workspace",
-    "im2col_gemm",
-    "im2col_gemm_workspace",
-    "supports",
-    "winograd",
-    "winograd_workspace",
-]
+    "ALGORITHMS", "Algorithm", "direct_gemm", "direct_gemm_workspace", "fft", "fft_tiled", "fft_tiled_workspace",
+    "fft_workspace", "im2col_gemm", "im2col_gemm_workspace", "supports", "winograd", "winograd_workspace",
+]  # fmt: skip
 
 _REDUCTION = 16384  # longest sum in one product: groups x taps x channels of a filter block
 _FILTER_BYTES = 16 << 20
