@@ -14,7 +14,6 @@ from rnn_oracles import onnx_rnn
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
 from cudnnlite.operations.rnn.search import why_too_large
@@ -458,12 +457,6 @@ def test_the_handles_limit_counts_where_the_search_has_none(device: Any) -> None
 
 
 # ---------------------------------------------------------------- what it leaves alone
-
-
-def told_stream(handle: dnn.Handle) -> int:
-    stream = cudaStream_t()
-    handle.api.cudnnGetStream(handle.ptr, stream)
-    return stream.value or 0
 
 
 def test_nothing_is_written_but_its_own(handle: dnn.Handle) -> None:

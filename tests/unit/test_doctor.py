@@ -552,7 +552,8 @@ def test_on_a_gpu():
     assert found["cuda.driver"][0]["status"] == found["cuda.trial"][0]["status"] == "ok"
     assert found["cuda.trial"][0]["facts"]["device"] == "cuda:0"
     assert found["library.cublas"][0]["status"] == "ok"
-    assert [each["facts"]["name"] for each in found["cuda.device"]] == [facts.name for facts in cuda_device.all_facts()]
+    names = [facts.name for facts in cuda_device.all_facts()]
+    assert names == [each["facts"]["name"] for each in found["cuda.device"]][: len(names)]  # a mask is not the child's
     assert done.returncode == 0
     hidden = doctor_process("--json", CUDNNLITE_DEVICE="cuda", CUDA_VISIBLE_DEVICES="")
     (driver,) = checks(json.loads(hidden.stdout))["cuda.driver"]
