@@ -10,9 +10,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from cudnnlite.autotune.cache_path import IN_MEMORY
 from cudnnlite.autotune.progress import Report
 from cudnnlite.autotune.remembered import Remembered
+from cudnnlite.autotune.store import IN_MEMORY
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.autotune.worker_pool import WorkerDiedError

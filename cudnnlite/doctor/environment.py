@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, load_library
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE, parse_cache_path
-from cudnnlite.autotune.store import EntryFolder, check_place
+from cudnnlite.autotune.store import CACHE_VARIABLE, EntryFolder, check_place, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
 from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first

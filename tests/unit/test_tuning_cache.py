@@ -12,8 +12,8 @@ import pytest
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE, default_path
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
+from cudnnlite.autotune.store import CACHE_VARIABLE, default_path
 from cudnnlite.errors import ClosedError, TuningCacheError
 
 from .tuning_entries import EARLY, H100, H200, LATE, entry, rnn

@@ -19,14 +19,7 @@ ALGORITHMS = (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_S
 def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:
     """Choose without measuring, by what was fastest on an H200; `rnn_forward` documents the rule.
 
-    Parameters
-    ----------
-    spec : RNNSpec
-        The network.
-    data : RNNDataSpec
-        Its input.
-    full : bool, optional
-        Whether all sequences will have the full length; whether these have, if not given.
+    `full`: whether all sequences will have the full length; whether these have, if not given.
     """
     full = data.is_full if full is None else full
     narrow = spec.dtype in (DataType.HALF, DataType.BFLOAT16)
