@@ -47,9 +47,20 @@ from cudnnlite.emulated.kernels_winograd import winograd, winograd_unsupported, 
 from cudnnlite.specs import ConvolutionSpec
 
 __all__ = [
-    "ALGORITHMS", "Algorithm", "direct_gemm", "direct_gemm_workspace", "fft", "fft_tiled", "fft_tiled_workspace",
-    "fft_workspace", "im2col_gemm", "im2col_gemm_workspace", "supports", "winograd", "winograd_workspace",
-]  # fmt: skip
+    "ALGORITHMS",
+    "Algorithm",
+    "direct_gemm",
+    "direct_gemm_workspace",
+    "fft",
+    "fft_tiled",
+    "fft_tiled_workspace",
+    "fft_workspace",
+    "im2col_gemm",
+    "im2col_gemm_workspace",
+    "supports",
+    "winograd",
+    "winograd_workspace",
+]
 
 _REDUCTION = 16384  # longest sum in one product: groups x taps x channels of a filter block
 _FILTER_BYTES = 16 << 20
@@ -104,8 +115,13 @@ def _product_dtype(x: Array, w: Array) -> np.dtype[Any]:
 def _blocked_gemm(x: Array, w: Array, problem: ConvolutionSpec, out: Array, columns: Array, blocks: _Blocks) -> None:
     """Convolve with products of a filter matrix and a column matrix (taps x channels by output positions).
 
-    Both are laid out so that the copies into and out of them follow the memory order of `x` and `out`; BLAS takes either.
-    `columns` is flat, ``blocks.column_size`` elements of the dtype of the products, and overwritten.
+    Both matrices are laid out so that the copies into and out of them follow the memory order of `x` and `out`; BLAS
+    takes either order.
+
+    Parameters
+    ----------
+    columns : ndarray
+        Flat, ``blocks.column_size`` elements, of the dtype of the products. Overwritten.
     """
     dtype = columns.dtype
     taps = list(np.ndindex(*w.shape[2:]))
@@ -227,8 +243,14 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 def supports(name: str, x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     """Why algorithm `name` cannot compute this convolution, mathematically; None if it can.
 
-    What cuDNN or a GPU refuses beyond that is no concern of this module. KeyError if there is no such algorithm, ValueError
-    if there is no such convolution (see `ConvolutionSpec.output_shape`).
+    What cuDNN or a GPU refuses beyond that is no concern of this module.
+
+    Raises
+    ------
+    KeyError
+        If `name` is not in `ALGORITHMS`.
+    ValueError
+        If there is no such convolution (see `ConvolutionSpec.output_shape`).
     """
     problem.output_shape(x_shape, w_shape)
     return ALGORITHMS[name].unsupported(x_shape, w_shape, problem, dtype)

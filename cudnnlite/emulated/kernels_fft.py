@@ -194,7 +194,12 @@ def fft_tiled(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scrat
     """Convolve by transforms of overlapping tiles (``FFT_TILING``), keeping the part of each that does not wrap round.
 
     A filter that is long against the usual tile of 32 x 32 (16 x 16 x 16) makes the tiles larger. The transforms lie
-    in `scratch`. ValueError if :func:`fft_tiled_unsupported` gives a reason.
+    in `scratch`.
+
+    Raises
+    ------
+    ValueError
+        If :func:`fft_tiled_unsupported` gives a reason.
     """
     _run(x, w, problem, out, scratch, tiled=True)
 

@@ -68,7 +68,11 @@ def winograd(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratc
     """Convolve with the minimal filtering algorithm F(2x2, 3x3) (``WINOGRAD``, ``WINOGRAD_NONFUSED``).
 
     The transformed filters, tiles and products lie in `scratch`. Source: Lavin and Gray (2015), arXiv:1509.09308.
-    ValueError if :func:`winograd_unsupported` gives a reason.
+
+    Raises
+    ------
+    ValueError
+        If :func:`winograd_unsupported` gives a reason.
     """
     check_operands(x, w, problem, out)
     require(winograd_unsupported(x.shape, w.shape, problem, x.dtype))
