@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 
 import pytest
@@ -12,24 +12,18 @@ from markdown_pages import ROOT
 IMAGES = ROOT / "docs" / "images"
 
 
-@pytest.fixture(scope="module")
-def drawing():
-    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def words(path):
     found = re.findall(r">([^<>]+)</", path.read_text(encoding="utf-8"))
     return [word.strip() for word in found if word.strip()]
 
 
 @pytest.mark.parametrize("name", ["choices", "eager", "resnet50", "networks"])
-def test_a_chart_shows_the_table_as_it_is_now(name, drawing, tmp_path, monkeypatch):
+def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
     """Or `python docs/draw.py` has to be run."""
-    monkeypatch.setattr(drawing, "IMAGES", tmp_path)
-    getattr(drawing, name)()
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    draw = importlib.import_module("draw")
+    monkeypatch.setattr(draw, "IMAGES", tmp_path)
+    getattr(draw, name)()
     shown = words(IMAGES / f"{name}.svg")
     assert shown == words(tmp_path / f"{name}.svg")
     figures = [word for word in shown if re.fullmatch(r"\d+\.\d{3}", word)]
