@@ -118,11 +118,21 @@ def test_the_program_serves_on_two_devices(
 ) -> None:
     gc.collect()  # arrays of other tests on these devices are not counted
     monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
-    monkeypatch.setattr(sys, "argv", ["serve", "--batch", "2", "--seconds", "0.1", "--gpus", "2", "--layers"])
+    monkeypatch.setattr(serving, "EVERY", 0.1)
+    monkeypatch.setattr(sys, "argv", ["serve", "--batch", "2", "--minutes", "0.005", "--devices", "1,0", "--layers"])
     serving.main()
     told = capsys.readouterr().out
     assert "emulated (NumPy), small" in told
     assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", told)
-    assert re.findall(r"(emulated:\d): .*memory grew by 0 B; logits as on the others to 0e\+00", told) == [
-        "emulated:0", "emulated:1",
-    ]  # fmt: skip
+    line = r"(emulated:\d): .*device [\d.]+ MiB, grew by 0.0; logits as on the others to 0e\+00"
+    assert re.findall(line, told) == ["emulated:1", "emulated:0", "emulated:1"]  # one alone, then both
+    assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", told)
+    assert re.search(r"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; resident [\d.]+ MiB", told)
+
+
+def test_percentiles_of_counted_times_are_numpys(serving: Any) -> None:
+    times, counted = np.random.default_rng(0).gamma(3, 1e-3, 5000), serving.Latencies()
+    for one in times:
+        counted.add(one)
+    found = [float(text) for text in re.findall(r"([\d.]+) ms", str(counted))]
+    np.testing.assert_allclose(found, 1e3 * np.percentile(times, (50, 99)), rtol=0.01)
