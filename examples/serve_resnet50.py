@@ -421,10 +421,9 @@ def main():
             begin, found = time.perf_counter(), {}
             search = EngineSearch(handle, found, given.search) if given.search else None
             server = Server(handle, model, batch, given.arithmetic, search)
-            arena = server.network.arena
             print(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
                   f"made in {time.perf_counter() - begin:.1f} s, {len(server.network.steps)} calls, "
-                  f"activations {arena.elements / arena.unplanned:.0%} of unplanned")  # fmt: skip
+                  f"results in {server.network.share:.0%} of the memory that they would take apart")  # fmt: skip
             size = 32 if small else 224
             images = np.random.default_rng(1).standard_normal((batch, 3, size, size), np.float32)
             server.fill(images)

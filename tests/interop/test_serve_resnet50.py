@@ -82,7 +82,7 @@ def test_channels_of_zeros_change_nothing(handle: dnn.Handle, serving: Any, monk
     proto = serving.resnet(**SMALL)
     server = serving.Server(handle, proto, 2, "float16")
     assert [step.kind for step in server.network.steps][:2] == ["Copy", "Conv"]
-    assert server.network.steps[1].arrays[0].shape == (2, 8, 40, 40)
+    assert server.network.steps[1].reads[0].shape == (2, 8, 40, 40)
     server.fill(images(2))
     server.start()
     (expected,) = ReferenceEvaluator(proto).run(None, {"image": images(2)})
