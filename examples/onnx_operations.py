@@ -195,10 +195,10 @@ def reduce(net, node, op):
 def binary(net, node, op, second=1.0):
     """Add, Sub, Mul, Min, Max: of two arrays, the smaller of which is repeated."""
     node.require(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs")
-    shape, name = net.shapes[node.outputs[0]], node.outputs[0]
-    (large, scale), (small, other) = sorted(
-        zip(node.inputs, (1.0, second), strict=True), key=lambda pair: net.shapes[pair[0]] != shape
-    )
+    (name,), shape = node.outputs, net.shapes[node.outputs[0]]
+    (large, scale), (small, other) = zip(node.inputs, (1.0, second), strict=True)
+    if net.shapes[large] != shape:
+        (large, scale), (small, other) = (small, other), (large, scale)
     spread = (1,) * (len(shape) - len(net.shapes[small])) + net.shapes[small]
     node.require(net.shapes[large] == shape and len(shape) <= 5, f"operands of shapes {net.shapes[large]} and {spread}")
     # cuDNN repeats along all other axes than one; where small has the first ones, they are folded into one
@@ -242,6 +242,14 @@ def concat(net, node):
     net.define(node.outputs[0], net.wholes[node.outputs[0]])
 
 
+USUAL = {
+    "lstm": ["sigmoid", "tanh", "tanh"],
+    "gru": ["sigmoid", "tanh"],
+    "tanh": ["tanh"],
+    "relu": ["relu"],
+}  # activations
+
+
 def recurrent(net, node, cell):
     """LSTM, GRU, RNN."""
     x, (w, r, b) = net.ordered(net.get(node)), (net.known(node, index) for index in (1, 2, 3))
@@ -249,12 +257,9 @@ def recurrent(net, node, cell):
     functions = [name.decode().lower() for name in node.activations or []]
     if cell == "rnn":
         cell = functions[0] if functions else "tanh"
-    usual = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"], "tanh": ["tanh"], "relu": ["relu"]}.get(
-        cell
-    )
-    usual = usual and usual * directions
-    node.require(usual and functions[: len(usual)] in ([], usual), f"activations {functions}")
-    node.require(node.direction in (None, b"forward", b"bidirectional"), f"direction {node.direction}")
+    usual = directions * USUAL.get(cell, ["of cuDNN's"])
+    node.require(functions[: len(usual)] in ([], usual), f"activations {functions}")
+    node.require(node.direction in (b"forward", b"bidirectional"), f"direction {node.direction}")
     node.require(not (node.layout or node.clip or node.input_forget), "layout, clip or input_forget")
     node.require(cell != "gru" or node.linear_before_reset, "linear_before_reset=0; cuDNN has 1")
     node.require(net.known(node, 7) is None, "peepholes")
