@@ -180,9 +180,11 @@ def adder(handles):
                 for array in arrays:
                     rank.allreduce(array, array, nccl.SUM, stream=handle.stream)
 
-    yield add
-    for rank in ranks:
-        rank.destroy()
+    try:
+        yield add
+    finally:
+        for rank in ranks:
+            rank.destroy()
 
 
 def add_on_the_host(handles, *lists):
@@ -289,6 +291,9 @@ def main():
     )
     parser.add_argument("--pictures", metavar="FOLDER", help="write curves.png and filters.png there")
     given = parser.parse_args()
+    numbers = given.devices.split(",")
+    if given.batch % len(numbers):
+        parser.error(f"a batch of {given.batch} has no equal parts for {len(numbers)} devices")
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
@@ -296,7 +301,7 @@ def main():
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[found]}")
     with ExitStack() as stack, Progress(*columns) as progress:
         kind = stack.enter_context(dnn.Handle()).device.kind
-        handles = [stack.enter_context(dnn.Handle(f"{kind}:{number}")) for number in given.devices.split(",")]
+        handles = [stack.enter_context(dnn.Handle(f"{kind}:{number}")) for number in numbers]
         for handle in handles:
             # CUDA does not capture its default stream for others: a stream of our own
             handle.stream = handle.device.create_stream()
