@@ -64,7 +64,7 @@ class Network(ExitStack):
     dtype, layout, math_type
         Of all arrays, of images, of all products.
     channels : int
-        With channels last, images of fewer are filled up with zeros to so many in front of a convolution.
+        With channels last, images of fewer are filled up with zeros to so many in front of a convolution: 3 to 4 pays.
     choose : function, optional
         ``choose(make, arrays, out)`` returns the plan of a convolution: what ``make(algorithm=...)`` returns for one.
     """

@@ -91,7 +91,7 @@ def convolution(net, node):
 
 
 def widened(net, x, w):
-    """Return images and a filter with channels of zeros added: tensor cores take eight halves at a time."""
+    """Return images and a filter with channels of zeros added: loads of four halves are faster than of three."""
     wide = net.fresh((x.shape[0], net.channels, *x.shape[2:]))
     dnn.set_tensor(net.handle, wide, 0.0)
     net.copied(x, net.strided(wide, x.shape, wide.strides))

@@ -23,8 +23,8 @@ from onnx_network import Network
 import cudnnlite as dnn
 
 ARITHMETICS = {
-    "float16": {"dtype": "float16", "layout": "NHWC"},
-    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32},
+    "float16": {"dtype": "float16", "layout": "NHWC", "channels": 4},
+    "tf32": {"dtype": "float32", "layout": "NHWC", "channels": 4, "math_type": dnn.TF32},
     "float32": {"dtype": "float32", "layout": "NCHW", "math_type": dnn.TRUE_FLOAT32},
 }
 EVERY = 60  # seconds, after which a server tells how it does
@@ -404,12 +404,9 @@ def main():
     parser.add_argument("--devices", default="0", help="numbers of GPUs, as 0,1")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long throughput is measured")
     parser.add_argument("--minutes", type=float, help="the same in minutes")
-    parser.add_argument("--channels", type=int, help="how many the first convolution gets at least, zeros among them")
     parser.add_argument("--small", action="store_true", help="a small network; so it is without a GPU in any case")
     given = parser.parse_args()
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
-    if given.channels is not None:
-        ARITHMETICS[given.arithmetic]["channels"] = given.channels
     given.seconds = 60 * given.minutes if given.minutes else given.seconds
     with dnn.Handle() as handle:
         devices = [f"{handle.device.kind}:{number}" for number in given.devices.split(",")]

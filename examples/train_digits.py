@@ -164,21 +164,24 @@ def accuracy(network, images, labels):
 def adder(handles):
     """Give a function that replaces arrays, as many on each handle's GPU, by their sums, in stream order.
 
-    NCCL does it; on the emulated device, and where handles share a GPU, which NCCL refuses, NumPy.
+    NCCL does it, through CuPy; on the emulated device, and where handles share a GPU, which NCCL refuses, NumPy.
     """
     devices = [handle.device.index for handle in handles]
     if handles[0].device.kind == "emulated" or len({*devices}) < len(devices):
         yield partial(add_on_the_host, handles)
         return
-    from nccl import core as nccl
+    from cupy.cuda import nccl
 
-    ranks = nccl.Communicator.init_all(devices)
+    ranks = nccl.NcclCommunicator.initAll(devices)
+    types = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
 
     def add(*lists):
-        with nccl.group():  # sent as one
-            for rank, handle, arrays in zip(ranks, handles, lists, strict=True):
-                for array in arrays:
-                    rank.allreduce(array, array, nccl.SUM, stream=handle.stream)
+        nccl.groupStart()  # what one thread asks of several GPUs is sent as one
+        for rank, handle, arrays in zip(ranks, handles, lists, strict=True):
+            for array in arrays:
+                count, stream = int(np.prod(array.shape)), int(handle.stream.handle)
+                rank.allReduce(array.ptr, array.ptr, count, types[array.dtype.name], nccl.NCCL_SUM, stream)
+        nccl.groupEnd()
 
     try:
         yield add

@@ -132,7 +132,7 @@ SECOND = "cuda:1" if len(visible_gpus()) > 1 else "cuda:0"  # NCCL adds for two 
 )
 def test_two_devices_train_as_one(first: str, second: str, digits: Any) -> None:
     if second == "cuda:1":
-        library("nccl")
+        library("cupy")
     images, labels, held_images, held_labels = digits.load_digits()
     data, losses = (images[:192], labels[:192], held_images, held_labels), []
     for names in ([first], [first, second]):
