@@ -249,17 +249,9 @@ class Network(ExitStack):
         return self.strided(array, shape, self.packed_strides(shape, last))
 
     def strided(self, whole, shape, strides, offset=0):
-        """Return a view of an array's memory under another shape; strides and offset are in elements.
-
-        It is told to cudnnlite as another library's array is: by the CUDA array interface, on the emulated device by DLPack.
-        """
-        size, facts = whole.dtype.itemsize, getattr(whole, "__cuda_array_interface__", None)
-        described = {"shape": tuple(shape), "strides": tuple(step * size for step in strides)}
-        described |= {"version": 3, "typestr": whole.dtype.str, "data": (whole.ptr + offset * size, False)}
-        if facts is not None:
-            return self.handle.view(SimpleNamespace(__cuda_array_interface__=facts | described, whole=whole))
-        host = np.asarray(SimpleNamespace(__array_interface__=described, whole=whole))
-        return self.handle.view(SimpleNamespace(__dlpack__=host.__dlpack__, __dlpack_device__=host.__dlpack_device__))
+        """Return a view of an array's memory under another shape; strides and offset are in elements."""
+        spec, ptr = dnn.TensorSpec(shape, whole.dtype.name, strides=strides), whole.ptr + offset * whole.dtype.itemsize
+        return dnn.DeviceArray(spec, whole.device, ptr, whole, whole.stream)
 
     def ordered(self, array, last=False):
         """Return an array in C order, or with its channels last; a copy if it lies in another way."""
