@@ -15,6 +15,7 @@ import ctypes
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -322,7 +323,7 @@ def memory(handle):
     return np.array([resident, total - free])
 
 
-def serve(device, model, images, given, found, start, results):
+def serve(device, model, images, given, found, start):
     """Serve on one GPU from `start` on: two batches in flight, so that copies and network run at the same time."""
     batch = len(images)
     with dnn.Handle(device) as first, dnn.Handle(device) as second:
@@ -360,22 +361,22 @@ def serve(device, model, images, given, found, start, results):
                 minute = Latencies()
         servers[0].finish()
         rate = count * batch / (now - began)
-        results.append((device, rate, str(all_of_it), before, memory(first), logits))
+        after = memory(first)
         for server in servers:
             server.close()
+    return device, rate, all_of_it, before, after, logits
 
 
 def served(devices, *arguments):
     """Serve with a thread for each GPU; return what each found."""
-    start, results = threading.Barrier(len(devices)), []
-    threads = [threading.Thread(target=serve, args=(one, *arguments, start, results)) for one in devices]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(results) < len(devices):
-        raise SystemExit("a GPU failed")
-    return sorted(results, key=lambda one: one[0])
+    start = threading.Barrier(len(devices))
+    with ThreadPoolExecutor(len(devices)) as threads:
+        results = [threads.submit(serve, one, *arguments, start) for one in devices]
+        for one in results:  # if one fails, the others need not wait for it
+            one.add_done_callback(lambda done: done.exception() and start.abort())
+        for one in as_completed(results):
+            one.result()
+    return [one.result() for one in results]
 
 
 def show_throughput(devices, model, images, given, found):

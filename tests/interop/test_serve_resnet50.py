@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,9 +123,23 @@ def test_the_program_serves_on_two_devices(
     assert "emulated (NumPy), small" in told
     assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", told)
     line = r"(emulated:\d): .*device [\d.]+ MiB, grew by 0.0; logits as on the others to 0e\+00"
-    assert re.findall(line, told) == ["emulated:1", "emulated:0", "emulated:1"]  # one alone, then both
+    assert re.findall(line, told) == ["emulated:1", "emulated:1", "emulated:0"]  # one alone, then both
     assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", told)
     assert re.search(r"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; resident [\d.]+ MiB", told)
+
+
+def test_a_gpu_that_fails_is_not_waited_for(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = serving.Server
+
+    def fails_on_the_second(handle: dnn.Handle, *arguments: Any) -> Any:
+        if handle.device.index == 1:
+            raise RuntimeError("no such luck")
+        return made(handle, *arguments)
+
+    monkeypatch.setattr(serving, "Server", fails_on_the_second)
+    given, model = SimpleNamespace(arithmetic="float16", search=None), serving.resnet((1,), 8, 16, 5)
+    with pytest.raises(RuntimeError, match="no such luck"):
+        serving.served(["emulated:0", "emulated:1"], model, images(2)[:, :, :16, :16], given, {})
 
 
 def test_percentiles_of_counted_times_are_numpys(serving: Any) -> None:
