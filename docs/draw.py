@@ -95,7 +95,7 @@ def resnet50() -> None:
         [row[0] for row in rows],
         {name.replace("`", ""): [row[1 + i] for row in rows] for i, name in enumerate(names)},
     )
-    axis.set(ylim=(0, 6.6), ylabel="milliseconds a batch")
+    axis.set(ylim=(0, 8.6), ylabel="milliseconds a batch")
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
     axis.set_title("ResNet-50 from ONNX on an H200", fontsize=10, loc="left")
     save(figure, "resnet50")
