@@ -92,6 +92,7 @@ class OperationPlan(Plan):
         self.workspace = self.reserve = 0
         self.descriptors: dict[str, Any] = {}
         self._limit = limit
+        self._reserve = handle.workspace.reserve
         if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
             return
         try:
