@@ -13,6 +13,7 @@ from cudnnlite.autotune.knobs import climb
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
 from cudnnlite.backend.engines import Engine
+from cudnnlite.backend.graph import Graph
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -21,7 +22,7 @@ from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.operations.algorithms import found, ranked
 from cudnnlite.operations.call import specs_of
-from cudnnlite.operations.engines import engine_rows, is_aligned
+from cudnnlite.operations.engines import engine_rows, is_aligned, shared_graph
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.operation_plan import OperationPlan, plan_class
@@ -106,14 +107,17 @@ def search_convolution(
     assert limit is None or isinstance(limit, int)
     with own_stream(handle) as stream, ExitStack() as stack:
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
-        trial = _Trial(handle, problem, own, stack)
+        graph = None  # one for all engines: to make it anew took longer than to finalise a plan
+        if policy.interface != "descriptor" and is_aligned(*own.values()):
+            graph = shared_graph(handle, problem, stack)
+        trial = _Trial(handle, problem, own, graph, stack)
         reported: dict[tuple[Any, MathType], float] = {}
         every: list[AlgorithmResult] = []
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
             reported = _reported(handle, problem, own, limit)
             every += candidates(problem, policy, _determinism(handle, problem))
-        if policy.interface != "descriptor" and is_aligned(*own.values()):
-            every += engines(handle, problem, policy)
+        if graph is not None:
+            every += engines(graph, problem, policy)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
@@ -129,9 +133,9 @@ def search_convolution(
                 slow.add(engine)
         seeds = [row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)]
         climbed = None
-        if policy.search == "knobs" and seeds:
+        if policy.search == "knobs" and seeds and graph is not None:
             named = {name: own[name] for name in problem.operation.reads} | {problem.operation.writes[0]: own["out"]}
-            climbed = climb(handle, problem, named, seeds, policy, progress)
+            climbed = climb(graph, problem, named, seeds, policy, progress)
             rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
         ordered = contest.finish(rows)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
@@ -160,18 +164,25 @@ def candidates(
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
 
-def engines(handle: Handle, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
+def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
     """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
     dtype = problem.values[problem.operation.reads[0]].dtype
-    for row in engine_rows(handle, problem):
+    for row in engine_rows(graph, problem):
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 class _Trial:
     """Runs each candidate once, over poisoned memory, and measures what it computes."""
 
-    def __init__(self, handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], stack: ExitStack) -> None:
-        self._handle, self._problem, self._stack = handle, problem, stack
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        operands: Mapping[str, DeviceArray],
+        graph: Graph | None,
+        stack: ExitStack,
+    ) -> None:
+        self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
         self._read = {name: operands[name] for name in problem.operation.reads}
         self._y = operands["out"]
         self._before = arrays.copy_of(self._y, handle.stream) if problem.beta else None
@@ -187,7 +198,8 @@ class _Trial:
             return row
         problem = self._problem
         try:
-            plan = self._stack.enter_context(plan_class(problem.operation)(self._handle, problem, row))
+            kind, graph = plan_class(problem.operation), self._graph if isinstance(row.algorithm, Engine) else None
+            plan = self._stack.enter_context(kind(self._handle, problem, row, graph=graph))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
                 return replace(row, why_not=over_limit(plan.workspace, limit))

@@ -6,6 +6,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from cudnnlite.backend.engines import Engine
+from cudnnlite.backend.graph import Graph
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -63,7 +65,7 @@ class OperationPlan(Plan):
     reserve : int
         Bytes of reserve space that a call keeps for the backward call, or needs of it; 0 for most operations.
     descriptors : dict
-        Of operands and options, by name; empty for an empty batch.
+        Of operands and options, by name; empty where an engine runs, and for an empty batch.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class OperationPlan(Plan):
         limit: int | None = None,
         interface: str | None = None,
         replay: bool = False,
+        graph: Graph | None = None,
     ) -> None:
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
@@ -96,7 +99,7 @@ class OperationPlan(Plan):
         if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
             return
         try:
-            self._prepare(algorithm, limit, interface)
+            self._prepare(algorithm, limit, interface, graph)
             if parse_replay(replay):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed
@@ -107,11 +110,11 @@ class OperationPlan(Plan):
             self.close()
             raise
 
-    def _prepare(self, algorithm: Any, limit: int | None, interface: str | None) -> None:
+    def _prepare(self, algorithm: Any, limit: int | None, interface: str | None, graph: Graph | None) -> None:
         problem = self.problem
-        described = Described(self._handle, problem, self._resources, partly=True)
-        self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
+        self._described = described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
         if problem.operation.algorithms is None:
+            self.descriptors = described.descriptors
             self.workspace, self.reserve = described.workspace(), described.reserve()
             self._prepared = described.prepare(
                 workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
@@ -127,6 +130,8 @@ class OperationPlan(Plan):
             self.workspace = converted.workspace
         else:
             choice, self._prepared, self.workspace = prepare(described, choice, self._resources)
+            if not isinstance(choice.algorithm, Engine):
+                self.descriptors = described.descriptors
         if limit is not None and self.workspace > limit:
             inside = f" in {layout}, converted operands included," if layout else ""
             raise WorkspaceLimitError(
