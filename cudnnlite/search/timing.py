@@ -131,7 +131,7 @@ class Stopwatch:
     def _limit(self) -> float:
         return self._policy.give_up * self._best_first
 
-    def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
+    def repeat(self, works: Sequence[Work], firsts: Sequence[float], *, thorough: bool = True) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds.
 
         Each must have run with the memory that it has now: graphs keep addresses.
@@ -142,6 +142,8 @@ class Stopwatch:
             Each enqueues its work on the stream.
         firsts : sequence of float
             What `look_again` returned for each, in milliseconds: it decides how often a sample repeats the work.
+        thorough : bool
+            Whether the choice will depend on it: more rounds.
         """
         samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
 
@@ -151,8 +153,8 @@ class Stopwatch:
                 self._device.fill(int(self._flushed.handle), self._policy.l2_bytes, 0, self._stream)
             return self._device.elapsed_ms(launch, self._stream) / repeats
 
-        policy = self._policy
-        taken = self._rounds(measure, len(works), policy.rounds, policy.further_rounds, float)
+        rounds, further = self._thoroughness(thorough)
+        taken = self._rounds(measure, len(works), rounds, further, float)
         return [_summary(times, replayed) for times, (_, _, replayed) in zip(taken, samples, strict=True)]
 
     def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
@@ -165,7 +167,7 @@ class Stopwatch:
         times_ms : sequence of float
             About how long each takes: it decides how many calls are made in a row.
         thorough : bool
-            Whether the choice will depend on it: more rounds.
+            As in `repeat`.
         """
         policy = self._policy
         counts = [
@@ -184,9 +186,13 @@ class Stopwatch:
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
-        rounds, further = (policy.rounds, policy.further_rounds) if thorough else (3, 0)
+        rounds, further = self._thoroughness(thorough)
         taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
         return [_call_time(samples) for samples in taken]
+
+    def _thoroughness(self, thorough: bool) -> tuple[int, int]:
+        policy = self._policy
+        return (policy.rounds, policy.further_rounds) if thorough else (min(3, policy.rounds), 0)
 
     def close(self) -> None:
         """Give back the memory that flushing took; harmless when called again."""

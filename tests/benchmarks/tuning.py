@@ -18,7 +18,7 @@ import convolution
 
 import cudnnlite as dnn
 
-TARGET_COLD_S, TARGET_WARM_MS = 30.0, 50.0
+TARGET_COLD_S, TARGET_WARM_MS = 15.0, 50.0
 
 
 def layers(config):

@@ -461,7 +461,7 @@ def test_plans_beyond_the_cache_are_closed(world, monkeypatch, kept):
     with Handle(world.device) as h:
         x, w = h.array(IMAGES), h.array(FILTERS)
         for padding in range(1, 8):
-            dnn.convolution_forward(h, x, w, dnn.ConvolutionSpec(padding))
+            dnn.convolution_forward(h, x, w, dnn.ConvolutionSpec(padding), interface="descriptor")
         assert world.ledger.live["ConvolutionDescriptor"] == kept
     assert world.ledger.leaked() == {}
 
