@@ -60,7 +60,7 @@ def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]
     """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
     operation = problem.operation
     (written,) = operation.writes
-    wanted = {*operation.reads, "out"} if problem.beta else {*operation.reads}
+    wanted = {*operation.reads, "out"} if problem.values.get("beta") else {*operation.reads}
     if not wanted <= set(operands) <= {*operation.reads, "out"}:
         allowed = ", ".join((*operation.reads, "out"))
         raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}")
@@ -70,10 +70,9 @@ def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]
         known = problem.values[written if name == "out" else name]
         if not is_as(array.spec, known):
             raise ArgumentError(f"{name} is {array.spec}; the problem has {known}")
-    out = (
-        arrays.copy_of(own["out"], handle.stream) if problem.beta else handle.empty(as_tensor(problem.values[written]))
-    )
-    return own | {"out": out}
+    if "out" in own and problem.values.get("beta"):
+        return own | {"out": arrays.copy_of(own["out"], handle.stream)}
+    return own | {"out": handle.empty(as_tensor(problem.values[written]))}
 
 
 def search_convolution(
@@ -104,6 +103,8 @@ def search_convolution(
         The best first by the policy's objective; what cannot be used last, with the reason.
     """
     limit, total = policy.workspace_limit, handle.device.memory_info()[1]
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
     assert limit is None or isinstance(limit, int)
     with own_stream(handle) as stream, ExitStack() as stack:
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
@@ -114,7 +115,7 @@ def search_convolution(
         reported: dict[tuple[Any, MathType], float] = {}
         every: list[AlgorithmResult] = []
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
-            reported = _reported(handle, problem, own, limit)
+            reported = _reported(handle, problem, own, limit) if algorithms.find else {}
             every += candidates(problem, policy, _determinism(handle, problem))
         if graph is not None:
             every += engines(graph, problem, policy)
@@ -152,14 +153,15 @@ def candidates(
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
     layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
-    for layout in policy.layouts:
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    for layout in policy.layouts if algorithms.build is None else ():  # a convolution alone is converted
         name = layout_of_rank(layout, first.rank)
         if name and all(spec.vector == 1 for spec in specs):
             layouts.append(conversion_layout(problem, name))  # empty again where every operand lies so
-    assert problem.operation.algorithms is not None
-    algorithms = [algorithm for algorithm in problem.operation.algorithms.kind if algorithm.name != "COUNT"]
+    kinds = [algorithm for algorithm in algorithms.kind if algorithm.name != "COUNT"]
     math_types = allowed_math_types(problem.math_type, first.dtype)
-    for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
+    for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, kinds):
         row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
@@ -185,7 +187,7 @@ class _Trial:
         self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
         self._read = {name: operands[name] for name in problem.operation.reads}
         self._y = operands["out"]
-        self._before = arrays.copy_of(self._y, handle.stream) if problem.beta else None
+        self._before = arrays.copy_of(self._y, handle.stream) if problem.values.get("beta") else None
         self._reference: ConvolutionReference | None = None
         if ConvolutionReference.can_measure(problem):
             self._reference = ConvolutionReference(problem, self._read, self._before)

@@ -42,7 +42,7 @@ def _hint(problem: Any) -> str:
 def words(problem: Any) -> str:
     """Return a problem's shapes, type, layout and options."""
     operation, specs = problem.operation, problem.specs
-    first, second, written = ("x".join(map(str, spec.shape)) for spec in specs.values())
+    first, second, *_, written = ("x".join(map(str, spec.shape)) for spec in specs.values())
     images = next(spec for name, spec in specs.items() if name not in operation.filters)
     options = str(problem.conv.replace(compute_type=None)).removeprefix("ConvolutionSpec(").removesuffix(")")
     told = f"{first} by {second} to {written}, {dtype_name(images.dtype)} {images.layout}"

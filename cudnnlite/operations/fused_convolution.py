@@ -24,6 +24,7 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.described import Described
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.problem import KINDS, Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
@@ -107,6 +108,13 @@ def _apart(described: Described, algorithm: Any, size: int) -> Any:
 
 _algorithms = convolution_problem.FORWARD.algorithms
 assert _algorithms is not None
+
+
+def _words(problem: Any) -> str:
+    behind = [f"{name}" for name in ("bias", "z") if name in problem.operation.reads]
+    return f"{convolution_problem.words(problem)}, {', '.join((*behind, problem.activation.mode.name))}"
+
+
 _COMMON: dict[str, Any] = {
     "dtypes": (),
     "mixed": True,
@@ -117,6 +125,7 @@ _COMMON: dict[str, Any] = {
     "flops": convolution_problem.FORWARD.flops,
     "math_type": convolution_problem.FORWARD.math_type,
     "hint": convolution_problem.FORWARD.hint,
+    "words": _words,
 }
 _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
 FUSED = Operation(
@@ -134,6 +143,56 @@ FUSED_WITH_Z = Operation(
     "convolution_bias_addition_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias", "z"),
     ("y",), _infer, {"conv": ConvolutionSpec, "activation": ActivationSpec, "alpha2": float}, names=_NAMES, **_COMMON,
 )  # fmt: skip
+
+
+class ConvolutionBiasActivationForwardProblem(Problem, operation=FUSED):
+    """A convolution with bias and activation: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
+
+    Parameters
+    ----------
+    x, w, bias : TensorSpec, FilterSpec, TensorSpec
+        The images, the filter, and a value for each of its filters, ``(1, K, 1, ...)``.
+    conv, activation : ConvolutionSpec, ActivationSpec
+        What is done; "relu" if no activation is given.
+    z : TensorSpec, optional
+        What is added, lying in memory as the result does.
+    y : TensorSpec, optional
+        The output; packed, in the dtype and layout of `x`, if not given.
+    alpha, alpha2 : float
+        The scalars.
+
+    Raises
+    ------
+    ArgumentError
+        Specs that do not fit together; the message names the argument.
+
+    Examples
+    --------
+    >>> x, w = dnn.TensorSpec((8, 64, 28, 28), "float16", "NHWC"), dnn.FilterSpec((64, 64, 3, 3), "float16", "NHWC")
+    >>> bias = dnn.TensorSpec((1, 64, 1, 1), "float16", "NHWC")
+    >>> problem = dnn.ConvolutionBiasActivationForwardProblem(x, w, bias, dnn.ConvolutionSpec(padding=1))
+    >>> problem.y.shape, problem.activation.mode.name
+    ((8, 64, 28, 28), 'RELU')
+    """
+
+    def __init__(
+        self,
+        x: TensorSpec,
+        w: FilterSpec,
+        bias: TensorSpec,
+        conv: ConvolutionSpec = DEFAULT_CONV,
+        activation: ActivationSpec | ActivationMode | str = RELU,
+        z: TensorSpec | None = None,
+        y: TensorSpec | None = None,
+        alpha: float = 1.0,
+        alpha2: float = 0.0,
+    ) -> None:
+        operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
+        values = dict(zip((*operation.reads, *operation.options), (*operands, *options), strict=True))
+        super().__init__(operation, **values, y=y, alpha=alpha)
+
+
+KINDS[FUSED_WITH_Z.name] = ConvolutionBiasActivationForwardProblem
 
 
 class ConvolutionBiasActivationForwardPlan(OperationPlan, operation=FUSED):

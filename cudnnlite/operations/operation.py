@@ -38,8 +38,8 @@ class Algorithms:
     result : type
         The C structure that a search fills.
     count, heuristic, find, workspace : str
-        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none, and the
-        tuner neither), the size of the workspace.
+        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none), the size of
+        the workspace.
     option : str
         The option whose descriptor has the math type.
     graph : str
@@ -184,7 +184,7 @@ class Operation:
     @kept
     def tuned(self) -> bool:
         """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
-        return self.algorithms is not None and bool(self.algorithms.find)
+        return self.algorithms is not None
 
     @kept
     def outputs(self) -> tuple[str, ...]:
