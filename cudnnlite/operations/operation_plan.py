@@ -100,7 +100,7 @@ class OperationPlan(Plan):
             return
         try:
             self._prepare(algorithm, limit, interface, graph)
-            if parse_replay(replay):
+            if parse_replay(replay) or getattr(self.choice, "replay", False):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed
                 self._resources.callback(self._replayed.close)

@@ -290,7 +290,7 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
 
 def name_of(row):
     """Return 'FFT/FMA'."""
-    return f"{row.algorithm}/{row.math_type}{'/' + row.layout if row.layout else ''}"
+    return f"{row.algorithm}/{row.math_type}{'/' + row.layout if row.layout else ''}{'/replayed' * row.replay}"
 
 
 def best_of(row):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -17,7 +17,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.operands import on_device, use
-from cudnnlite.operations.replay import parse_replay
+from cudnnlite.operations.replay import Replay, parse_replay, with_replay
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
 from cudnnlite.operations.rnn.outputs import RNNReserve
@@ -25,7 +25,7 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import why_inexact
-from cudnnlite.search.contest import Contest, failed, joined, own_stream, ranked
+from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable, deciding_ms
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -175,7 +175,10 @@ def search_rnn_forward(
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
         rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
         if replay:
-            rows = ranked([*rows, *_replayed(rows, dict(zip(choices, requests, strict=True)), arguments)], latency=True)
+            of_pairs = dict(zip(pairs, requests, strict=True))
+            rows = with_replay(
+                rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments), len(rows)
+            )
         rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
@@ -304,22 +307,10 @@ def _try_out(
     return rows
 
 
-def _replayed(
-    rows: Sequence[AlgorithmResult], requests: dict[AlgorithmResult, RNNRequest], arguments: _Arguments
-) -> Iterator[AlgorithmResult]:
-    """Yield, of what may win by it, how it does where calls are launched as graphs, by what its plan measures itself."""
-    best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
-    for row in rows:
-        if not row.ok or row.call_us is None or row.time_ms is None or row.time_ms * 1000 >= best:
-            continue
-        request = requests[AlgorithmResult(row.algorithm, row.math_type, deterministic=None)]
-        try:
-            with RNNPlan(arguments.handle, request, replay=True) as plan:
-                both = _Outputs(), _Outputs()
-                for outputs in both:  # the first call is recorded; the second has other results
-                    _Candidate(plan, arguments, outputs)()
-                told = plan.replay
-        except (CudnnError, DeviceMemoryError):
-            continue
-        if told is not None and told.costs is not None:
-            yield replace(row, replay=True, call_us=told.costs.staged_us, host_us=None, call_spread_us=None, remark="")
+def _replayed(request: RNNRequest, arguments: _Arguments) -> Replay | None:
+    """Return what a plan that launches graphs tells after two calls: the first is recorded, the second has other results."""
+    with RNNPlan(arguments.handle, request, replay=True) as plan:
+        both = _Outputs(), _Outputs()
+        for outputs in both:
+            _Candidate(plan, arguments, outputs)()
+        return plan.replay
