@@ -28,31 +28,11 @@ from cudnnlite.specs.steps import parse_steps
 
 
 class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):
-    """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`.
-
-    Attributes
-    ----------
-    w, dy, conv, dx : specs
-        What it was made for.
-    choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
-    workspace : int
-        Bytes that each call needs; converted operands are among them.
-    """
+    """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`."""
 
 
 class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
-    """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`.
-
-    Attributes
-    ----------
-    x, dy, conv, dw : specs
-        What it was made for.
-    choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over.
-    workspace : int
-        Bytes that each call needs; converted operands are among them.
-    """
+    """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`."""
 
 
 @documented_choice(DATA, "plan")

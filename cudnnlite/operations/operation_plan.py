@@ -28,6 +28,22 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 
+# of the docstring of a class that makes a choice
+_ATTRIBUTES = """
+
+    Attributes
+    ----------
+    {specs} : specs
+        What it was made for.
+    choice : AlgorithmResult or None
+        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
+    workspace : int
+        Bytes that each call needs; converted operands are among them.
+
+    Notes
+    -----
+    C functions of a call: `cudnnBackendExecute`, or `{function}` and what converts operands for it.
+    """
 _plans: dict[Operation, type[OperationPlan]] = {}
 
 
@@ -168,6 +184,9 @@ class OperationPlan(Plan):
     def __init_subclass__(cls, operation: Operation | None = None) -> None:
         if operation is None:
             return
+        if operation.algorithms is not None:
+            specs = ", ".join((*operation.reads, *operation.options, *operation.writes))
+            cls.__doc__ = (cls.__doc__ or "").rstrip() + _ATTRIBUTES.format(specs=specs, function=operation.function)
         function = unrolled(operation)
         function.__doc__ = OperationPlan.__call__.__doc__
         cls.__call__ = function  # type: ignore[method-assign]
