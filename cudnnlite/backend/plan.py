@@ -53,7 +53,7 @@ class ExecutionPlan:
         self.workspace: int = plan.get("workspace_size")
         prepared = handle.api.prepare("cudnnBackendExecute", handle.ptr, plan.ptr, None)
         self.function, self.check = prepared.function, prepared.check
-        self._packs = _VariantPacks(handle, graph.uids, stack, prepared.arguments[:2])
+        self._packs = _VariantPacks(handle, graph.uids, stack, prepared.arguments[:2], self.workspace)
         self._known = self._packs.known
         self.arguments: tuple[Any, ...] = prepared.arguments
 
@@ -84,7 +84,9 @@ class _VariantPacks:
         By workspace and addresses: the arguments of a call.
     """
 
-    def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack, common: tuple[Any, ...]) -> None:
+    def __init__(
+        self, handle: Any, uids: dict[str, int], stack: ExitStack, common: tuple[Any, ...], workspace: int
+    ) -> None:
         self._api = api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
         self._common = common
@@ -95,12 +97,9 @@ class _VariantPacks:
         self._pointers = (ctypes.c_void_p * (len(uids) + 1))()
         self._write = Struct(f"{len(uids) + 1}P").pack_into
         self._ordered = itemgetter(*uids)
-        workspace = ctypes.c_void_p(ctypes.addressof(self._pointers) + len(uids) * ctypes.sizeof(ctypes.c_void_p))
-        values = (
-            ("unique_ids", (ctypes.c_int64 * len(uids))(*uids.values())),
-            ("data_pointers", self._pointers),
-            ("workspace", workspace),
-        )
+        behind = ctypes.c_void_p(ctypes.addressof(self._pointers) + len(uids) * ctypes.sizeof(ctypes.c_void_p))
+        ids = (ctypes.c_int64 * len(uids))(*uids.values())
+        values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
         steps = [api.prepare("cudnnBackendInitialize", None)]
         for name, array in values:
             number, type_name, many = attribute("VARIANT_PACK", name)

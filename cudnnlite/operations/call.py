@@ -73,8 +73,28 @@ def call(
 
     `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array.
     """
-    if algorithm is None and workspace_limit is None and workspace is None and reserve is None and interface is None:
-        plan = _recent(handle, operation, operands, options, alpha, beta, out)
+    y: Any = None
+    y_spec: Any = None
+    key: tuple[Any, ...]
+    if (
+        algorithm is workspace_limit is workspace is reserve is interface is None
+        and type(handle) is Handle and handle.chooser is None and type(alpha) is type(beta) is float
+    ):  # fmt: skip
+        # the plan that all of this comes to, if it is there: half of the time goes into what need not be looked at then
+        plan = None
+        try:
+            addresses = 0 if out is None else out.ptr
+            for array in operands:
+                addresses |= array.ptr
+            y_spec, limit = None if out is None else out.spec, handle.workspace.limit
+            key = (operation, tuple(map(_SPEC, operands)), options, y_spec, alpha, beta, None, limit, None)
+            if not (addresses % ALIGNMENT and operation.algorithms is not None) and (
+                not operation.has_numbers  # True is 1.0 to a dictionary
+                or tuple(map(type, options)) == tuple(operation.options.values())
+            ):
+                plan = handle.plans.find(key)
+        except (AttributeError, TypeError):  # another library's arrays, several results, what is no spec
+            pass
         if plan is not None:
             return plan(*operands, out=out)  # type: ignore[no-any-return]
     use(handle)
@@ -85,8 +105,7 @@ def call(
         given.append(array)
         specs.append(array.spec)
         addresses |= array.ptr
-    y: Any = None
-    y_spec: Any = None
+    y_spec = None
     if out is not None and len(operation.writes) == 1:
         y = out
         if type(y) is not DeviceArray or y.device is not device:
@@ -126,30 +145,6 @@ def call(
     if operation.reserve:
         return plan(*given, out=y, workspace=workspace, reserve=reserve)  # type: ignore[no-any-return]
     return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]
-
-
-def _recent(
-    handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], alpha: float, beta: float, out: Any
-) -> Any:  # fmt: skip
-    """Return the plan that `call` would come to, if it is there: half of its time goes into what need not be looked at then.
-
-    None where anything is not of the type that a plan's key has.
-    """
-    if type(handle) is not Handle or handle.chooser is not None or type(alpha) is not float or type(beta) is not float:
-        return None
-    try:
-        y_spec, addresses = (None, 0) if out is None else (out.spec, out.ptr)
-        for array in operands:
-            addresses |= array.ptr
-        limit = handle.workspace.limit
-        key = (operation, tuple(map(_SPEC, operands)), options, y_spec, alpha, beta, None, limit, None)
-        if addresses % ALIGNMENT and operation.algorithms is not None:
-            return None
-        if operation.has_numbers and tuple(map(type, options)) != tuple(operation.options.values()):
-            return None  # True is 1.0 to a dictionary
-        return handle.plans.find(key)
-    except (AttributeError, TypeError):  # another library's arrays, several results, what is no spec
-        return None
 
 
 def _make(

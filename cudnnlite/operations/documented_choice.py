@@ -89,7 +89,7 @@ _ERRORS = {
 _FUNCTIONS = {
     "call": "`cudnnBackendExecute`, or `{function}`; for the first call of a kind, also those of\n`plan_{operation}`.",
     "plan": "of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`; with addresses\nthat were "
-    "not seen lately those of a variant pack, `cudnnBackendSetAttribute` and so on.  Of the descriptor\ncall "
+    "not seen lately `cudnnBackendInitialize` and so on of a variant pack.  Of the descriptor\ncall "
     "`{workspace}`; where no algorithm is given, `{heuristic}` and\n`{count}`; of a call, `{function}`, and\n"
     "`cudnnTransformTensor` where operands are converted.",
     "get": "`{heuristic}`, `{count}`.",
@@ -151,7 +151,7 @@ def documented_choice(operation: Operation, what: str, result: str = "gradient")
     parts = {"returns": _RETURNS, "errors": _ERRORS, "functions": _FUNCTIONS}
     words["scalars"] = (_SCALARS if "beta" in operation.scalars else _ALPHAS).format(**words)
     sections = _AFTER.format(
-        since=words["since"], warns=_WARNS if what in ("call", "plan") else "",
+        since=words["since"], warns=_WARNS if what == "plan" else "",
         **{name: texts[what].format(**words) for name, texts in parts.items()},
     )  # fmt: skip
     after = _PARAMETERS[what].format(**words) + sections

@@ -102,6 +102,7 @@ class OperationPlan(Plan):
             setattr(self, name, value)
         for name, spec in problem.specs.items():  # compared last: the same objects need not be compared again
             setattr(self, f"_seen_{name}", None if name in operation.filters else spec)
+        self._new: dict[str, TensorSpec] = {}  # what may be new at each call
         # what the last call was given: the addresses of the operands, found not to overlap, and of the workspace
         self._pointers: tuple[int, ...] = ()
         self._scratch = 0
@@ -232,12 +233,15 @@ class OperationPlan(Plan):
         self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
-        operation, beta = self.problem.operation, self.problem.values.get("beta")
-        if name in operation.given:
-            raise ArgumentError(f"{operation.argument(name)} has to be given")
-        if beta and name in operation.writes[: operation.scaled]:
-            raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
-        return arrays.empty(self._device, self._handle.stream, as_tensor(self.problem.values[name]))
+        spec = self._new.get(name)
+        if spec is None:
+            operation, beta = self.problem.operation, self.problem.values.get("beta")
+            if name in operation.given:
+                raise ArgumentError(f"{operation.argument(name)} has to be given")
+            if beta and name in operation.writes[: operation.scaled]:
+                raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
+            spec = self._new[name] = as_tensor(self.problem.values[name])
+        return arrays.empty(self._device, self._handle._stream, spec)
 
     def _reserve_space(self, reserve: Any, *operands: DeviceArray) -> DeviceArray:
         operation = self.problem.operation

@@ -18,7 +18,8 @@ from cudnnlite.search.timing import Stopwatch
 
 MOST_GRAPHS = 8  # by addresses; the oldest is closed where there are more
 _MOST_SEEN = 64  # sets of addresses of which it is known how often they came
-_LEAST_US = 10.0  # what a launch and the copies of operands take the host at least
+_LEAST_US = 20.0  # what a launch and the copies of operands take the host at least: 24 us were measured
+_GAIN = 1.1  # so many times the device's time must the best call take, or there is little to gain
 _STAGING = 2  # graphs over the plan's own buffers, one for each weights
 
 
@@ -306,7 +307,7 @@ def with_replay(
     best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
     timed = [(row.time_ms * 1e3, row) for row in rows if row.ok and row.call_us is not None and row.time_ms is not None]
     found = list(rows)
-    hopeful = [(us, row) for us, row in timed if max(us, _LEAST_US) < best]
+    hopeful = [(us, row) for us, row in timed if max(_GAIN * us, _LEAST_US) < best]
     for _, row in sorted(hopeful, key=lambda pair: pair[0])[:most]:
         try:
             told = measure(row)

@@ -186,8 +186,8 @@ class Stopwatch:
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
-        rounds, further = self._thoroughness(thorough)
-        taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
+        rounds, further = self._thoroughness(thorough)  # a sample lasts several times as long as one of `repeat`
+        taken = self._rounds(measure, len(works), rounds, further // 2, lambda sample: sample.call_us)
         return [_call_time(samples) for samples in taken]
 
     def _thoroughness(self, thorough: bool) -> tuple[int, int]:

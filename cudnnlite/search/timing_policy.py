@@ -21,7 +21,7 @@ class TimingPolicy(NamedTuple):
     sample_ms: float = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
     most_repeats: int = 64
     least_rounds: int = 3
-    may_win: float = 1.5  # what takes so many times the best in each of the least rounds is not taken further
+    may_win: float = 1.25  # what takes so many times the best in each of the least rounds is not taken further
     most_seconds: float = 5.0  # after which no round begins, but for the least
     calls_ms: float = 4.0  # as many calls as take about so long are made one after the other
     most_calls: int = 20  # far fewer than fill the launch queue, where a call would wait for the device
