@@ -181,13 +181,9 @@ class _Trial:
     """Runs each candidate once, over poisoned memory, and measures what it computes."""
 
     def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        operands: Mapping[str, DeviceArray],
-        graph: Graph | None,
+        self, handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], graph: Graph | None,
         stack: ExitStack,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
         self._read = {name: operands[name] for name in problem.operation.reads}
         self._y = operands["out"]

@@ -54,13 +54,9 @@ class Climbed(NamedTuple):
 
 
 def climb(
-    graph: Graph,
-    problem: Problem,
-    operands: Mapping[str, DeviceArray],
-    engines: Iterable[Engine],
-    policy: TuningPolicy,
-    progress: bool = False,
-) -> Climbed:
+    graph: Graph, problem: Problem, operands: Mapping[str, DeviceArray], engines: Iterable[Engine],
+    policy: TuningPolicy, progress: bool = False,
+) -> Climbed:  # fmt: skip
     """Search for faster settings for the seconds that the policy gives.
 
     In turn for each engine that may still win, what differs in one knob from its fastest setting that was not looked around
@@ -121,13 +117,9 @@ class _Trials:
     """Tries settings on one graph, over the same operands."""
 
     def __init__(
-        self,
-        graph: Graph,
-        problem: Problem,
-        operands: Mapping[str, DeviceArray],
-        policy: TuningPolicy,
+        self, graph: Graph, problem: Problem, operands: Mapping[str, DeviceArray], policy: TuningPolicy,
         stack: ExitStack,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._graph, self._problem, self._policy = graph, problem, policy
         self._handle = handle = graph.handle
         self._addresses = {name: array.ptr for name, array in operands.items()}

@@ -113,14 +113,9 @@ class Tuner:
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        cache: TuningCache | str | os.PathLike[str] | None = None,
-        policy: TuningPolicy | None = None,
-        *,
-        measure: bool = True,
-        progress: bool = False,
-    ) -> None:
+        self, handle: Handle, cache: TuningCache | str | os.PathLike[str] | None = None,
+        policy: TuningPolicy | None = None, *, measure: bool = True, progress: bool = False,
+    ) -> None:  # fmt: skip
         instance_of(handle, Handle, "handle", "; it comes first").use()
         if policy is not None:
             instance_of(policy, TuningPolicy, "policy")

@@ -174,13 +174,9 @@ def find(
 
 
 def problem_of(
-    operation: Operation,
-    operands: Sequence[Any],
-    options: Sequence[Any],
-    out: Any,
-    alpha: float = 1.0,
+    operation: Operation, operands: Sequence[Any], options: Sequence[Any], out: Any, alpha: float = 1.0,
     beta: float = 0.0,
-) -> Problem:
+) -> Problem:  # fmt: skip
     """Return the problem of operands, arrays or specs."""
     values = specs_of(operation, operands, out) | dict(zip(operation.options, options, strict=True))
     scalars = {"alpha": alpha, "beta": beta}

@@ -33,12 +33,10 @@ def plan_convolution_forward(
 
     Parameters
     ----------
-    x : TensorSpec or device array
-        The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes.
-    w : FilterSpec or device array
-        The filter, ``(K, C / groups, *taps)``, packed.
+    x, w : specs or device arrays
+        As in `convolution_forward`.
     conv : ConvolutionSpec
-        Padding, stride, dilation, groups, mode, compute type, math type.
+        As there.
     bias : TensorSpec or device array, optional
         As in `convolution_forward`; the plan is then another, called as `plan(x, w, bias, out=y)`.
 

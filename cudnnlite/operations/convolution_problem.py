@@ -107,12 +107,7 @@ class ConvolutionForwardProblem(Problem, operation=FORWARD):
     """
 
     def __init__(
-        self,
-        x: TensorSpec,
-        w: FilterSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        y: TensorSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
+        self, x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec = DEFAULT_CONV, y: TensorSpec | None = None,
+        alpha: float = 1.0, beta: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(FORWARD, x=x, w=w, conv=conv, y=y, alpha=alpha, beta=beta)

@@ -41,16 +41,9 @@ class Described:
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        stack: ExitStack,
-        *,
-        alpha: float | None = None,
-        beta: float | None = None,
-        partly: bool = False,
-        graph: Graph | None = None,
-    ) -> None:
+        self, handle: Handle, problem: Problem, stack: ExitStack, *, alpha: float | None = None,
+        beta: float | None = None, partly: bool = False, graph: Graph | None = None,
+    ) -> None:  # fmt: skip
         self.handle, self.problem, self._stack, self._partly = handle, problem, stack, partly
         self._given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
         self._graph = graph

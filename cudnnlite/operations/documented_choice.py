@@ -122,7 +122,9 @@ WorkspaceLimitWarning
 """
 
 
-def documented_choice(operation: Operation, what: str, result: str = "gradient") -> Callable[[FunctionT], FunctionT]:
+def documented_choice(
+    operation: Operation, what: str, result: str = "gradient", written: str = ""
+) -> Callable[[FunctionT], FunctionT]:
     """Complete a docstring, which has its own parameters and examples.
 
     Parameters
@@ -133,11 +135,13 @@ def documented_choice(operation: Operation, what: str, result: str = "gradient")
         What it does: "call", "plan", "get" (cuDNN's heuristic), "find" (its search).
     result : str
         What alpha scales.
+    written : str
+        What is written, where the function has another name for it.
     """
     algorithms = operation.algorithms
     assert algorithms is not None
     words = {
-        "written": operation.writes[0],
+        "written": written or operation.writes[0],
         "reads": ", ".join(operation.reads),
         "name": "".join(word.capitalize() for word in operation.name.split("_")),
         "operation": operation.name,

@@ -177,17 +177,10 @@ class ConvolutionBiasActivationForwardProblem(Problem, operation=FUSED):
     """
 
     def __init__(
-        self,
-        x: TensorSpec,
-        w: FilterSpec,
-        bias: TensorSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        activation: ActivationSpec | ActivationMode | str = RELU,
-        z: TensorSpec | None = None,
-        y: TensorSpec | None = None,
-        alpha: float = 1.0,
-        alpha2: float = 0.0,
-    ) -> None:
+        self, x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec = DEFAULT_CONV,
+        activation: ActivationSpec | ActivationMode | str = RELU, z: TensorSpec | None = None,
+        y: TensorSpec | None = None, alpha: float = 1.0, alpha2: float = 0.0,
+    ) -> None:  # fmt: skip
         operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
         values = dict(zip((*operation.reads, *operation.options), (*operands, *options), strict=True))
         super().__init__(operation, **values, y=y, alpha=alpha)

@@ -85,15 +85,9 @@ class OperationPlan(Plan):
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        algorithm: Any = None,
-        limit: int | None = None,
-        interface: str | None = None,
-        replay: bool = False,
-        graph: Graph | None = None,
-    ) -> None:
+        self, handle: Handle, problem: Problem, algorithm: Any = None, limit: int | None = None,
+        interface: str | None = None, replay: bool = False, graph: Graph | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
         operation = problem.operation

@@ -80,15 +80,9 @@ class Stopwatch:
     """
 
     def __init__(
-        self,
-        device: Device,
-        stream: Any,
-        policy: TimingPolicy = DEFAULT_TIMING,
-        *,
-        seed: int = 0,
-        eager: bool = False,
-        flush_l2: bool = False,
-    ) -> None:
+        self, device: Device, stream: Any, policy: TimingPolicy = DEFAULT_TIMING, *, seed: int = 0,
+        eager: bool = False, flush_l2: bool = False,
+    ) -> None:  # fmt: skip
         self._device, self._stream, self._policy = device, stream, policy
         self._eager = eager
         self._random = random.Random(seed)
@@ -201,13 +195,9 @@ class Stopwatch:
             self._flushed = None
 
     def _rounds(
-        self,
-        measure: Callable[[int], SampleT],
-        count: int,
-        rounds: int,
-        further: int,
+        self, measure: Callable[[int], SampleT], count: int, rounds: int, further: int,
         value: Callable[[SampleT], float],
-    ) -> list[list[SampleT]]:
+    ) -> list[list[SampleT]]:  # fmt: skip
         """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
         taken: list[list[SampleT]] = [[] for _ in range(count)]
 

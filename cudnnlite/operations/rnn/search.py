@@ -37,20 +37,11 @@ _HARDLY = 1.03  # so many times the first's time may the heuristic's choice take
 
 
 def find_rnn_forward(
-    handle: Handle,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    x: Any,
-    hx: Any = None,
-    cx: Any = None,
-    *,
-    lengths: Sequence[int] | None = None,
-    training: bool = False,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    algorithms: Iterable[RNNAlgo | str] | None = None,
-    workspace_limit: int | str | None = None,
-    replay: bool = False,
-) -> AlgorithmTable:
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: Any, hx: Any = None, cx: Any = None, *,
+    lengths: Sequence[int] | None = None, training: bool = False,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, algorithms: Iterable[RNNAlgo | str] | None = None,
+    workspace_limit: int | str | None = None, replay: bool = False,
+) -> AlgorithmTable:  # fmt: skip
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
 
     Each candidate first runs over the first steps of the sequences; what it computes for some of them is compared with a
@@ -125,24 +116,11 @@ def find_rnn_forward(
 
 
 def search_rnn_forward(
-    handle: Handle,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    x: DeviceArray,
-    hx: Any,
-    cx: Any,
-    data: RNNDataSpec,
-    with_lengths: bool,
-    training: bool,
-    pairs: Sequence[tuple[RNNAlgo, MathType]],
-    limit: int | None,
-    *,
-    max_error: float | None = None,
-    compile_all: bool = False,
-    latency: bool = False,
-    flush_l2: bool = False,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, data: RNNDataSpec,
+    with_lengths: bool, training: bool, pairs: Sequence[tuple[RNNAlgo, MathType]], limit: int | None, *,
+    max_error: float | None = None, compile_all: bool = False, latency: bool = False, flush_l2: bool = False,
     replay: bool = False,
-) -> AlgorithmTable:
+) -> AlgorithmTable:  # fmt: skip
     """Do what `find_rnn_forward` does, for these pairs of algorithm and math type.
 
     Parameters
@@ -267,13 +245,9 @@ class _Candidate:
 
 
 def _try_out(
-    requests: list[RNNRequest],
-    arguments: _Arguments,
-    contest: Contest,
-    max_error: float | None,
-    hopeless: str,
+    requests: list[RNNRequest], arguments: _Arguments, contest: Contest, max_error: float | None, hopeless: str,
     stack: ExitStack,
-) -> dict[Hashable, AlgorithmResult]:
+) -> dict[Hashable, AlgorithmResult]:  # fmt: skip
     """Run and check each candidate once; return a row for each request.  `stack` keeps the plans of those that entered.
 
     PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
