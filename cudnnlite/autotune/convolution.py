@@ -36,7 +36,6 @@ from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.math_types import allowed_math_types
 
 _SLOW = 30  # times the best: one depthwise convolution took minutes to tune by engines that are no match for it
-_MOST_REPLAYED = 2  # candidates; a graph, its copies and what they take are measured in 10 to 20 ms
 _POISON = 0xFF  # NaN in every floating-point format
 
 
@@ -142,7 +141,7 @@ def search_convolution(
             rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
         ordered = contest.finish(rows)
         if policy.objective == "latency":
-            ordered = with_replay(ordered, trial.replayed, _MOST_REPLAYED)
+            ordered = with_replay(ordered, trial.replayed)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     flushed = ", operands not in the cache" if policy.flush_l2 else ""
     knobs = "" if climbed is None else f"; {climbed}"

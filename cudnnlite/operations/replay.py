@@ -19,6 +19,7 @@ from cudnnlite.search.timing import Stopwatch
 MOST_GRAPHS = 8  # by addresses; the oldest is closed where there are more
 _MOST_SEEN = 64  # sets of addresses of which it is known how often they came
 _LEAST_US = 20.0  # what a launch and the copies of operands take the host at least: 24 us were measured
+_MOST_TRIED = 2  # a graph, its copies, and what they take are measured in 10 ms and more
 _GAIN = 1.1  # so many times the device's time must the best call take, or there is little to gain
 _STAGING = 2  # graphs over the plan's own buffers, one for each weights
 
@@ -291,9 +292,11 @@ class ReplayedCall:
 
 
 def with_replay(
-    rows: Sequence[AlgorithmResult], measure: Callable[[AlgorithmResult], Replay | None], most: int
+    rows: Sequence[AlgorithmResult], measure: Callable[[AlgorithmResult], Replay | None]
 ) -> list[AlgorithmResult]:
-    """Return rows, and of `most` candidates which may win by it a second one: calls that are launched as graphs; ranked.
+    """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
+
+    Those two take the device the least.
 
     Parameters
     ----------
@@ -301,14 +304,12 @@ def with_replay(
         What eager calls take.
     measure : callable
         Makes a plan with ``replay=True`` for a row, calls it twice with other results, and returns its `replay`.
-    most : int
-        Of how many candidates, those first that take the device the least.
     """
     best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
     timed = [(row.time_ms * 1e3, row) for row in rows if row.ok and row.call_us is not None and row.time_ms is not None]
     found = list(rows)
     hopeful = [(us, row) for us, row in timed if max(_GAIN * us, _LEAST_US) < best]
-    for _, row in sorted(hopeful, key=lambda pair: pair[0])[:most]:
+    for _, row in sorted(hopeful, key=lambda pair: pair[0])[:_MOST_TRIED]:
         try:
             told = measure(row)
         except (CudnnError, DeviceMemoryError):

@@ -325,7 +325,7 @@ def test_a_tuned_convolution_that_replays(handle: dnn.Handle, monkeypatch: pytes
 )
 def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
     """What the plan itself takes, and its measurement leaves out, is added: 5 us here."""
-    eager = dnn.AlgorithmResult(GEMM, dnn.MathType.FMA, time_ms=0.05, call_us=60.0)
+    eager = dnn.AlgorithmResult(GEMM, dnn.MathType.FMA, time_ms=0.056, call_us=60.0)
     hidden = dnn.AlgorithmResult(FFT, dnn.MathType.FMA, time_ms=0.02, call_us=100.0)
     asked = []
 
@@ -335,11 +335,14 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
             raise dnn.NotSupportedError("cudnnConvolutionForward", 3000, "")
         return Replay(costs=None if staged is None else ReplayCosts(95.0, staged, 25.0, 99.0))
 
-    found = with_replay([eager, hidden], measure, 1)
+    found = with_replay([eager, hidden], measure)
     assert (found[0].algorithm, found[0].replay) == first
-    assert asked == [FFT]  # which takes the device the least
+    assert asked == [FFT]  # of GEMM the device takes nearly as much as a call
     assert [row.call_us for row in found if row.replay] == ([staged + 5.0] if isinstance(staged, float) else [])
-    assert len(with_replay([replace(eager, call_us=9.0, time_ms=0.001)], measure, 1)) == 1  # nothing to gain
+    assert len(with_replay([replace(eager, call_us=19.0, time_ms=0.001)], measure)) == 1  # nothing to gain
+    del asked[:]
+    with_replay([eager, *(replace(hidden, time_ms=ms) for ms in (0.03, 0.01, 0.02))], measure)
+    assert len(asked) == 2
 
 
 def test_the_search_counts_copies(handle: dnn.Handle) -> None:

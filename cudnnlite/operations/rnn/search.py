@@ -67,8 +67,9 @@ def find_rnn_forward(
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
     replay : bool
-        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): what may win by that has a
-        second row, with `replay`, and the time of a call whose addresses are new, copies counted.  Not in training.
+        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): of what may win by that the
+        two that take the device the least have a second row, with `replay`, and the time of a call whose addresses are new,
+        copies counted.  Not in training.
 
     Returns
     -------
@@ -154,9 +155,7 @@ def search_rnn_forward(
         rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
         if replay:
             of_pairs = dict(zip(pairs, requests, strict=True))
-            rows = with_replay(
-                rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments), len(rows)
-            )
+            rows = with_replay(rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments))
         rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
