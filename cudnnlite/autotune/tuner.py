@@ -29,7 +29,8 @@ from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.problem import KINDS, Problem
 from cudnnlite.operations.rnn import forward_problem as rnn_problem
 from cudnnlite.search.contest import refuse_search
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 
