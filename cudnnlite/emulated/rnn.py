@@ -304,6 +304,7 @@ def forward(
             call.dropout.draw(api, masks)
         wide = steps.astype(call.compute, copy=False)
         network = call.network(cells, matrices)
+        api.ran.add(f"recurrent {getattr(_rounding(call.spec), '__name__', None)}")
         result, *final = rnn_equations.forward(network, wide, call.active, hidden, cell, masks=masks, tape=tape)
         result = to_output(result, call.storage)
         write_steps(y_memory, call.y, result, call.y.padding_fill)
