@@ -39,7 +39,8 @@ def made(handle, rng, shape, dtype="float32", layout="first"):
 # ---------------------------------------------------------------- attention
 
 ATTENTION = {
-    "heads": 2, "q_size": 8, "q_proj_size": 4, "o_proj_size": 8, "batch": 2, "beam": 1, "steps": 3, "reach": 5, "order": (0, 1, 2),
+    "heads": 2, "q_size": 8, "q_proj_size": 4, "o_proj_size": 8, "batch": 2, "beam": 1, "steps": 3, "reach": 5,
+    "order": (0, 1, 2),
 }  # fmt: skip
 PROJECTIONS = (
     {"q_proj_size": 0, "o_proj_size": 0}, {"o_proj_size": 0}, {"q_proj_size": 0}, {"v_proj_size": 0}, {"v_proj_size": 3},
@@ -116,8 +117,8 @@ def attention(handle, rng, dtype, training, **variant):
 
 CTC_VARIANTS = (
     {"sequences_first": True}, {"grad_mode": "SKIP_OOB"}, {"steps": 1, "labels": ([1], [2], [3])}, {"alphabet": 2},
-    {"alphabet": 1}, {"steps": 300, "labels": ([1, 2] * 63, [3], [4])}, {"steps": 300, "labels": ([1, 2] * 127 + [1], [3], [4])},
-    {"steps": 300, "labels": ([1, 2] * 128, [3], [4])}, {"alphabet": 10000}, {"alphabet": 12000}, {"longest": 20},
+    {"alphabet": 1}, {"steps": 300, "labels": ([1, 2] * 63, [3], [4])},
+    {"steps": 300, "labels": ([1, 2] * 127 + [1], [3], [4])}, {"steps": 300, "labels": ([1, 2] * 128, [3], [4])}, {"alphabet": 10000}, {"alphabet": 12000}, {"longest": 20},
     {"labels": ([1, 1, 1, 1], [2], [3])}, *({"compute_type": kind} for kind in FLOATS),
 )  # fmt: skip
 
