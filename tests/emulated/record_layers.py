@@ -118,8 +118,9 @@ def attention(handle, rng, dtype, training, **variant):
 CTC_VARIANTS = (
     {"sequences_first": True}, {"grad_mode": "SKIP_OOB"}, {"steps": 1, "labels": ([1], [2], [3])}, {"alphabet": 2},
     {"alphabet": 1}, {"steps": 300, "labels": ([1, 2] * 63, [3], [4])},
-    {"steps": 300, "labels": ([1, 2] * 127 + [1], [3], [4])}, {"steps": 300, "labels": ([1, 2] * 128, [3], [4])}, {"alphabet": 10000}, {"alphabet": 12000}, {"longest": 20},
-    {"labels": ([1, 1, 1, 1], [2], [3])}, *({"compute_type": kind} for kind in FLOATS),
+    {"steps": 300, "labels": ([1, 2] * 127 + [1], [3], [4])}, {"steps": 300, "labels": ([1, 2] * 128, [3], [4])},
+    {"alphabet": 10000}, {"alphabet": 12000}, {"longest": 20}, {"labels": ([1, 1, 1, 1], [2], [3])},
+    *({"compute_type": kind} for kind in FLOATS),
 )  # fmt: skip
 
 
