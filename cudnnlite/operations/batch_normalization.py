@@ -14,8 +14,8 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
-_HERE = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 _SAVED = ("saved_mean", "saved_inv_variance")
+_BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 
 
 def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
@@ -43,43 +43,6 @@ def _check(specs: Any, options: Any) -> None:
             raise ArgumentError(f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}")
 
 
-def _same(x: TensorSpec, scale: TensorSpec, **_: Any) -> Any:
-    return x
-
-
-def _trained(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> Any:
-    return (x, *[scale] * 4)  # the check says how scale must be
-
-
-def _gradients(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> Any:
-    return (x, *[scale] * 2)
-
-
-INFERENCE = Operation(
-    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
-    ("x", "scale", "bias", "mean", "variance"), ("y",), _same, {"mode": BatchNormMode, "epsilon": float},
-    {**_HERE, "estimatedMean": "mean", "estimatedVariance": "variance"},
-    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check,
-)  # fmt: skip
-TRAINING = Operation(
-    "batch_normalization_training", "cudnnBatchNormalizationForwardTraining", ("x", "scale", "bias"),
-    ("y", *_SAVED, "running_mean", "running_var"), _trained,
-    {"mode": BatchNormMode, "momentum": float, "epsilon": float},
-    {**_HERE, "exponentialAverageFactor": "momentum", "resultRunningMean": "running_mean",
-     "resultRunningVariance": "running_var", "resultSaveMean": _SAVED[0], "resultSaveInvVariance": _SAVED[1]},
-    given={"running_mean": "running_mean", "running_var": "running_var"},
-    shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"), mixed=True, check=_check,
-)  # fmt: skip
-BACKWARD = Operation(
-    "batch_normalization_backward", "cudnnBatchNormalizationBackward", ("x", "dy", "scale", *_SAVED),
-    ("dx", "dscale", "dbias"), _gradients, {"mode": BatchNormMode, "epsilon": float},
-    {"bnScale": "scale", "dBnScaleBiasDesc": "scaleDesc", "dBnScaleResult": "dscale", "dBnBiasResult": "dbias",
-     "savedMean": _SAVED[0], "savedInvVariance": _SAVED[1], "alphaDataDiff": "alpha", "betaDataDiff": "beta",
-     "alphaParamDiff": "alpha", "betaParamDiff": "beta"},
-    shared=dict.fromkeys(("dscale", "dbias", *_SAVED), "scale"), scaled=3, mixed=True, check=_check,
-)  # fmt: skip
-
-
 def _check_fused(specs: Any, options: Any) -> None:
     """Refuse by name what an H200 refuses, or computes wrongly (swish)."""
     _check(specs, options)
@@ -97,42 +60,60 @@ def _check_fused(specs: Any, options: Any) -> None:
             raise ArgumentError(f"{name} is {specs[name]}; with an activation the channels must be last, without gaps")
 
 
-def _fused_training(
-    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
-) -> Operation:
+INFERENCE = Operation(
+    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
+    ("x", "scale", "bias", "mean", "variance"), ("y",), lambda x, **_: x, {"mode": BatchNormMode, "epsilon": float},
+    {**_BOTH, "estimatedMean": "mean", "estimatedVariance": "variance"},
+    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check,
+)  # fmt: skip
+
+
+def _training(name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None) -> Operation:
+    """Return the training of one of three kinds: alone, with a relu, or with an addition before that."""
+    activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
     return Operation(
-        name, "cudnnBatchNormalizationForwardTrainingEx", (*TRAINING.reads, *extra), TRAINING.writes,
-        lambda **given: _trained(given["x"], given["scale"], given["mode"]),
-        {**TRAINING.options, "activation": ActivationSpec},
-        {**TRAINING.names, "xData": "x", "yData": "y", "zData": "z", "workspace": "workSpace"},
-        given=TRAINING.given, shared=TRAINING.shared, mixed=True, check=check, constants={"bnOps": ops, **constants},
+        f"batch_normalization_training{name}", "cudnnBatchNormalizationForwardTrainingEx", ("x", "scale", "bias", *extra),
+        ("y", *_SAVED, "running_mean", "running_var"), lambda x, scale, **_: (x, *[scale] * 4),
+        {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
+        {**_BOTH, "exponentialAverageFactor": "momentum", "resultRunningMean": "running_mean", "xData": "x", "yData": "y",
+         "resultRunningVariance": "running_var", "resultSaveMean": _SAVED[0], "resultSaveInvVariance": _SAVED[1],
+         "zData": "z", "workspace": "workSpace"},
+        given={"running_mean": "running_mean", "running_var": "running_var"},
+        shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"), mixed=True,
+        check=_check_fused if activation else _check, constants={"bnOps": ops, **absent},
         workspace="cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
-        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if activation else "",
     )  # fmt: skip
 
 
-def _fused_backward(
-    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
-) -> Operation:
+def _backward(name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None) -> Operation:
+    """Return the gradients of the same."""
+    fused = ops != BatchNormOps.BN
+    data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
     return Operation(
-        name, "cudnnBatchNormalizationBackwardEx", ("x", "y", "dy", "scale", "bias", *_SAVED),
-        ("dx", "dscale", "dbias", *extra),
-        lambda **given: (*_gradients(given["x"], given["scale"], given["mode"]), *[given["x"]] * len(extra)),
-        {**BACKWARD.options, "activation": ActivationSpec},
-        {**BACKWARD.names, "bnScaleData": "scale", "bnBiasData": "bias", "dBnScaleData": "dscale", "dBnBiasData": "dbias"}
-        | {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")},
-        shared={**BACKWARD.shared, "bias": "scale"}, mixed=True, check=check, constants={"bnOps": ops, **constants},
+        f"batch_normalization_backward{name}", "cudnnBatchNormalizationBackwardEx",
+        ("x", "y", "dy", "scale", "bias", *_SAVED) if fused else ("x", "dy", "scale", *_SAVED),
+        ("dx", "dscale", "dbias", *extra), lambda x, scale, **_: (x, scale, scale, *[x] * len(extra)),
+        {"mode": BatchNormMode, "epsilon": float, **({"activation": ActivationSpec} if fused else {})},
+        {"bnScaleData": "scale", "bnBiasData": "bias", "dBnScaleBiasDesc": "scaleDesc", "dBnScaleData": "dscale",
+         "dBnBiasData": "dbias", "savedMean": _SAVED[0], "savedInvVariance": _SAVED[1], "alphaDataDiff": "alpha",
+         "betaDataDiff": "beta", "alphaParamDiff": "alpha", "betaParamDiff": "beta", **data},
+        shared=dict.fromkeys(("bias", "dscale", "dbias", *_SAVED), "scale"), scaled=1 if fused else 3, mixed=True,
+        check=_check_fused if fused else _check, constants={"bnOps": ops, **absent},
         workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
-        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if fused else "",
     )  # fmt: skip
 
 
-_NO_Z: dict[str, None] = {"zDesc": None, "z": None}
-_NO_DZ: dict[str, None] = {"dzDesc": None, "dz": None}
-TRAINING_RELU = _fused_training("batch_normalization_training_relu", (), BatchNormOps.BN_ACTIVATION, **_NO_Z)
-TRAINING_ADD_RELU = _fused_training("batch_normalization_training_add_relu", ("z",), BatchNormOps.BN_ADD_ACTIVATION)
-BACKWARD_RELU = _fused_backward("batch_normalization_backward_relu", (), BatchNormOps.BN_ACTIVATION, **_NO_DZ)
-BACKWARD_ADD_RELU = _fused_backward("batch_normalization_backward_add_relu", ("dz",), BatchNormOps.BN_ADD_ACTIVATION)
+_RELU, _ADD_RELU = BatchNormOps.BN_ACTIVATION, BatchNormOps.BN_ADD_ACTIVATION
+TRAINING = _training("", BatchNormOps.BN, zDesc=None, z=None, activationDesc=None)
+TRAINING_RELU = _training("_relu", _RELU, zDesc=None, z=None)
+TRAINING_ADD_RELU = _training("_add_relu", _ADD_RELU, ("z",))
+BACKWARD = _backward(
+    "", BatchNormOps.BN, yDesc=None, y=None, dzDesc=None, dz=None, bias=None, activationDesc=None
+)  # fmt: skip
+BACKWARD_RELU = _backward("_relu", _RELU, dzDesc=None, dz=None)
+BACKWARD_ADD_RELU = _backward("_add_relu", _ADD_RELU, ("dz",))
 
 
 @documented(INFERENCE, "shaped as `x`")
