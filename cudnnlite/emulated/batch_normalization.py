@@ -109,6 +109,11 @@ def fused_backward(
     return (*backward(x, dz, scale, saved_mean, saved_inv_variance, **options), *([dz] if added else []))
 
 
+def _fused_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Refuse channels that do not lie next to each other, also where there is one."""
+    return "" if specs["x"].strides[1] == 1 else "the channels come first"
+
+
 _WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
 for _name, _read, _written in (("", (), ()), ("_relu", (), ()), ("_add_relu", ("z",), ("dz",))):
     for _way, _compute, _alike in (
@@ -117,7 +122,7 @@ for _name, _read, _written in (("", (), ()), ("_relu", (), ()), ("_add_relu", ("
     ):
         computes(
             f"batch_normalization_{_way.removeprefix('Forward').lower()}{_name}", f"cudnnBatchNormalization{_way}Ex",
-            dtypes=FLOATS, alike=_alike, refuse=(lambda specs, options: "") if _name else _refused,
-            refused=Status.BAD_PARAM, workspace=lambda specs: _WORKSPACE,
+            dtypes=FLOATS, alike=_alike, refuse=_fused_refused if _name else _refused,
+            refused=Status.NOT_SUPPORTED if _name else Status.BAD_PARAM, workspace=lambda specs: _WORKSPACE,
             workspace_function=f"cudnnGetBatchNormalization{_way}ExWorkspaceSize",
         )(_compute)  # fmt: skip

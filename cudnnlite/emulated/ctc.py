@@ -25,7 +25,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.ctc import CTCLossSpec
 
 Array = np.ndarray[Any, Any]
-_LONGEST, _LARGEST, _MOST = 255, 10000, 65535  # as far as an H200 was asked: not 256, 12000, 65536
+_LONGEST, _LARGEST, _MOST = 255, {DataType.FLOAT: 10000, DataType.DOUBLE: 5000}, 65535  # as far as an H200 was asked
 
 
 def _described(
@@ -48,9 +48,9 @@ def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
     if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
         raise RefusalError(Status.NOT_SUPPORTED, f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
-    if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST:
+    if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST[x.dtype]:
         raise RefusalError(
-            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST}"
+            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}"
         )
     if x.shape[2] < 2 or x.shape[1] > _MOST:
         raise bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
