@@ -9,6 +9,9 @@ import pytest
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
+from cudnnlite.devices.arrays import part_of
+from cudnnlite.operations.call import make_plan
+from cudnnlite.operations.operation import OPERATIONS
 
 from .operation_samples import LAYOUTS, Case, spec_of
 from .problems import FLOATS, poisoned, random_values, upload
@@ -58,6 +61,27 @@ def test_a_relu_may_drop_a_nan(handle: dnn.Handle) -> None:
     assert np.isnan(dnn.activation_forward(handle, x, "relu").numpy()[0, 0])
     dropped = dnn.activation_forward(handle, x, dnn.ActivationSpec("relu", nan="not_propagate"))
     np.testing.assert_array_equal(dropped.numpy(), [[0, 0, 2]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_relu_of_16_bits_is_the_same_by_either_interface(handle: dnn.Handle, dtype: str) -> None:
+    """By a graph where a GPU has an engine, for addresses that are aligned; by descriptors for others."""
+    host = random_values(np.random.default_rng(2), (2, 8, 5, 4), "float32")
+    host[0, 0, 0, 0], host[0, 1, 0, 0] = np.nan, -np.inf
+    x = handle.array(host, dtype=dtype, layout="NHWC")
+    expected = np.maximum(x.numpy().astype(np.float32), 0)
+    with make_plan(handle, OPERATIONS["activation_forward"], (x,), ("relu",)) as plan:
+        ways = set()
+        for array in (x, x, part_of(handle.empty((1000,), dtype), x.spec, 2)):
+            if array is not x:
+                handle.device.copy_within(array.ptr, x.ptr, x.nbytes, handle.stream)
+            for out in (poisoned(handle, x.spec), part_of(handle.empty((1000,), dtype), x.spec, 2), array):
+                if out is array and array is x:
+                    continue
+                y = plan(array, out=out)
+                np.testing.assert_array_equal(y.numpy().astype(np.float32), expected)
+                ways.add(plan._prepared.function)
+        assert len(ways) == (2 if handle.device.kind == "cuda" else 1)
 
 
 def test_the_identity_is_refused_by_name(handle: dnn.Handle) -> None:
@@ -329,6 +353,24 @@ def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
         refuses(dnn.ArgumentError, match, lambda given=given: transform(handle, x, **{"padding": (0, 0, 0, 0)} | given))
     for padding in (5, (1, 1), (-1, 0, 0, 0), ((1, 2, 3), 0, 0, 0)):
         refuses(dnn.ArgumentError, "padding", lambda padding=padding: transform(handle, x, padding=padding))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("channels", [1, 3, 8, 10])
+def test_the_channels_last_are_normalised_as_the_channels_first(handle: dnn.Handle, dtype: str, channels: int) -> None:
+    """By the mode that "auto" stands for, which is another."""
+    rng, each = np.random.default_rng(3), (1, channels, 1, 1)
+    host, dy = (random_values(rng, (3, channels, 6, 5), dtype) for _ in range(2))
+    small = [random_values(rng, each, "float32") for _ in range(2)]
+    found = []
+    for layout in ("NCHW", "NHWC"):
+        x, slopes = (handle.array(values, layout=layout) for values in (host, dy))
+        scale, bias, mean, var = (handle.array(v) for v in (*small, np.zeros(each, "f4"), np.ones(each, "f4")))
+        y, *saved = dnn.batch_normalization_training(handle, x, scale, bias, running_mean=mean, running_var=var)
+        gradients = dnn.batch_normalization_backward(handle, x, slopes, scale, *saved)
+        found.append([array.numpy() for array in (y, *saved, mean, var, *gradients)])
+    for one, other in zip(*found, strict=True):
+        assert_near(one, other, 8 * OPERATION_BOUNDS[dtype], np.abs(other.astype(np.float64)).max())
 
 
 def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(handle: dnn.Handle) -> None:
