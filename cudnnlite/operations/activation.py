@@ -53,6 +53,8 @@ class ActivationForwardPlan(OperationPlan, operation=FORWARD):
         relu = ActivationSpec(ActivationMode.RELU, nan=NanPropagation.PROPAGATE)
         if not narrow or scalars != [1, 0] or self.problem.values["activation"] != relu:
             return
+        if self._device.is_capturing(self._handle.stream):  # where no kernel should be compiled
+            return
         graph = Graph(self._handle, self._resources)
         try:
             graph.pointwise(PointwiseMode.RELU_FWD, xdesc=graph.tensor("x", x), ydesc=graph.tensor("y", x))
