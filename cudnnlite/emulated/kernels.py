@@ -180,19 +180,3 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "fft": FFT, "fft_tiled": FFT_TILED, "winograd": WINOGRAD,
     }
 )  # fmt: skip
-
-
-def supports(name: str, x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    """Why algorithm `name` cannot compute this convolution, mathematically; None if it can.
-
-    What cuDNN or a GPU refuses beyond that is no concern of this module.
-
-    Raises
-    ------
-    KeyError
-        If `name` is not in `ALGORITHMS`.
-    ValueError
-        If there is no such convolution (see `ConvolutionSpec.output_shape`).
-    """
-    problem.output_shape(x_shape, w_shape)
-    return ALGORITHMS[name].unsupported(x_shape, w_shape, problem, dtype)

@@ -16,6 +16,7 @@ from cudnnlite.devices.plan_cache import MAX_CACHED
 
 from .problems import Problem
 
+CALLS = 10_000
 TINY = ((1, 1, 4, 4), (1, 1, 3, 3))
 KINDS = ("Tensor", "Filter", "Convolution")
 
@@ -58,6 +59,44 @@ def used(device: Any) -> int:
     gc.collect()
     device.synchronize()
     return device.memory_used()
+
+
+def what_one_array_takes(handle: dnn.Handle, shape: tuple[int, ...]) -> int:
+    """Return the bytes that an allocation counts for: a CUDA pool rounds."""
+    before = used(handle.device)
+    array = handle.empty(shape)
+    taken = used(handle.device) - before
+    assert taken >= array.nbytes
+    assert taken == array.nbytes or handle.device.kind == "cuda"
+    return taken
+
+
+@pytest.mark.parametrize("way", ["convolution_forward", "plan", "plan_with_out"])
+def test_ten_thousand_calls(device: Any, ledger: Ledger, way: str) -> None:
+    before = used(device)
+    with dnn.Handle(device) as handle:
+        problem = Problem(handle, *TINY, math_type="fma")
+        unit = what_one_array_takes(handle, problem.y_shape)
+        if way == "convolution_forward":
+            first = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+            inside, objects = used(device), ledger.alive
+            for _ in range(CALLS):
+                y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv)
+            algorithm = problem.choice()
+        else:
+            plan = dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv)
+            first = plan(problem.x, problem.w)
+            inside, objects = used(device), ledger.alive
+            for _ in range(CALLS):
+                y = plan(problem.x, problem.w, out=first if way == "plan_with_out" else None)
+            algorithm = plan.choice.algorithm
+        problem.assert_right(y, algorithm)
+        problem.assert_right(first, algorithm)
+        assert ledger.alive == objects
+        assert used(device) - inside == (unit if y is not first else 0)
+    del problem, first, y
+    assert ledger.alive == 0
+    assert used(device) == before
 
 
 def test_plans_made_and_closed(device: Any, ledger: Ledger) -> None:
