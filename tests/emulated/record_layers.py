@@ -119,7 +119,7 @@ CTC_VARIANTS = (
     {"sequences_first": True}, {"grad_mode": "SKIP_OOB"}, {"steps": 1, "labels": ([1], [2], [3])}, {"alphabet": 2},
     {"alphabet": 1}, {"steps": 300, "labels": ([1, 2] * 63, [3], [4])},
     {"steps": 300, "labels": ([1, 2] * 127 + [1], [3], [4])}, {"steps": 300, "labels": ([1, 2] * 128, [3], [4])},
-    *({"alphabet": size} for size in (10000, 12000)), {"longest": 20}, {"labels": ([1, 1, 1, 1], [2], [3])},
+    *({"alphabet": size} for size in (5000, 6000, 10000, 12000)), {"longest": 20}, {"labels": ([1, 1, 1, 1], [2], [3])},
     *({"compute_type": kind} for kind in FLOATS),
 )  # fmt: skip
 
