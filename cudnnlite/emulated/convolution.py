@@ -13,7 +13,8 @@ import numpy as np
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
+from cudnnlite.emulated.geometry import Algorithm
+from cudnnlite.emulated.kernels import ALGORITHMS
 from cudnnlite.emulated.kernels_gradient import GRADIENTS, gradient_workspace
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
@@ -76,9 +77,7 @@ def kernel_of(written: str, name: str) -> Algorithm:
     if written == "y":
         return ALGORITHMS[name]
     return Algorithm(
-        GRADIENTS[written],
-        lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype),
-        lambda *_: None,
+        GRADIENTS[written], lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype)
     )
 
 

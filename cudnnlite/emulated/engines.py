@@ -20,7 +20,8 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes, native
 from cudnnlite.emulated.convolution import compute_dtype, convolved, kernel_of
 from cudnnlite.emulated.fusion import spec_of
-from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
+from cudnnlite.emulated.geometry import Algorithm
+from cudnnlite.emulated.kernels import ALGORITHMS
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, emulates
