@@ -15,6 +15,7 @@ from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_graph import CudaRecorder
 from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.devices.storage import host_bytes
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
@@ -154,10 +155,54 @@ class CudaDevice:
         )
         buffer = self._core.Buffer.from_handle
         buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
-        memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        unknown, _ = self._driver.cuPointerGetAttribute(memory_type, source.ctypes.data)
-        if not unknown:  # CUDA knows the memory: it is pinned, and is read later unless we wait
+        if self._is_pinned(source):  # it is read later unless we wait
             stream.sync()
+
+    def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
+        memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        unknown, _ = self._driver.cuPointerGetAttribute(memory_type, host.ctypes.data)
+        return not unknown
+
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return page-locked host memory; it goes with its last array."""
+        self.activate()
+        try:
+            return host_bytes(self._core.LegacyPinnedMemoryResource().allocate(nbytes))
+        except Exception as error:
+            raise DeviceMemoryError(
+                f"{format_size(nbytes)} of pinned memory could not be allocated: {error}"
+            ) from error
+
+    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+        """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
+        self.activate()
+        refuse_in_capture(
+            self._records(stream), stream, "a copy to or from the host cannot be recorded", "make it before or after"
+        )
+        rows, width = host.shape
+        there, here = self._driver.CUmemorytype.CU_MEMORYTYPE_DEVICE, self._driver.CUmemorytype.CU_MEMORYTYPE_HOST
+        copy = self._driver.CUDA_MEMCPY2D()
+        copy.WidthInBytes, copy.Height = width, rows
+        if out:
+            copy.srcMemoryType, copy.srcDevice, copy.srcPitch = there, ptr, pitch
+            copy.dstMemoryType, copy.dstHost, copy.dstPitch = here, host.ctypes.data, width
+        else:
+            copy.dstMemoryType, copy.dstDevice, copy.dstPitch = there, ptr, pitch
+            copy.srcMemoryType, copy.srcHost, copy.srcPitch = here, host.ctypes.data, width
+        self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
+        if out and not self._is_pinned(host):
+            stream.sync()
+
+    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`)."""
+        self.activate()
+        name = f"cuMemsetD2D{8 * len(pattern)}Async"
+        on, value = int(self._recorded(stream).handle), int.from_bytes(pattern, "little")
+        self._check(name, getattr(self._driver, name)(ptr, pitch, value, width // len(pattern), rows, on))
+
+    def _check(self, function: str, result: tuple[Any, ...]) -> None:
+        if result[0]:
+            raise RuntimeError(f"{function}: {result[0]}")
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""

@@ -122,6 +122,18 @@ class Device(Protocol):
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
 
+    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+        """Copy contiguous host memory, ``(rows, bytes)``, to rows on the device that are `pitch` bytes apart; or back, `out`.
+
+        With pinned host memory it is enqueued; a copy of other memory to the host is waited for.
+        """
+
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return bytes of host memory that copies to and from the device need not wait for."""
+
+    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+        """Set rows of `width` bytes, `pitch` apart, to a repeated pattern of 1, 2 or 4 bytes, in stream order."""
+
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
 

@@ -18,9 +18,10 @@ from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
+from cudnnlite.emulated.host_memory import host_memory
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, DeviceMemoryError
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
@@ -180,6 +181,33 @@ class EmulatedDevice:
             self.memory.view(target, nbytes)[:] = self.memory.view(source, nbytes)
 
         self._enqueue(stream, "cudaMemcpyAsync", work)
+
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return ordinary memory: nothing here is asynchronous."""
+        if nbytes > host_memory():
+            raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory are more than the host has left")
+        return np.empty(nbytes, np.uint8)
+
+    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+        """Copy between contiguous host memory and rows on the device."""
+        refuse_in_capture(
+            self._records(stream), stream, "a copy to or from the host cannot be recorded", "make it before or after"
+        )
+        rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
+        (host if out else rows)[...] = rows if out else host
+
+    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+        """Set rows to a repeated pattern."""
+
+        def work() -> None:
+            whole = self._rows(ptr, pitch, width, rows)
+            whole[...] = np.resize(np.frombuffer(pattern, np.uint8), width)
+
+        self._enqueue(stream, "cudaMemset2DAsync", work)
+
+    def _rows(self, ptr: int, pitch: int, width: int, rows: int) -> np.ndarray[Any, Any]:
+        memory = self.memory.view(ptr, (rows - 1) * pitch + width)
+        return np.lib.stride_tricks.as_strided(memory, (rows, width), (pitch, 1))
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte."""

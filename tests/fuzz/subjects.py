@@ -413,6 +413,7 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.ConvolutionForwardProblem: lambda t: t.problem,
     dnn.ConvolutionSpec: lambda t: t.conv,
     dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
+    dnn.DeviceArray: lambda t: t.x,
     dnn.DropoutState: lambda t: t.dropout,
     dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
@@ -434,7 +435,7 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
     dnn.Workspace: lambda t: t.handle.workspace,
 }
-CALLED = {"__call__", "__setitem__"}
+CALLED = {"__call__", "__getitem__", "__setitem__"}
 KEYED = {f"{kind}Weights.{method}" for kind in ("Attention", "RNN") for method in ("__setitem__", "update")}
 # mappings, which have KeyError
 # what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
