@@ -7,6 +7,7 @@ methods, so that nothing above asks which one it has.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -97,6 +98,12 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
+
+    def wait(self, stream: Any) -> None:
+        """Wait for everything on a stream."""
+
+    def closing(self) -> AbstractContextManager[None]:
+        """Keep quiet in the block about what a device that is lost cannot give back."""
 
     def stream(self, stream: Any) -> Any:
         """Return a stream object with `handle` and `sync()` for None, an address, or anyone's stream object."""

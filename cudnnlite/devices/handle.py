@@ -159,7 +159,7 @@ class Handle(NativeObject):
             "nothing can be waited for",
             "synchronize after a launch",
         )
-        self._stream.sync()
+        self.device.wait(self._stream)
 
     def array(
         self, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
@@ -296,9 +296,9 @@ class Handle(NativeObject):
         """
         if self._native is None:
             return
-        self.device.activate()
         # all of it happens, in this order from the last line up, whichever fails
-        with ExitStack() as stack:
+        with self.device.closing(), ExitStack() as stack:
+            self.device.activate()
             stack.callback(self.workspace.close)
             stack.callback(super().close)
             stack.callback(self.plans.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
@@ -124,6 +125,13 @@ class EmulatedDevice:
             raise CaptureError(
                 f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
             )
+
+    def wait(self, stream: Any) -> None:
+        """Return: there is nothing to wait for."""
+
+    def closing(self) -> AbstractContextManager[None]:
+        """Do nothing: this device is never lost."""
+        return nullcontext()
 
     def stream(self, stream: Any) -> EmulatedStream:
         """Return the stream for None, an address, or a stream of this device."""
