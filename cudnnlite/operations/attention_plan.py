@@ -166,7 +166,7 @@ class AttentionPlan(Plan):
         if out is None:
             if accumulate:
                 raise ArgumentError("accumulate=True needs out, which it adds to")
-            out = AttentionWeights.zeros_like(call.weights, handle)
+            out = AttentionWeights.zeros_like(handle, call.weights)
         else:
             self._check_weights(out, "out")
             check_writable(out.array, "out", frozenset(), **inputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
-from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
@@ -43,8 +43,8 @@ def plan_rnn(
         The plan belongs to it and is closed with it.
     spec : RNNSpec
         The network.
-    x : TensorSpec or device array
-        An input, as in `rnn_forward`.
+    x : TensorSpec, RNNDataSpec or device array
+        An input, as in `rnn_forward`; an RNNDataSpec has lengths and layout.
     lengths : sequence of int, optional
         As in `rnn_forward`.  Calls may have other lengths; a plan that was made without any takes full sequences only, as
         some algorithms do.
@@ -87,6 +87,11 @@ def plan_rnn(
     """
     use(handle)
     check_spec(spec)
+    if isinstance(x, RNNDataSpec):
+        if lengths is not None or parse_data_layout(layout) not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED):
+            raise ArgumentError(f"lengths or layout are given beside a whole spec, {x}, which has its own")
+        layout, lengths = x.layout, None if x.is_full and not x.is_packed else x.lengths
+        x = x.tensor()
     x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
     data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
     limit = handle.workspace.limit_for(workspace_limit)
@@ -234,7 +239,13 @@ def rnn_forward(
 
 
 def rnn_backward_data(
-    handle: Handle, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+    handle: Handle,
+    reserve: RNNReserve,
+    dy: Any = None,
+    dhy: Any = None,
+    dcy: Any = None,
+    *,
+    out: Sequence[Any] | None = None,
 ) -> RNNGradients:
     """Compute the gradients of input and first states from those of output and last states, asynchronously.
 
@@ -245,10 +256,10 @@ def rnn_backward_data(
     reserve : RNNReserve
         What the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
         that this can be done once for each training call.
-    dy : device array
+    dy : device array, optional
         Shaped as y.  What lies beyond a sequence's end is not read.
     dhy, dcy : device array, optional
-        Shaped as hy and cy; zeros if not given.
+        Shaped as hy and cy.  Of the three, zeros for what is not given; one is needed.
     out : tuple of device arrays, optional
         (dx, dhx, dcx), (dx, dhx) if not an LSTM: written in place instead of new arrays.
 

@@ -162,11 +162,16 @@ class RNNPlan(Plan):
         return RNNTrainingOutput(y, hy, cy, space)
 
     def backward_data(
-        self, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+        self, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
     ) -> RNNGradients:
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=False), self._problem
+        if dy is None:  # cuDNN follows that pointer
+            if dhy is None and dcy is None:
+                raise ArgumentError("none of dy, dhy and dcy is given: there is no gradient to go back from")
+            dy = arrays.empty(self._device, self._handle.stream, problem.y)
+            dy.fill(0)
         dy = self._operand(dy, "dy", problem.y)
         dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), call.data.tensor())
@@ -203,7 +208,7 @@ class RNNPlan(Plan):
         if out is None:
             if accumulate:
                 raise ArgumentError("accumulate=True needs out, which it adds to")
-            out = RNNWeights.zeros_like(call.weights, self._handle)
+            out = RNNWeights.zeros_like(self._handle, call.weights)
         else:
             self._check_weights(out, "out")
             inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx, "reserve": reserve.array}
