@@ -315,7 +315,7 @@ def test_update(handle: dnn.Handle, network: str) -> None:
 
 
 def test_an_update_of_a_part(handle: dnn.Handle) -> None:
-    spec = dnn.RNNSpec("gru", I, H)
+    spec = dnn.RNNSpec("gru", I, H, dtype="float64")
     first, second = values_of(spec), values_of(spec, 1)
     weights = dnn.RNNWeights.from_arrays(handle, spec, first)
     some = {name: second[name] for name in list(second)[1::3]}
