@@ -140,6 +140,7 @@ def _signatures(headers: Headers) -> str:
         '"""Typed stubs of every C function, for type checkers and editors only."""\n',
         "from __future__ import annotations\n",
         "from typing import Any\n",
+        "from cudnnlite._raw.opaque import Given",
         _import("cudnnlite._raw.types", used) + "\n",
         "\nclass Signatures:",
         '    """One method per C function; a status is checked, so what returns one returns nothing here."""\n',
@@ -182,7 +183,7 @@ def _facts(function: Prototype) -> str:
 
 def _annotation(kind: str, handles: list[str]) -> str:
     if kind in handles:
-        return f"{kind} | None"
+        return f"Given[{kind}]"
     if kind in ("c_float", "c_double"):
         return "float"
     if kind == "None":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite._raw.opaque import Given
 from cudnnlite._raw.types import (
     cudaGraph_t,
     cudaStream_t,
@@ -41,25 +42,25 @@ class Signatures:
 
     def cudnnBuildRNNDynamic(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         miniBatch: int,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnCTCLoss(
         self,
-        handle: cudnnHandle_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
         probs: Any,
         hostLabels: Any,
         hostLabelLengths: Any,
         hostInputLengths: Any,
         costs: Any,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         gradients: Any,
         algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         workspace: Any,
         workSpaceSizeInBytes: int,
     ) -> None:
@@ -67,16 +68,16 @@ class Signatures:
 
     def cudnnCTCLoss_v8(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
         probs: Any,
         labels: Any,
         labelLengths: Any,
         inputLengths: Any,
         costs: Any,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         gradients: Any,
         workSpaceSizeInBytes: int,
         workspace: Any,
@@ -98,24 +99,24 @@ class Signatures:
     def cudnnCreateSeqDataDescriptor(self, seqDataDesc: Any) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyAttnDescriptor(self, attnDesc: cudnnAttnDescriptor_t | None) -> None:
+    def cudnnDestroyAttnDescriptor(self, attnDesc: Given[cudnnAttnDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyCTCLossDescriptor(self, ctcLossDesc: cudnnCTCLossDescriptor_t | None) -> None:
+    def cudnnDestroyCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
-    def cudnnDestroyRNNDataDescriptor(self, rnnDataDesc: cudnnRNNDataDescriptor_t | None) -> None:
+    def cudnnDestroyRNNDataDescriptor(self, rnnDataDesc: Given[cudnnRNNDataDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
-    def cudnnDestroyRNNDescriptor(self, rnnDesc: cudnnRNNDescriptor_t | None) -> None:
+    def cudnnDestroyRNNDescriptor(self, rnnDesc: Given[cudnnRNNDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
-    def cudnnDestroySeqDataDescriptor(self, seqDataDesc: cudnnSeqDataDescriptor_t | None) -> None:
+    def cudnnDestroySeqDataDescriptor(self, seqDataDesc: Given[cudnnSeqDataDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetAttnDescriptor(
         self,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        attnDesc: Given[cudnnAttnDescriptor_t],
         attnMode: Any,
         nHeads: Any,
         smScaler: Any,
@@ -138,12 +139,12 @@ class Signatures:
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetCTCLossDescriptor(self, ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: Any) -> None:
+    def cudnnGetCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: Any) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetCTCLossDescriptorEx(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: Any,
         normMode: Any,
         gradMode: Any,
@@ -152,7 +153,7 @@ class Signatures:
 
     def cudnnGetCTCLossDescriptor_v8(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: Any,
         normMode: Any,
         gradMode: Any,
@@ -162,7 +163,7 @@ class Signatures:
 
     def cudnnGetCTCLossDescriptor_v9(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: Any,
         normMode: Any,
         ctcGradMode: Any,
@@ -172,33 +173,33 @@ class Signatures:
 
     def cudnnGetCTCLossWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         labels: Any,
         labelLengths: Any,
         inputLengths: Any,
         algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetCTCLossWorkspaceSize_v8(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetMultiHeadAttnBuffers(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         weightSizeInBytes: Any,
         workSpaceSizeInBytes: Any,
         reserveSpaceSizeInBytes: Any,
@@ -207,19 +208,19 @@ class Signatures:
 
     def cudnnGetMultiHeadAttnWeights(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         wKind: int,
         weightSizeInBytes: int,
         weights: Any,
-        wDesc: cudnnTensorDescriptor_t | None,
+        wDesc: Given[cudnnTensorDescriptor_t],
         wAddr: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetRNNDataDescriptor(
         self,
-        rnnDataDesc: cudnnRNNDataDescriptor_t | None,
+        rnnDataDesc: Given[cudnnRNNDataDescriptor_t],
         dataType: Any,
         layout: Any,
         maxSeqLength: Any,
@@ -233,7 +234,7 @@ class Signatures:
 
     def cudnnGetRNNDescriptor_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         algo: Any,
         cellMode: Any,
         biasMode: Any,
@@ -253,10 +254,10 @@ class Signatures:
 
     def cudnnGetRNNTempSpaceSizes(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         fwdMode: int,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         workSpaceSize: Any,
         reserveSpaceSize: Any,
     ) -> None:
@@ -264,30 +265,30 @@ class Signatures:
 
     def cudnnGetRNNWeightParams(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         pseudoLayer: int,
         weightSpaceSize: int,
         weightSpace: Any,
         linLayerID: int,
-        mDesc: cudnnTensorDescriptor_t | None,
+        mDesc: Given[cudnnTensorDescriptor_t],
         mAddr: Any,
-        bDesc: cudnnTensorDescriptor_t | None,
+        bDesc: Given[cudnnTensorDescriptor_t],
         bAddr: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetRNNWeightSpaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         weightSpaceSize: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetSeqDataDescriptor(
         self,
-        seqDataDesc: cudnnSeqDataDescriptor_t | None,
+        seqDataDesc: Given[cudnnSeqDataDescriptor_t],
         dataType: Any,
         nbDims: Any,
         nbDimsRequested: int,
@@ -302,21 +303,21 @@ class Signatures:
 
     def cudnnMultiHeadAttnBackwardData(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         loWinIdx: Any,
         hiWinIdx: Any,
         devSeqLengthsDQDO: Any,
         devSeqLengthsDKDV: Any,
-        doDesc: cudnnSeqDataDescriptor_t | None,
+        doDesc: Given[cudnnSeqDataDescriptor_t],
         dout: Any,
-        dqDesc: cudnnSeqDataDescriptor_t | None,
+        dqDesc: Given[cudnnSeqDataDescriptor_t],
         dqueries: Any,
         queries: Any,
-        dkDesc: cudnnSeqDataDescriptor_t | None,
+        dkDesc: Given[cudnnSeqDataDescriptor_t],
         dkeys: Any,
         keys: Any,
-        dvDesc: cudnnSeqDataDescriptor_t | None,
+        dvDesc: Given[cudnnSeqDataDescriptor_t],
         dvalues: Any,
         values: Any,
         weightSizeInBytes: int,
@@ -330,16 +331,16 @@ class Signatures:
 
     def cudnnMultiHeadAttnBackwardWeights(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         addGrad: int,
-        qDesc: cudnnSeqDataDescriptor_t | None,
+        qDesc: Given[cudnnSeqDataDescriptor_t],
         queries: Any,
-        kDesc: cudnnSeqDataDescriptor_t | None,
+        kDesc: Given[cudnnSeqDataDescriptor_t],
         keys: Any,
-        vDesc: cudnnSeqDataDescriptor_t | None,
+        vDesc: Given[cudnnSeqDataDescriptor_t],
         values: Any,
-        doDesc: cudnnSeqDataDescriptor_t | None,
+        doDesc: Given[cudnnSeqDataDescriptor_t],
         dout: Any,
         weightSizeInBytes: int,
         weights: Any,
@@ -353,21 +354,21 @@ class Signatures:
 
     def cudnnMultiHeadAttnForward(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         currIdx: int,
         loWinIdx: Any,
         hiWinIdx: Any,
         devSeqLengthsQO: Any,
         devSeqLengthsKV: Any,
-        qDesc: cudnnSeqDataDescriptor_t | None,
+        qDesc: Given[cudnnSeqDataDescriptor_t],
         queries: Any,
         residuals: Any,
-        kDesc: cudnnSeqDataDescriptor_t | None,
+        kDesc: Given[cudnnSeqDataDescriptor_t],
         keys: Any,
-        vDesc: cudnnSeqDataDescriptor_t | None,
+        vDesc: Given[cudnnSeqDataDescriptor_t],
         values: Any,
-        oDesc: cudnnSeqDataDescriptor_t | None,
+        oDesc: Given[cudnnSeqDataDescriptor_t],
         out: Any,
         weightSizeInBytes: int,
         weights: Any,
@@ -380,19 +381,19 @@ class Signatures:
 
     def cudnnRNNBackwardData_v8(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         devSeqLengths: Any,
-        yDesc: cudnnRNNDataDescriptor_t | None,
+        yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
         dy: Any,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         dx: Any,
-        hDesc: cudnnTensorDescriptor_t | None,
+        hDesc: Given[cudnnTensorDescriptor_t],
         hx: Any,
         dhy: Any,
         dhx: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         cx: Any,
         dcy: Any,
         dcx: Any,
@@ -407,15 +408,15 @@ class Signatures:
 
     def cudnnRNNBackwardWeights_v8(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         addGrad: int,
         devSeqLengths: Any,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         x: Any,
-        hDesc: cudnnTensorDescriptor_t | None,
+        hDesc: Given[cudnnTensorDescriptor_t],
         hx: Any,
-        yDesc: cudnnRNNDataDescriptor_t | None,
+        yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
         weightSpaceSize: int,
         dweightSpace: Any,
@@ -428,18 +429,18 @@ class Signatures:
 
     def cudnnRNNForward(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         fwdMode: int,
         devSeqLengths: Any,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         x: Any,
-        yDesc: cudnnRNNDataDescriptor_t | None,
+        yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
-        hDesc: cudnnTensorDescriptor_t | None,
+        hDesc: Given[cudnnTensorDescriptor_t],
         hx: Any,
         hy: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         cx: Any,
         cy: Any,
         weightSpaceSize: int,
@@ -453,7 +454,7 @@ class Signatures:
 
     def cudnnRNNGetClip_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         clipMode: Any,
         clipNanOpt: Any,
         lclip: Any,
@@ -461,12 +462,12 @@ class Signatures:
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnRNNGetClip_v9(self, rnnDesc: cudnnRNNDescriptor_t | None, clipMode: Any, lclip: Any, rclip: Any) -> None:
+    def cudnnRNNGetClip_v9(self, rnnDesc: Given[cudnnRNNDescriptor_t], clipMode: Any, lclip: Any, rclip: Any) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNSetClip_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         clipMode: int,
         clipNanOpt: int,
         lclip: float,
@@ -476,7 +477,7 @@ class Signatures:
 
     def cudnnRNNSetClip_v9(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         clipMode: int,
         lclip: float,
         rclip: float,
@@ -485,15 +486,15 @@ class Signatures:
 
     def cudnnSetAttnDescriptor(
         self,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        attnDesc: Given[cudnnAttnDescriptor_t],
         attnMode: int,
         nHeads: int,
         smScaler: float,
         dataType: int,
         computePrec: int,
         mathType: int,
-        attnDropoutDesc: cudnnDropoutDescriptor_t | None,
-        postDropoutDesc: cudnnDropoutDescriptor_t | None,
+        attnDropoutDesc: Given[cudnnDropoutDescriptor_t],
+        postDropoutDesc: Given[cudnnDropoutDescriptor_t],
         qSize: int,
         kSize: int,
         vSize: int,
@@ -508,12 +509,12 @@ class Signatures:
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetCTCLossDescriptor(self, ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: int) -> None:
+    def cudnnSetCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: int) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptorEx(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: int,
         normMode: int,
         gradMode: int,
@@ -522,7 +523,7 @@ class Signatures:
 
     def cudnnSetCTCLossDescriptor_v8(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: int,
         normMode: int,
         gradMode: int,
@@ -532,7 +533,7 @@ class Signatures:
 
     def cudnnSetCTCLossDescriptor_v9(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: int,
         normMode: int,
         ctcGradMode: int,
@@ -542,7 +543,7 @@ class Signatures:
 
     def cudnnSetRNNDataDescriptor(
         self,
-        rnnDataDesc: cudnnRNNDataDescriptor_t | None,
+        rnnDataDesc: Given[cudnnRNNDataDescriptor_t],
         dataType: int,
         layout: int,
         maxSeqLength: int,
@@ -555,7 +556,7 @@ class Signatures:
 
     def cudnnSetRNNDescriptor_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         algo: int,
         cellMode: int,
         biasMode: int,
@@ -568,14 +569,14 @@ class Signatures:
         hiddenSize: int,
         projSize: int,
         numLayers: int,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
         auxFlags: int,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnSetSeqDataDescriptor(
         self,
-        seqDataDesc: cudnnSeqDataDescriptor_t | None,
+        seqDataDesc: Given[cudnnSeqDataDescriptor_t],
         dataType: int,
         nbDims: int,
         dimA: Any,
@@ -591,89 +592,89 @@ class Signatures:
 
     def cudnnConvolutionBackwardBias(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         beta: Any,
-        dbDesc: cudnnTensorDescriptor_t | None,
+        dbDesc: Given[cudnnTensorDescriptor_t],
         db: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionBackwardData(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         algo: int,
         workSpace: Any,
         workSpaceSizeInBytes: int,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionBackwardFilter(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         algo: int,
         workSpace: Any,
         workSpaceSizeInBytes: int,
         beta: Any,
-        dwDesc: cudnnFilterDescriptor_t | None,
+        dwDesc: Given[cudnnFilterDescriptor_t],
         dw: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionBiasActivationForward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha1: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         algo: int,
         workSpace: Any,
         workSpaceSizeInBytes: int,
         alpha2: Any,
-        zDesc: cudnnTensorDescriptor_t | None,
+        zDesc: Given[cudnnTensorDescriptor_t],
         z: Any,
-        biasDesc: cudnnTensorDescriptor_t | None,
+        biasDesc: Given[cudnnTensorDescriptor_t],
         bias: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionForward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         algo: int,
         workSpace: Any,
         workSpaceSizeInBytes: int,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -690,25 +691,25 @@ class Signatures:
     def cudnnCreateFusedOpsVariantParamPack(self, varPack: Any, ops: int) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyConvolutionDescriptor(self, convDesc: cudnnConvolutionDescriptor_t | None) -> None:
+    def cudnnDestroyConvolutionDescriptor(self, convDesc: Given[cudnnConvolutionDescriptor_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyFusedOpsConstParamPack(self, constPack: cudnnFusedOpsConstParamPack_t | None) -> None:
+    def cudnnDestroyFusedOpsConstParamPack(self, constPack: Given[cudnnFusedOpsConstParamPack_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyFusedOpsPlan(self, plan: cudnnFusedOpsPlan_t | None) -> None:
+    def cudnnDestroyFusedOpsPlan(self, plan: Given[cudnnFusedOpsPlan_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyFusedOpsVariantParamPack(self, varPack: cudnnFusedOpsVariantParamPack_t | None) -> None:
+    def cudnnDestroyFusedOpsVariantParamPack(self, varPack: Given[cudnnFusedOpsVariantParamPack_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnFindConvolutionBackwardDataAlgorithm(
         self,
-        handle: cudnnHandle_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
         perfResults: Any,
@@ -717,13 +718,13 @@ class Signatures:
 
     def cudnnFindConvolutionBackwardDataAlgorithmEx(
         self,
-        handle: cudnnHandle_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
@@ -735,11 +736,11 @@ class Signatures:
 
     def cudnnFindConvolutionBackwardFilterAlgorithm(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dwDesc: cudnnFilterDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dwDesc: Given[cudnnFilterDescriptor_t],
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
         perfResults: Any,
@@ -748,13 +749,13 @@ class Signatures:
 
     def cudnnFindConvolutionBackwardFilterAlgorithmEx(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dwDesc: cudnnFilterDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dwDesc: Given[cudnnFilterDescriptor_t],
         dw: Any,
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
@@ -766,11 +767,11 @@ class Signatures:
 
     def cudnnFindConvolutionForwardAlgorithm(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
         perfResults: Any,
@@ -779,13 +780,13 @@ class Signatures:
 
     def cudnnFindConvolutionForwardAlgorithmEx(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
@@ -797,15 +798,15 @@ class Signatures:
 
     def cudnnFusedOpsExecute(
         self,
-        handle: cudnnHandle_t | None,
-        plan: cudnnFusedOpsPlan_t | None,
-        varPack: cudnnFusedOpsVariantParamPack_t | None,
+        handle: Given[cudnnHandle_t],
+        plan: Given[cudnnFusedOpsPlan_t],
+        varPack: Given[cudnnFusedOpsVariantParamPack_t],
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolution2dDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         pad_h: Any,
         pad_w: Any,
         u: Any,
@@ -819,9 +820,9 @@ class Signatures:
 
     def cudnnGetConvolution2dForwardOutputDim(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
         n: Any,
         c: Any,
         h: Any,
@@ -829,16 +830,16 @@ class Signatures:
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionBackwardDataAlgorithmMaxCount(self, handle: cudnnHandle_t | None, count: Any) -> None:
+    def cudnnGetConvolutionBackwardDataAlgorithmMaxCount(self, handle: Given[cudnnHandle_t], count: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionBackwardDataAlgorithm_v7(
         self,
-        handle: cudnnHandle_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        diffDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        diffDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnTensorDescriptor_t],
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
         perfResults: Any,
@@ -847,26 +848,26 @@ class Signatures:
 
     def cudnnGetConvolutionBackwardDataWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
         algo: int,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(self, handle: cudnnHandle_t | None, count: Any) -> None:
+    def cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(self, handle: Given[cudnnHandle_t], count: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionBackwardFilterAlgorithm_v7(
         self,
-        handle: cudnnHandle_t | None,
-        srcDesc: cudnnTensorDescriptor_t | None,
-        diffDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnFilterDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        srcDesc: Given[cudnnTensorDescriptor_t],
+        diffDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnFilterDescriptor_t],
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
         perfResults: Any,
@@ -875,26 +876,26 @@ class Signatures:
 
     def cudnnGetConvolutionBackwardFilterWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnFilterDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnFilterDescriptor_t],
         algo: int,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionForwardAlgorithmMaxCount(self, handle: cudnnHandle_t | None, count: Any) -> None:
+    def cudnnGetConvolutionForwardAlgorithmMaxCount(self, handle: Given[cudnnHandle_t], count: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionForwardAlgorithm_v7(
         self,
-        handle: cudnnHandle_t | None,
-        srcDesc: cudnnTensorDescriptor_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        destDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        srcDesc: Given[cudnnTensorDescriptor_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        destDesc: Given[cudnnTensorDescriptor_t],
         requestedAlgoCount: int,
         returnedAlgoCount: Any,
         perfResults: Any,
@@ -903,25 +904,25 @@ class Signatures:
 
     def cudnnGetConvolutionForwardWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         algo: int,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionGroupCount(self, convDesc: cudnnConvolutionDescriptor_t | None, groupCount: Any) -> None:
+    def cudnnGetConvolutionGroupCount(self, convDesc: Given[cudnnConvolutionDescriptor_t], groupCount: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionMathType(self, convDesc: cudnnConvolutionDescriptor_t | None, mathType: Any) -> None:
+    def cudnnGetConvolutionMathType(self, convDesc: Given[cudnnConvolutionDescriptor_t], mathType: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionNdDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         arrayLengthRequested: int,
         arrayLength: Any,
         padA: Any,
@@ -934,39 +935,39 @@ class Signatures:
 
     def cudnnGetConvolutionNdForwardOutputDim(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
         nbDims: int,
         tensorOuputDimA: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionReorderType(self, convDesc: cudnnConvolutionDescriptor_t | None, reorderType: Any) -> None:
+    def cudnnGetConvolutionReorderType(self, convDesc: Given[cudnnConvolutionDescriptor_t], reorderType: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetFoldedConvBackwardDataDescriptors(
         self,
-        handle: cudnnHandle_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        diffDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        diffDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnTensorDescriptor_t],
         transformFormat: int,
-        foldedFilterDesc: cudnnFilterDescriptor_t | None,
-        paddedDiffDesc: cudnnTensorDescriptor_t | None,
-        foldedConvDesc: cudnnConvolutionDescriptor_t | None,
-        foldedGradDesc: cudnnTensorDescriptor_t | None,
-        filterFoldTransDesc: cudnnTensorTransformDescriptor_t | None,
-        diffPadTransDesc: cudnnTensorTransformDescriptor_t | None,
-        gradFoldTransDesc: cudnnTensorTransformDescriptor_t | None,
-        gradUnfoldTransDesc: cudnnTensorTransformDescriptor_t | None,
+        foldedFilterDesc: Given[cudnnFilterDescriptor_t],
+        paddedDiffDesc: Given[cudnnTensorDescriptor_t],
+        foldedConvDesc: Given[cudnnConvolutionDescriptor_t],
+        foldedGradDesc: Given[cudnnTensorDescriptor_t],
+        filterFoldTransDesc: Given[cudnnTensorTransformDescriptor_t],
+        diffPadTransDesc: Given[cudnnTensorTransformDescriptor_t],
+        gradFoldTransDesc: Given[cudnnTensorTransformDescriptor_t],
+        gradUnfoldTransDesc: Given[cudnnTensorTransformDescriptor_t],
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetFusedOpsConstParamPackAttribute(
         self,
-        constPack: cudnnFusedOpsConstParamPack_t | None,
+        constPack: Given[cudnnFusedOpsConstParamPack_t],
         paramLabel: int,
         param: Any,
         isNULL: Any,
@@ -975,7 +976,7 @@ class Signatures:
 
     def cudnnGetFusedOpsVariantParamPackAttribute(
         self,
-        varPack: cudnnFusedOpsVariantParamPack_t | None,
+        varPack: Given[cudnnFusedOpsVariantParamPack_t],
         paramLabel: int,
         ptr: Any,
     ) -> None:
@@ -983,28 +984,28 @@ class Signatures:
 
     def cudnnIm2Col(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         colBuffer: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnMakeFusedOpsPlan(
         self,
-        handle: cudnnHandle_t | None,
-        plan: cudnnFusedOpsPlan_t | None,
-        constPack: cudnnFusedOpsConstParamPack_t | None,
+        handle: Given[cudnnHandle_t],
+        plan: Given[cudnnFusedOpsPlan_t],
+        constPack: Given[cudnnFusedOpsConstParamPack_t],
         workspaceSizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnReorderFilterAndBias(
         self,
-        handle: cudnnHandle_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
         reorderType: int,
         filterData: Any,
         reorderedFilterData: Any,
@@ -1016,7 +1017,7 @@ class Signatures:
 
     def cudnnSetConvolution2dDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         pad_h: int,
         pad_w: int,
         u: int,
@@ -1028,15 +1029,15 @@ class Signatures:
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionGroupCount(self, convDesc: cudnnConvolutionDescriptor_t | None, groupCount: int) -> None:
+    def cudnnSetConvolutionGroupCount(self, convDesc: Given[cudnnConvolutionDescriptor_t], groupCount: int) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionMathType(self, convDesc: cudnnConvolutionDescriptor_t | None, mathType: int) -> None:
+    def cudnnSetConvolutionMathType(self, convDesc: Given[cudnnConvolutionDescriptor_t], mathType: int) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetConvolutionNdDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         arrayLength: int,
         padA: Any,
         filterStrideA: Any,
@@ -1046,12 +1047,12 @@ class Signatures:
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionReorderType(self, convDesc: cudnnConvolutionDescriptor_t | None, reorderType: int) -> None:
+    def cudnnSetConvolutionReorderType(self, convDesc: Given[cudnnConvolutionDescriptor_t], reorderType: int) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFusedOpsConstParamPackAttribute(
         self,
-        constPack: cudnnFusedOpsConstParamPack_t | None,
+        constPack: Given[cudnnFusedOpsConstParamPack_t],
         paramLabel: int,
         param: Any,
     ) -> None:
@@ -1059,7 +1060,7 @@ class Signatures:
 
     def cudnnSetFusedOpsVariantParamPackAttribute(
         self,
-        varPack: cudnnFusedOpsVariantParamPack_t | None,
+        varPack: Given[cudnnFusedOpsVariantParamPack_t],
         paramLabel: int,
         ptr: Any,
     ) -> None:
@@ -1067,7 +1068,7 @@ class Signatures:
 
     def cudnnGnnAggSimpleBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         gradOutput: Any,
         outPositions: Any,
@@ -1084,7 +1085,7 @@ class Signatures:
 
     def cudnnGnnAggSimpleForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         nodeFeatures: Any,
         edgeFeatures: Any,
@@ -1101,7 +1102,7 @@ class Signatures:
 
     def cudnnGnnMhaGatBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         gradOut: Any,
         srcFeatures: Any,
@@ -1129,7 +1130,7 @@ class Signatures:
 
     def cudnnGnnMhaGatForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         srcFeatures: Any,
         dstFeatures: Any,
@@ -1147,7 +1148,7 @@ class Signatures:
 
     def cudnnGnnMhaGatV2Backward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         gradOut: Any,
         srcFeatures: Any,
@@ -1174,7 +1175,7 @@ class Signatures:
 
     def cudnnGnnMhaGatV2Forward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         srcFeatures: Any,
         dstFeatures: Any,
@@ -1193,23 +1194,23 @@ class Signatures:
     def cudnnBackendCreateDescriptor(self, descriptorType: int, descriptor: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnBackendDestroyDescriptor(self, descriptor: cudnnBackendDescriptor_t | None) -> None:
+    def cudnnBackendDestroyDescriptor(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnBackendExecute(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
     ) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnBackendFinalize(self, descriptor: cudnnBackendDescriptor_t | None) -> None:
+    def cudnnBackendFinalize(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnBackendGetAttribute(
         self,
-        descriptor: cudnnBackendDescriptor_t | None,
+        descriptor: Given[cudnnBackendDescriptor_t],
         attributeName: int,
         attributeType: int,
         requestedElementCount: int,
@@ -1218,21 +1219,21 @@ class Signatures:
     ) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnBackendInitialize(self, descriptor: cudnnBackendDescriptor_t | None) -> None:
+    def cudnnBackendInitialize(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
         """cudnn_graph.h; since 9.0.0; deprecated since 9.2."""
 
     def cudnnBackendPopulateCudaGraph(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
-        graph: cudaGraph_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
+        graph: Given[cudaGraph_t],
     ) -> None:
         """cudnn_graph.h; since 9.5.0."""
 
     def cudnnBackendSetAttribute(
         self,
-        descriptor: cudnnBackendDescriptor_t | None,
+        descriptor: Given[cudnnBackendDescriptor_t],
         attributeName: int,
         attributeType: int,
         elementCount: int,
@@ -1242,17 +1243,17 @@ class Signatures:
 
     def cudnnBackendUpdateCudaGraph(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
-        graph: cudaGraph_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
+        graph: Given[cudaGraph_t],
     ) -> None:
         """cudnn_graph.h; since 9.5.0."""
 
     def cudnnCreate(self, handle: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnDestroy(self, handle: cudnnHandle_t | None) -> None:
+    def cudnnDestroy(self, handle: Given[cudnnHandle_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetCallback(self, mask: Any, udata: Any, fptr: Any) -> None:
@@ -1266,9 +1267,9 @@ class Signatures:
 
     def cudnnGetExecutionPlanWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
         workspaceSizeInBytes: Any,
     ) -> None:
         """cudnn_graph.h; since 9.23.0."""
@@ -1282,7 +1283,7 @@ class Signatures:
     def cudnnGetProperty(self, type: int, value: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnGetStream(self, handle: cudnnHandle_t | None, streamId: Any) -> None:
+    def cudnnGetStream(self, handle: Given[cudnnHandle_t], streamId: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetVersion(self) -> int:
@@ -1291,72 +1292,72 @@ class Signatures:
     def cudnnGraphVersionCheck(self) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnQueryRuntimeError(self, handle: cudnnHandle_t | None, rstatus: Any, mode: int, tag: Any) -> None:
+    def cudnnQueryRuntimeError(self, handle: Given[cudnnHandle_t], rstatus: Any, mode: int, tag: Any) -> None:
         """cudnn_graph.h; since 9.0.0; deprecated."""
 
     def cudnnSetCallback(self, mask: int, udata: Any, fptr: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnSetStream(self, handle: cudnnHandle_t | None, streamId: cudaStream_t | None) -> None:
+    def cudnnSetStream(self, handle: Given[cudnnHandle_t], streamId: Given[cudaStream_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnActivationBackward(
         self,
-        handle: cudnnHandle_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnActivationForward(
         self,
-        handle: cudnnHandle_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnAddTensor(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        aDesc: cudnnTensorDescriptor_t | None,
+        aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
         beta: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         C: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnBatchNormalizationBackward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
         betaParamDiff: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
-        dBnScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        dBnScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         dBnScaleResult: Any,
         dBnBiasResult: Any,
@@ -1368,24 +1369,24 @@ class Signatures:
 
     def cudnnBatchNormalizationBackwardEx(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         bnOps: int,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
         betaParamDiff: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dyData: Any,
-        dzDesc: cudnnTensorDescriptor_t | None,
+        dzDesc: Given[cudnnTensorDescriptor_t],
         dzData: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dxData: Any,
-        dBnScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        dBnScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         bnScaleData: Any,
         bnBiasData: Any,
         dBnScaleData: Any,
@@ -1393,7 +1394,7 @@ class Signatures:
         epsilon: float,
         savedMean: Any,
         savedInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         workSpace: Any,
         workSpaceSizeInBytes: int,
         reserveSpace: Any,
@@ -1403,15 +1404,15 @@ class Signatures:
 
     def cudnnBatchNormalizationForwardInference(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         bnBias: Any,
         estimatedMean: Any,
@@ -1422,15 +1423,15 @@ class Signatures:
 
     def cudnnBatchNormalizationForwardTraining(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         bnBias: Any,
         exponentialAverageFactor: float,
@@ -1444,18 +1445,18 @@ class Signatures:
 
     def cudnnBatchNormalizationForwardTrainingEx(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         bnOps: int,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        zDesc: cudnnTensorDescriptor_t | None,
+        zDesc: Given[cudnnTensorDescriptor_t],
         zData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         bnBias: Any,
         exponentialAverageFactor: float,
@@ -1464,7 +1465,7 @@ class Signatures:
         epsilon: float,
         resultSaveMean: Any,
         resultSaveInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         workspace: Any,
         workSpaceSizeInBytes: int,
         reserveSpace: Any,
@@ -1504,66 +1505,66 @@ class Signatures:
 
     def cudnnDeriveBNTensorDescriptor(
         self,
-        derivedBnDesc: cudnnTensorDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        derivedBnDesc: Given[cudnnTensorDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         mode: int,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnDeriveNormTensorDescriptor(
         self,
-        derivedNormScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        derivedNormMeanVarDesc: cudnnTensorDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        derivedNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        derivedNormMeanVarDesc: Given[cudnnTensorDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         mode: int,
         groupCnt: int,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyActivationDescriptor(self, activationDesc: cudnnActivationDescriptor_t | None) -> None:
+    def cudnnDestroyActivationDescriptor(self, activationDesc: Given[cudnnActivationDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyDropoutDescriptor(self, dropoutDesc: cudnnDropoutDescriptor_t | None) -> None:
+    def cudnnDestroyDropoutDescriptor(self, dropoutDesc: Given[cudnnDropoutDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyFilterDescriptor(self, filterDesc: cudnnFilterDescriptor_t | None) -> None:
+    def cudnnDestroyFilterDescriptor(self, filterDesc: Given[cudnnFilterDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyLRNDescriptor(self, lrnDesc: cudnnLRNDescriptor_t | None) -> None:
+    def cudnnDestroyLRNDescriptor(self, lrnDesc: Given[cudnnLRNDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyOpTensorDescriptor(self, opTensorDesc: cudnnOpTensorDescriptor_t | None) -> None:
+    def cudnnDestroyOpTensorDescriptor(self, opTensorDesc: Given[cudnnOpTensorDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyPoolingDescriptor(self, poolingDesc: cudnnPoolingDescriptor_t | None) -> None:
+    def cudnnDestroyPoolingDescriptor(self, poolingDesc: Given[cudnnPoolingDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyReduceTensorDescriptor(self, reduceTensorDesc: cudnnReduceTensorDescriptor_t | None) -> None:
+    def cudnnDestroyReduceTensorDescriptor(self, reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroySpatialTransformerDescriptor(self, stDesc: cudnnSpatialTransformerDescriptor_t | None) -> None:
+    def cudnnDestroySpatialTransformerDescriptor(self, stDesc: Given[cudnnSpatialTransformerDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyTensorDescriptor(self, tensorDesc: cudnnTensorDescriptor_t | None) -> None:
+    def cudnnDestroyTensorDescriptor(self, tensorDesc: Given[cudnnTensorDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyTensorTransformDescriptor(self, transformDesc: cudnnTensorTransformDescriptor_t | None) -> None:
+    def cudnnDestroyTensorTransformDescriptor(self, transformDesc: Given[cudnnTensorTransformDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnDivisiveNormalizationBackward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
         mode: int,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         means: Any,
         dy: Any,
         temp: Any,
         temp2: Any,
         beta: Any,
-        dXdMeansDesc: cudnnTensorDescriptor_t | None,
+        dXdMeansDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         dMeans: Any,
     ) -> None:
@@ -1571,28 +1572,28 @@ class Signatures:
 
     def cudnnDivisiveNormalizationForward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
         mode: int,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         means: Any,
         temp: Any,
         temp2: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnDropoutBackward(
         self,
-        handle: cudnnHandle_t | None,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        dydesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        dydesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        dxdesc: cudnnTensorDescriptor_t | None,
+        dxdesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         reserveSpace: Any,
         reserveSpaceSizeInBytes: int,
@@ -1601,26 +1602,26 @@ class Signatures:
 
     def cudnnDropoutForward(
         self,
-        handle: cudnnHandle_t | None,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        xdesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        xdesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        ydesc: cudnnTensorDescriptor_t | None,
+        ydesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         reserveSpace: Any,
         reserveSpaceSizeInBytes: int,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDropoutGetReserveSpaceSize(self, xdesc: cudnnTensorDescriptor_t | None, sizeInBytes: Any) -> None:
+    def cudnnDropoutGetReserveSpaceSize(self, xdesc: Given[cudnnTensorDescriptor_t], sizeInBytes: Any) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDropoutGetStatesSize(self, handle: cudnnHandle_t | None, sizeInBytes: Any) -> None:
+    def cudnnDropoutGetStatesSize(self, handle: Given[cudnnHandle_t], sizeInBytes: Any) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnGetActivationDescriptor(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         mode: Any,
         reluNanOpt: Any,
         coef: Any,
@@ -1629,56 +1630,56 @@ class Signatures:
 
     def cudnnGetActivationDescriptorSwishBeta(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         swish_beta: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetBatchNormalizationBackwardExWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         bnOps: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        dzDesc: cudnnTensorDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
-        dBnScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        dzDesc: Given[cudnnTensorDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
+        dBnScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         bnOps: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        zDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        zDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         bnOps: int,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetDropoutDescriptor(
         self,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        handle: cudnnHandle_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        handle: Given[cudnnHandle_t],
         dropout: Any,
         states: Any,
         seed: Any,
@@ -1687,7 +1688,7 @@ class Signatures:
 
     def cudnnGetFilter4dDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        filterDesc: Given[cudnnFilterDescriptor_t],
         dataType: Any,
         format: Any,
         k: Any,
@@ -1699,7 +1700,7 @@ class Signatures:
 
     def cudnnGetFilterNdDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        filterDesc: Given[cudnnFilterDescriptor_t],
         nbDimsRequested: int,
         dataType: Any,
         format: Any,
@@ -1708,12 +1709,12 @@ class Signatures:
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetFilterSizeInBytes(self, filterDesc: cudnnFilterDescriptor_t | None, size: Any) -> None:
+    def cudnnGetFilterSizeInBytes(self, filterDesc: Given[cudnnFilterDescriptor_t], size: Any) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetLRNDescriptor(
         self,
-        normDesc: cudnnLRNDescriptor_t | None,
+        normDesc: Given[cudnnLRNDescriptor_t],
         lrnN: Any,
         lrnAlpha: Any,
         lrnBeta: Any,
@@ -1723,18 +1724,18 @@ class Signatures:
 
     def cudnnGetNormalizationBackwardWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         normOps: int,
         algo: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        dzDesc: cudnnTensorDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
-        dNormScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        dzDesc: Given[cudnnTensorDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
+        dNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
         groupCnt: int,
     ) -> None:
@@ -1742,16 +1743,16 @@ class Signatures:
 
     def cudnnGetNormalizationForwardTrainingWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         normOps: int,
         algo: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        zDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        normScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        zDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        normScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
         groupCnt: int,
     ) -> None:
@@ -1759,12 +1760,12 @@ class Signatures:
 
     def cudnnGetNormalizationTrainingReserveSpaceSize(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         normOps: int,
         algo: int,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
         groupCnt: int,
     ) -> None:
@@ -1772,7 +1773,7 @@ class Signatures:
 
     def cudnnGetOpTensorDescriptor(
         self,
-        opTensorDesc: cudnnOpTensorDescriptor_t | None,
+        opTensorDesc: Given[cudnnOpTensorDescriptor_t],
         opTensorOp: Any,
         opTensorCompType: Any,
         opTensorNanOpt: Any,
@@ -1781,7 +1782,7 @@ class Signatures:
 
     def cudnnGetPooling2dDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         mode: Any,
         maxpoolingNanOpt: Any,
         windowHeight: Any,
@@ -1795,8 +1796,8 @@ class Signatures:
 
     def cudnnGetPooling2dForwardOutputDim(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
         n: Any,
         c: Any,
         h: Any,
@@ -1806,7 +1807,7 @@ class Signatures:
 
     def cudnnGetPoolingNdDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         nbDimsRequested: int,
         mode: Any,
         maxpoolingNanOpt: Any,
@@ -1819,8 +1820,8 @@ class Signatures:
 
     def cudnnGetPoolingNdForwardOutputDim(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
         nbDims: int,
         outputTensorDimA: Any,
     ) -> None:
@@ -1828,7 +1829,7 @@ class Signatures:
 
     def cudnnGetReduceTensorDescriptor(
         self,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
         reduceTensorOp: Any,
         reduceTensorCompType: Any,
         reduceTensorNanOpt: Any,
@@ -1839,27 +1840,27 @@ class Signatures:
 
     def cudnnGetReductionIndicesSize(
         self,
-        handle: cudnnHandle_t | None,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
-        aDesc: cudnnTensorDescriptor_t | None,
-        cDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
+        aDesc: Given[cudnnTensorDescriptor_t],
+        cDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetReductionWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
-        aDesc: cudnnTensorDescriptor_t | None,
-        cDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
+        aDesc: Given[cudnnTensorDescriptor_t],
+        cDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetTensor4dDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         dataType: Any,
         n: Any,
         c: Any,
@@ -1874,7 +1875,7 @@ class Signatures:
 
     def cudnnGetTensorNdDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         nbDimsRequested: int,
         dataType: Any,
         nbDims: Any,
@@ -1883,12 +1884,12 @@ class Signatures:
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnGetTensorSizeInBytes(self, tensorDesc: cudnnTensorDescriptor_t | None, size: Any) -> None:
+    def cudnnGetTensorSizeInBytes(self, tensorDesc: Given[cudnnTensorDescriptor_t], size: Any) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnGetTensorTransformDescriptor(
         self,
-        transformDesc: cudnnTensorTransformDescriptor_t | None,
+        transformDesc: Given[cudnnTensorTransformDescriptor_t],
         nbDimsRequested: int,
         destFormat: Any,
         padBeforeA: Any,
@@ -1900,48 +1901,48 @@ class Signatures:
 
     def cudnnInitTransformDest(
         self,
-        transformDesc: cudnnTensorTransformDescriptor_t | None,
-        srcDesc: cudnnTensorDescriptor_t | None,
-        destDesc: cudnnTensorDescriptor_t | None,
+        transformDesc: Given[cudnnTensorTransformDescriptor_t],
+        srcDesc: Given[cudnnTensorDescriptor_t],
+        destDesc: Given[cudnnTensorDescriptor_t],
         destSizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnLRNCrossChannelBackward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
         lrnMode: int,
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnLRNCrossChannelForward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
         lrnMode: int,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnNormalizationBackward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         normOps: int,
         algo: int,
@@ -1949,26 +1950,26 @@ class Signatures:
         betaDataDiff: Any,
         alphaParamDiff: Any,
         betaParamDiff: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dyData: Any,
-        dzDesc: cudnnTensorDescriptor_t | None,
+        dzDesc: Given[cudnnTensorDescriptor_t],
         dzData: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dxData: Any,
-        dNormScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        dNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         normScaleData: Any,
         normBiasData: Any,
         dNormScaleData: Any,
         dNormBiasData: Any,
         epsilon: float,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         savedMean: Any,
         savedInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         workSpace: Any,
         workSpaceSizeInBytes: int,
         reserveSpace: Any,
@@ -1979,24 +1980,24 @@ class Signatures:
 
     def cudnnNormalizationForwardInference(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         normOps: int,
         algo: int,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        normScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        normScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         normScale: Any,
         normBias: Any,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         estimatedMean: Any,
         estimatedVariance: Any,
-        zDesc: cudnnTensorDescriptor_t | None,
+        zDesc: Given[cudnnTensorDescriptor_t],
         z: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         epsilon: float,
         groupCnt: int,
@@ -2005,28 +2006,28 @@ class Signatures:
 
     def cudnnNormalizationForwardTraining(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         mode: int,
         normOps: int,
         algo: int,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        normScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        normScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         normScale: Any,
         normBias: Any,
         exponentialAverageFactor: float,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         resultRunningMean: Any,
         resultRunningVariance: Any,
         epsilon: float,
         resultSaveMean: Any,
         resultSaveInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        zDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        zDesc: Given[cudnnTensorDescriptor_t],
         zData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
         workspace: Any,
         workSpaceSizeInBytes: int,
@@ -2038,16 +2039,16 @@ class Signatures:
 
     def cudnnOpTensor(
         self,
-        handle: cudnnHandle_t | None,
-        opTensorDesc: cudnnOpTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        opTensorDesc: Given[cudnnOpTensorDescriptor_t],
         alpha1: Any,
-        aDesc: cudnnTensorDescriptor_t | None,
+        aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
         alpha2: Any,
-        bDesc: cudnnTensorDescriptor_t | None,
+        bDesc: Given[cudnnTensorDescriptor_t],
         B: Any,
         beta: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         C: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
@@ -2057,55 +2058,55 @@ class Signatures:
 
     def cudnnPoolingBackward(
         self,
-        handle: cudnnHandle_t | None,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnPoolingForward(
         self,
-        handle: cudnnHandle_t | None,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnReduceTensor(
         self,
-        handle: cudnnHandle_t | None,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
         indices: Any,
         indicesSizeInBytes: int,
         workspace: Any,
         workspaceSizeInBytes: int,
         alpha: Any,
-        aDesc: cudnnTensorDescriptor_t | None,
+        aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
         beta: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         C: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnRestoreDropoutDescriptor(
         self,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        handle: cudnnHandle_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        handle: Given[cudnnHandle_t],
         dropout: float,
         states: Any,
         stateSizeInBytes: int,
@@ -2115,8 +2116,8 @@ class Signatures:
 
     def cudnnScaleTensor(
         self,
-        handle: cudnnHandle_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         alpha: Any,
     ) -> None:
@@ -2124,7 +2125,7 @@ class Signatures:
 
     def cudnnSetActivationDescriptor(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         mode: int,
         reluNanOpt: int,
         coef: float,
@@ -2133,15 +2134,15 @@ class Signatures:
 
     def cudnnSetActivationDescriptorSwishBeta(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         swish_beta: float,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetDropoutDescriptor(
         self,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        handle: cudnnHandle_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        handle: Given[cudnnHandle_t],
         dropout: float,
         states: Any,
         stateSizeInBytes: int,
@@ -2151,7 +2152,7 @@ class Signatures:
 
     def cudnnSetFilter4dDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        filterDesc: Given[cudnnFilterDescriptor_t],
         dataType: int,
         format: int,
         k: int,
@@ -2163,7 +2164,7 @@ class Signatures:
 
     def cudnnSetFilterNdDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        filterDesc: Given[cudnnFilterDescriptor_t],
         dataType: int,
         format: int,
         nbDims: int,
@@ -2173,7 +2174,7 @@ class Signatures:
 
     def cudnnSetLRNDescriptor(
         self,
-        normDesc: cudnnLRNDescriptor_t | None,
+        normDesc: Given[cudnnLRNDescriptor_t],
         lrnN: int,
         lrnAlpha: float,
         lrnBeta: float,
@@ -2183,7 +2184,7 @@ class Signatures:
 
     def cudnnSetOpTensorDescriptor(
         self,
-        opTensorDesc: cudnnOpTensorDescriptor_t | None,
+        opTensorDesc: Given[cudnnOpTensorDescriptor_t],
         opTensorOp: int,
         opTensorCompType: int,
         opTensorNanOpt: int,
@@ -2192,7 +2193,7 @@ class Signatures:
 
     def cudnnSetPooling2dDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         mode: int,
         maxpoolingNanOpt: int,
         windowHeight: int,
@@ -2206,7 +2207,7 @@ class Signatures:
 
     def cudnnSetPoolingNdDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         mode: int,
         maxpoolingNanOpt: int,
         nbDims: int,
@@ -2218,7 +2219,7 @@ class Signatures:
 
     def cudnnSetReduceTensorDescriptor(
         self,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
         reduceTensorOp: int,
         reduceTensorCompType: int,
         reduceTensorNanOpt: int,
@@ -2229,7 +2230,7 @@ class Signatures:
 
     def cudnnSetSpatialTransformerNdDescriptor(
         self,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         samplerType: int,
         dataType: int,
         nbDims: int,
@@ -2239,8 +2240,8 @@ class Signatures:
 
     def cudnnSetTensor(
         self,
-        handle: cudnnHandle_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         valuePtr: Any,
     ) -> None:
@@ -2248,7 +2249,7 @@ class Signatures:
 
     def cudnnSetTensor4dDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         format: int,
         dataType: int,
         n: int,
@@ -2260,7 +2261,7 @@ class Signatures:
 
     def cudnnSetTensor4dDescriptorEx(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         dataType: int,
         n: int,
         c: int,
@@ -2275,7 +2276,7 @@ class Signatures:
 
     def cudnnSetTensorNdDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         dataType: int,
         nbDims: int,
         dimA: Any,
@@ -2285,7 +2286,7 @@ class Signatures:
 
     def cudnnSetTensorNdDescriptorEx(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         format: int,
         dataType: int,
         nbDims: int,
@@ -2295,7 +2296,7 @@ class Signatures:
 
     def cudnnSetTensorTransformDescriptor(
         self,
-        transformDesc: cudnnTensorTransformDescriptor_t | None,
+        transformDesc: Given[cudnnTensorTransformDescriptor_t],
         nbDims: int,
         destFormat: int,
         padBeforeA: Any,
@@ -2307,38 +2308,38 @@ class Signatures:
 
     def cudnnSoftmaxBackward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         algo: int,
         mode: int,
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSoftmaxForward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         algo: int,
         mode: int,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSpatialTfGridGeneratorBackward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         dgrid: Any,
         dtheta: Any,
     ) -> None:
@@ -2346,8 +2347,8 @@ class Signatures:
 
     def cudnnSpatialTfGridGeneratorForward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         theta: Any,
         grid: Any,
     ) -> None:
@@ -2355,16 +2356,16 @@ class Signatures:
 
     def cudnnSpatialTfSamplerBackward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         alphaDgrid: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         grid: Any,
         betaDgrid: Any,
@@ -2374,59 +2375,59 @@ class Signatures:
 
     def cudnnSpatialTfSamplerForward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         grid: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnTransformFilter(
         self,
-        handle: cudnnHandle_t | None,
-        transDesc: cudnnTensorTransformDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        transDesc: Given[cudnnTensorTransformDescriptor_t],
         alpha: Any,
-        srcDesc: cudnnFilterDescriptor_t | None,
+        srcDesc: Given[cudnnFilterDescriptor_t],
         srcData: Any,
         beta: Any,
-        destDesc: cudnnFilterDescriptor_t | None,
+        destDesc: Given[cudnnFilterDescriptor_t],
         destData: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnTransformTensor(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnTransformTensorEx(
         self,
-        handle: cudnnHandle_t | None,
-        transDesc: cudnnTensorTransformDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        transDesc: Given[cudnnTensorTransformDescriptor_t],
         alpha: Any,
-        srcDesc: cudnnTensorDescriptor_t | None,
+        srcDesc: Given[cudnnTensorDescriptor_t],
         srcData: Any,
         beta: Any,
-        destDesc: cudnnTensorDescriptor_t | None,
+        destDesc: Given[cudnnTensorDescriptor_t],
         destData: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnB2BCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weightsProj: Any,
         weightsMixer: Any,
@@ -2449,7 +2450,7 @@ class Signatures:
 
     def cudnnB2BCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weightsProj: Any,
         weightsMixer: Any,
@@ -2467,7 +2468,7 @@ class Signatures:
 
     def cudnnCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
@@ -2487,7 +2488,7 @@ class Signatures:
 
     def cudnnCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
@@ -2503,7 +2504,7 @@ class Signatures:
 
     def cudnnCausalConv1dNwhBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
@@ -2523,7 +2524,7 @@ class Signatures:
 
     def cudnnCausalConv1dNwhForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
@@ -2539,7 +2540,7 @@ class Signatures:
 
     def cudnnFFTCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         dy: Any,
@@ -2555,7 +2556,7 @@ class Signatures:
 
     def cudnnFFTCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         y: Any,
@@ -2569,7 +2570,7 @@ class Signatures:
 
     def cudnnLongFFTCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         dy: Any,
         dx: Any,
         dweight: Any,
@@ -2587,7 +2588,7 @@ class Signatures:
 
     def cudnnLongFFTCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         y: Any,

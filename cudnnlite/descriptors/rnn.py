@@ -23,7 +23,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.specs import RNNSpec, TensorSpec
 
 
-class RNNDescriptor(NativeObject):
+class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     """A `cudnnRNNDescriptor_t`.
 
     Parameters

@@ -35,7 +35,7 @@ class Chooser(Protocol):
         """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
 
 
-class Handle(NativeObject):
+class Handle(NativeObject[cudnnHandle_t]):
     """A `cudnnHandle_t`, and what calls through it need: a device, a stream, a workspace.
 
     Parameters

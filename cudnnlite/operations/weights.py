@@ -188,7 +188,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
         return f"<{type(self).__name__} of {self.spec} on {self.array.device}>"
 
 
-class EmptyTensorDescriptor(NativeObject):
+class EmptyTensorDescriptor(NativeObject[cudnnTensorDescriptor_t]):
     """A tensor descriptor that cuDNN will describe."""
 
     _type = cudnnTensorDescriptor_t
