@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
@@ -12,7 +13,7 @@ from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import check_reserve, check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
@@ -21,20 +22,33 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 
 
+@overload
 def plan_rnn(
-    handle: Handle,
-    spec: RNNSpec,
-    x: Any,
-    *,
-    lengths: Sequence[int] | None = None,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    training: bool = False,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
-    padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None,
-    workspace_limit: int | str | None = None,
-    replay: bool = False,
-) -> RNNPlan:
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = ...,
+    layout: RNNDataLayout | str = ..., training: Literal[False] = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+) -> RNNPlan[RNNOutput]: ...  # fmt: skip
+@overload
+def plan_rnn(
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = ...,
+    layout: RNNDataLayout | str = ..., training: Literal[True],
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+) -> RNNPlan[RNNTrainingOutput]: ...  # fmt: skip
+@overload
+def plan_rnn(
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = ...,
+    layout: RNNDataLayout | str = ..., training: bool,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+) -> RNNPlan[Any]: ...  # fmt: skip
+def plan_rnn(
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = None,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, training: bool = False,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = None, padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None, workspace_limit: int | str | None = None, replay: bool = False,
+) -> RNNPlan[Any]:  # fmt: skip
     """Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
 
     Parameters
@@ -109,25 +123,45 @@ def plan_rnn(
     return plan
 
 
+@overload
 def rnn_forward(
-    handle: Handle,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    x: Any,
-    hx: Any = None,
-    cx: Any = None,
-    *,
-    lengths: Sequence[int] | None = None,
-    training: bool = False,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
+    cx: AnyArray | None = ..., *, lengths: Sequence[int] | None = ..., training: Literal[False] = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
+    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNOutput: ...  # fmt: skip
+@overload
+def rnn_forward(
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
+    cx: AnyArray | None = ..., *, lengths: Sequence[int] | None = ..., training: Literal[True],
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
+    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNTrainingOutput: ...  # fmt: skip
+@overload
+def rnn_forward(
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
+    cx: AnyArray | None = ..., *, lengths: Sequence[int] | None = ..., training: bool,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
+    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNOutput | RNNTrainingOutput: ...  # fmt: skip
+def rnn_forward(
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None,
+    cx: AnyArray | None = None, *, lengths: Sequence[int] | None = None, training: bool = False,
     algorithm: AlgorithmResult | RNNAlgo | str | None = None,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None,
-    out: Sequence[Any] | None = None,
-    reserve: RNNReserve | None = None,
-    workspace_limit: int | str | None = None,
-    workspace: Any = None,
-) -> Any:
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None, out: Sequence[Any] | None = None,
+    reserve: RNNReserve | None = None, workspace_limit: int | str | None = None,
+    workspace: AnyArray | None = None,
+) -> Any:  # fmt: skip
     """Run a recurrent network over a batch of sequences, asynchronously.
 
     Parameters
@@ -224,7 +258,7 @@ def rnn_forward(
     if choice is not algorithm:  # what was tuned is a guess too: it was measured with similar lengths, maybe
         request = request._replace(guessed=True)
     lengths = None if lengths is None else data.lengths
-    arguments = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
+    arguments: dict[str, Any] = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
     try:
         plan = handle.plans.get(request, RNNPlan, handle, request)
         return plan(weights, x, hx, cx, **arguments)
@@ -358,7 +392,7 @@ def _tuned(
     return tuned_choice(handle, posed, lambda: RNNForwardProblem(*posed), limit)
 
 
-def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
+def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[Any]:
     use(handle)
     request = check_reserve(handle, reserve).call.plan
     return handle.plans.get(request, RNNPlan, handle, request)  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
@@ -31,10 +31,11 @@ from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reser
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
+OutputT = TypeVar("OutputT")  # RNNOutput, or RNNTrainingOutput
 _MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
 
 
-class RNNPlan(Plan):
+class RNNPlan(Plan, Generic[OutputT]):
     """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `plan_rnn`.
 
     The sequences' lengths, and how many steps there is room for, may change from call to call; what depends on them is
@@ -104,7 +105,7 @@ class RNNPlan(Plan):
         out: Sequence[Any] | None = None,
         reserve: RNNReserve | None = None,
         workspace: Any = None,
-    ) -> RNNOutput | RNNTrainingOutput:
+    ) -> OutputT:
         """Enqueue the forward pass on the handle's stream.
 
         Parameters
@@ -157,9 +158,9 @@ class RNNPlan(Plan):
         if recording.active:
             recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
         if space is None:
-            return RNNOutput(y, hy, cy)
+            return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y))
-        return RNNTrainingOutput(y, hy, cy, space)
+        return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
     def backward_data(
         self, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None

@@ -161,7 +161,7 @@ def search_rnn_forward(
     with own_stream(handle) as stream, ExitStack() as stack:
         standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
         given = make_request(handle, spec, data, training, standard, 0.0, None, None)
-        with RNNPlan(handle, given) as plan:
+        with RNNPlan[Any](handle, given) as plan:
             hx, cx = plan.check_operands(weights, x, hx, cx, data.lengths if with_lengths else None)
         states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
         known = data.lengths if with_lengths else None
@@ -226,7 +226,7 @@ class _Outputs:
         self.out: Sequence[DeviceArray] | None = None
         self.reserve: RNNReserve | None = None
 
-    def make_room(self, plan: RNNPlan) -> None:
+    def make_room(self, plan: RNNPlan[Any]) -> None:
         """Allocate what a plan writes to, where it is not there yet, or too small."""
         if self.out is None:
             self.out = [array for array in plan.new_outputs() if array is not None]
@@ -237,7 +237,7 @@ class _Outputs:
 class _Candidate:
     """One algorithm and math type; called, it makes the call once, without an allocation."""
 
-    def __init__(self, plan: RNNPlan, arguments: _Arguments, outputs: _Outputs) -> None:
+    def __init__(self, plan: RNNPlan[Any], arguments: _Arguments, outputs: _Outputs) -> None:
         self._plan, self._arguments, self._outputs = plan, arguments, outputs
         plan.describe(arguments.x.spec, arguments.lengths)
         outputs.make_room(plan)
@@ -271,7 +271,7 @@ def _try_out(
             rows[request] = replace(row, why_not=hopeless)
             continue
         try:
-            plan = stack.enter_context(RNNPlan(handle, request))
+            plan = stack.enter_context(RNNPlan[Any](handle, request))
             error, largest = check.errors_of(plan)
             candidate = _Candidate(plan, arguments, outputs)
             reserve = plan.reserve if request.training else None
@@ -298,7 +298,7 @@ def _replayed(
             continue
         request = requests[AlgorithmResult(row.algorithm, row.math_type, deterministic=None)]
         try:
-            with RNNPlan(arguments.handle, request, replay=True) as plan:
+            with RNNPlan[Any](arguments.handle, request, replay=True) as plan:
                 both = _Outputs(), _Outputs()
                 for outputs in both:  # the first call is recorded; the second has other results
                     _Candidate(plan, arguments, outputs)()
