@@ -110,7 +110,7 @@ def plan_rnn(
     data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
     limit = handle.workspace.limit_for(workspace_limit)
     algorithm = _tuned(handle, spec, data, training, algorithm, limit, lengths is not None)
-    plan = RNNPlan(
+    plan = RNNPlan[Any](
         handle,
         make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
         replay=replay,
