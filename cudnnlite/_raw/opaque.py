@@ -37,4 +37,5 @@ class Owner(Protocol[NativeT_co]):
         """The native object."""
 
 
+Integer: TypeAlias = "int | ctypes._SimpleCData[int]"
 Given: TypeAlias = NativeT | Owner[NativeT] | None  # what a C function is given for one

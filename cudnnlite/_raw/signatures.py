@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite._raw.opaque import Given
+from cudnnlite._raw.opaque import Given, Integer
 from cudnnlite._raw.types import (
     cudaGraph_t,
     cudaStream_t,
@@ -44,7 +44,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        miniBatch: int,
+        miniBatch: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
@@ -59,17 +59,17 @@ class Signatures:
         costs: Any,
         gradientsDesc: Given[cudnnTensorDescriptor_t],
         gradients: Any,
-        algo: int,
+        algo: Integer,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         workspace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnCTCLoss_v8(
         self,
         handle: Given[cudnnHandle_t],
-        algo: int,
+        algo: Integer,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         probsDesc: Given[cudnnTensorDescriptor_t],
         probs: Any,
@@ -79,7 +79,7 @@ class Signatures:
         costs: Any,
         gradientsDesc: Given[cudnnTensorDescriptor_t],
         gradients: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workspace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
@@ -179,7 +179,7 @@ class Signatures:
         labels: Any,
         labelLengths: Any,
         inputLengths: Any,
-        algo: int,
+        algo: Integer,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
@@ -188,7 +188,7 @@ class Signatures:
     def cudnnGetCTCLossWorkspaceSize_v8(
         self,
         handle: Given[cudnnHandle_t],
-        algo: int,
+        algo: Integer,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         probsDesc: Given[cudnnTensorDescriptor_t],
         gradientsDesc: Given[cudnnTensorDescriptor_t],
@@ -210,8 +210,8 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         attnDesc: Given[cudnnAttnDescriptor_t],
-        wKind: int,
-        weightSizeInBytes: int,
+        wKind: Integer,
+        weightSizeInBytes: Integer,
         weights: Any,
         wDesc: Given[cudnnTensorDescriptor_t],
         wAddr: Any,
@@ -226,7 +226,7 @@ class Signatures:
         maxSeqLength: Any,
         batchSize: Any,
         vectorSize: Any,
-        arrayLengthRequested: int,
+        arrayLengthRequested: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -256,7 +256,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        fwdMode: int,
+        fwdMode: Integer,
         xDesc: Given[cudnnRNNDataDescriptor_t],
         workSpaceSize: Any,
         reserveSpaceSize: Any,
@@ -267,10 +267,10 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        pseudoLayer: int,
-        weightSpaceSize: int,
+        pseudoLayer: Integer,
+        weightSpaceSize: Integer,
         weightSpace: Any,
-        linLayerID: int,
+        linLayerID: Integer,
         mDesc: Given[cudnnTensorDescriptor_t],
         mAddr: Any,
         bDesc: Given[cudnnTensorDescriptor_t],
@@ -291,11 +291,11 @@ class Signatures:
         seqDataDesc: Given[cudnnSeqDataDescriptor_t],
         dataType: Any,
         nbDims: Any,
-        nbDimsRequested: int,
+        nbDimsRequested: Integer,
         dimA: Any,
         axes: Any,
         seqLengthArraySize: Any,
-        seqLengthSizeRequested: int,
+        seqLengthSizeRequested: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -320,11 +320,11 @@ class Signatures:
         dvDesc: Given[cudnnSeqDataDescriptor_t],
         dvalues: Any,
         values: Any,
-        weightSizeInBytes: int,
+        weightSizeInBytes: Integer,
         weights: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
@@ -333,7 +333,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         attnDesc: Given[cudnnAttnDescriptor_t],
-        addGrad: int,
+        addGrad: Integer,
         qDesc: Given[cudnnSeqDataDescriptor_t],
         queries: Any,
         kDesc: Given[cudnnSeqDataDescriptor_t],
@@ -342,12 +342,12 @@ class Signatures:
         values: Any,
         doDesc: Given[cudnnSeqDataDescriptor_t],
         dout: Any,
-        weightSizeInBytes: int,
+        weightSizeInBytes: Integer,
         weights: Any,
         dweights: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
@@ -356,7 +356,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         attnDesc: Given[cudnnAttnDescriptor_t],
-        currIdx: int,
+        currIdx: Integer,
         loWinIdx: Any,
         hiWinIdx: Any,
         devSeqLengthsQO: Any,
@@ -370,11 +370,11 @@ class Signatures:
         values: Any,
         oDesc: Given[cudnnSeqDataDescriptor_t],
         out: Any,
-        weightSizeInBytes: int,
+        weightSizeInBytes: Integer,
         weights: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
@@ -397,11 +397,11 @@ class Signatures:
         cx: Any,
         dcy: Any,
         dcx: Any,
-        weightSpaceSize: int,
+        weightSpaceSize: Integer,
         weightSpace: Any,
-        workSpaceSize: int,
+        workSpaceSize: Integer,
         workSpace: Any,
-        reserveSpaceSize: int,
+        reserveSpaceSize: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
@@ -410,7 +410,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        addGrad: int,
+        addGrad: Integer,
         devSeqLengths: Any,
         xDesc: Given[cudnnRNNDataDescriptor_t],
         x: Any,
@@ -418,11 +418,11 @@ class Signatures:
         hx: Any,
         yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
-        weightSpaceSize: int,
+        weightSpaceSize: Integer,
         dweightSpace: Any,
-        workSpaceSize: int,
+        workSpaceSize: Integer,
         workSpace: Any,
-        reserveSpaceSize: int,
+        reserveSpaceSize: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
@@ -431,7 +431,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        fwdMode: int,
+        fwdMode: Integer,
         devSeqLengths: Any,
         xDesc: Given[cudnnRNNDataDescriptor_t],
         x: Any,
@@ -443,11 +443,11 @@ class Signatures:
         cDesc: Given[cudnnTensorDescriptor_t],
         cx: Any,
         cy: Any,
-        weightSpaceSize: int,
+        weightSpaceSize: Integer,
         weightSpace: Any,
-        workSpaceSize: int,
+        workSpaceSize: Integer,
         workSpace: Any,
-        reserveSpaceSize: int,
+        reserveSpaceSize: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
@@ -468,8 +468,8 @@ class Signatures:
     def cudnnRNNSetClip_v8(
         self,
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        clipMode: int,
-        clipNanOpt: int,
+        clipMode: Integer,
+        clipNanOpt: Integer,
         lclip: float,
         rclip: float,
     ) -> None:
@@ -478,7 +478,7 @@ class Signatures:
     def cudnnRNNSetClip_v9(
         self,
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        clipMode: int,
+        clipMode: Integer,
         lclip: float,
         rclip: float,
     ) -> None:
@@ -487,68 +487,68 @@ class Signatures:
     def cudnnSetAttnDescriptor(
         self,
         attnDesc: Given[cudnnAttnDescriptor_t],
-        attnMode: int,
-        nHeads: int,
+        attnMode: Integer,
+        nHeads: Integer,
         smScaler: float,
-        dataType: int,
-        computePrec: int,
-        mathType: int,
+        dataType: Integer,
+        computePrec: Integer,
+        mathType: Integer,
         attnDropoutDesc: Given[cudnnDropoutDescriptor_t],
         postDropoutDesc: Given[cudnnDropoutDescriptor_t],
-        qSize: int,
-        kSize: int,
-        vSize: int,
-        qProjSize: int,
-        kProjSize: int,
-        vProjSize: int,
-        oProjSize: int,
-        qoMaxSeqLength: int,
-        kvMaxSeqLength: int,
-        maxBatchSize: int,
-        maxBeamSize: int,
+        qSize: Integer,
+        kSize: Integer,
+        vSize: Integer,
+        qProjSize: Integer,
+        kProjSize: Integer,
+        vProjSize: Integer,
+        oProjSize: Integer,
+        qoMaxSeqLength: Integer,
+        kvMaxSeqLength: Integer,
+        maxBatchSize: Integer,
+        maxBeamSize: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: int) -> None:
+    def cudnnSetCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: Integer) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptorEx(
         self,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
-        compType: int,
-        normMode: int,
-        gradMode: int,
+        compType: Integer,
+        normMode: Integer,
+        gradMode: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptor_v8(
         self,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
-        compType: int,
-        normMode: int,
-        gradMode: int,
-        maxLabelLength: int,
+        compType: Integer,
+        normMode: Integer,
+        gradMode: Integer,
+        maxLabelLength: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptor_v9(
         self,
         ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
-        compType: int,
-        normMode: int,
-        ctcGradMode: int,
-        maxLabelLength: int,
+        compType: Integer,
+        normMode: Integer,
+        ctcGradMode: Integer,
+        maxLabelLength: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnSetRNNDataDescriptor(
         self,
         rnnDataDesc: Given[cudnnRNNDataDescriptor_t],
-        dataType: int,
-        layout: int,
-        maxSeqLength: int,
-        batchSize: int,
-        vectorSize: int,
+        dataType: Integer,
+        layout: Integer,
+        maxSeqLength: Integer,
+        batchSize: Integer,
+        vectorSize: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -557,31 +557,31 @@ class Signatures:
     def cudnnSetRNNDescriptor_v8(
         self,
         rnnDesc: Given[cudnnRNNDescriptor_t],
-        algo: int,
-        cellMode: int,
-        biasMode: int,
-        dirMode: int,
-        inputMode: int,
-        dataType: int,
-        mathPrec: int,
-        mathType: int,
-        inputSize: int,
-        hiddenSize: int,
-        projSize: int,
-        numLayers: int,
+        algo: Integer,
+        cellMode: Integer,
+        biasMode: Integer,
+        dirMode: Integer,
+        inputMode: Integer,
+        dataType: Integer,
+        mathPrec: Integer,
+        mathType: Integer,
+        inputSize: Integer,
+        hiddenSize: Integer,
+        projSize: Integer,
+        numLayers: Integer,
         dropoutDesc: Given[cudnnDropoutDescriptor_t],
-        auxFlags: int,
+        auxFlags: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnSetSeqDataDescriptor(
         self,
         seqDataDesc: Given[cudnnSeqDataDescriptor_t],
-        dataType: int,
-        nbDims: int,
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
         axes: Any,
-        seqLengthArraySize: int,
+        seqLengthArraySize: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -611,9 +611,9 @@ class Signatures:
         dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        algo: int,
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         beta: Any,
         dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
@@ -629,9 +629,9 @@ class Signatures:
         dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        algo: int,
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         beta: Any,
         dwDesc: Given[cudnnFilterDescriptor_t],
         dw: Any,
@@ -647,9 +647,9 @@ class Signatures:
         wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        algo: int,
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         alpha2: Any,
         zDesc: Given[cudnnTensorDescriptor_t],
         z: Any,
@@ -670,9 +670,9 @@ class Signatures:
         wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        algo: int,
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         beta: Any,
         yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
@@ -682,13 +682,13 @@ class Signatures:
     def cudnnCreateConvolutionDescriptor(self, convDesc: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnCreateFusedOpsConstParamPack(self, constPack: Any, ops: int) -> None:
+    def cudnnCreateFusedOpsConstParamPack(self, constPack: Any, ops: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnCreateFusedOpsPlan(self, plan: Any, ops: int) -> None:
+    def cudnnCreateFusedOpsPlan(self, plan: Any, ops: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnCreateFusedOpsVariantParamPack(self, varPack: Any, ops: int) -> None:
+    def cudnnCreateFusedOpsVariantParamPack(self, varPack: Any, ops: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnDestroyConvolutionDescriptor(self, convDesc: Given[cudnnConvolutionDescriptor_t]) -> None:
@@ -710,7 +710,7 @@ class Signatures:
         dyDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         dxDesc: Given[cudnnTensorDescriptor_t],
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -726,11 +726,11 @@ class Signatures:
         convDesc: Given[cudnnConvolutionDescriptor_t],
         dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -741,7 +741,7 @@ class Signatures:
         dyDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         dwDesc: Given[cudnnFilterDescriptor_t],
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -757,11 +757,11 @@ class Signatures:
         convDesc: Given[cudnnConvolutionDescriptor_t],
         dwDesc: Given[cudnnFilterDescriptor_t],
         dw: Any,
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -772,7 +772,7 @@ class Signatures:
         wDesc: Given[cudnnFilterDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -788,11 +788,11 @@ class Signatures:
         convDesc: Given[cudnnConvolutionDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -840,7 +840,7 @@ class Signatures:
         diffDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         gradDesc: Given[cudnnTensorDescriptor_t],
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -853,7 +853,7 @@ class Signatures:
         dyDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         dxDesc: Given[cudnnTensorDescriptor_t],
-        algo: int,
+        algo: Integer,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -868,7 +868,7 @@ class Signatures:
         diffDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         gradDesc: Given[cudnnFilterDescriptor_t],
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -881,7 +881,7 @@ class Signatures:
         dyDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         gradDesc: Given[cudnnFilterDescriptor_t],
-        algo: int,
+        algo: Integer,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -896,7 +896,7 @@ class Signatures:
         filterDesc: Given[cudnnFilterDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         destDesc: Given[cudnnTensorDescriptor_t],
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -909,7 +909,7 @@ class Signatures:
         wDesc: Given[cudnnFilterDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
-        algo: int,
+        algo: Integer,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -923,7 +923,7 @@ class Signatures:
     def cudnnGetConvolutionNdDescriptor(
         self,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        arrayLengthRequested: int,
+        arrayLengthRequested: Integer,
         arrayLength: Any,
         padA: Any,
         strideA: Any,
@@ -938,7 +938,7 @@ class Signatures:
         convDesc: Given[cudnnConvolutionDescriptor_t],
         inputTensorDesc: Given[cudnnTensorDescriptor_t],
         filterDesc: Given[cudnnFilterDescriptor_t],
-        nbDims: int,
+        nbDims: Integer,
         tensorOuputDimA: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -953,7 +953,7 @@ class Signatures:
         diffDesc: Given[cudnnTensorDescriptor_t],
         convDesc: Given[cudnnConvolutionDescriptor_t],
         gradDesc: Given[cudnnTensorDescriptor_t],
-        transformFormat: int,
+        transformFormat: Integer,
         foldedFilterDesc: Given[cudnnFilterDescriptor_t],
         paddedDiffDesc: Given[cudnnTensorDescriptor_t],
         foldedConvDesc: Given[cudnnConvolutionDescriptor_t],
@@ -968,7 +968,7 @@ class Signatures:
     def cudnnGetFusedOpsConstParamPackAttribute(
         self,
         constPack: Given[cudnnFusedOpsConstParamPack_t],
-        paramLabel: int,
+        paramLabel: Integer,
         param: Any,
         isNULL: Any,
     ) -> None:
@@ -977,7 +977,7 @@ class Signatures:
     def cudnnGetFusedOpsVariantParamPackAttribute(
         self,
         varPack: Given[cudnnFusedOpsVariantParamPack_t],
-        paramLabel: int,
+        paramLabel: Integer,
         ptr: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -1006,10 +1006,10 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         filterDesc: Given[cudnnFilterDescriptor_t],
-        reorderType: int,
+        reorderType: Integer,
         filterData: Any,
         reorderedFilterData: Any,
-        reorderBias: int,
+        reorderBias: Integer,
         biasData: Any,
         reorderedBiasData: Any,
     ) -> None:
@@ -1018,42 +1018,46 @@ class Signatures:
     def cudnnSetConvolution2dDescriptor(
         self,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        pad_h: int,
-        pad_w: int,
-        u: int,
-        v: int,
-        dilation_h: int,
-        dilation_w: int,
-        mode: int,
-        computeType: int,
+        pad_h: Integer,
+        pad_w: Integer,
+        u: Integer,
+        v: Integer,
+        dilation_h: Integer,
+        dilation_w: Integer,
+        mode: Integer,
+        computeType: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionGroupCount(self, convDesc: Given[cudnnConvolutionDescriptor_t], groupCount: int) -> None:
+    def cudnnSetConvolutionGroupCount(self, convDesc: Given[cudnnConvolutionDescriptor_t], groupCount: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionMathType(self, convDesc: Given[cudnnConvolutionDescriptor_t], mathType: int) -> None:
+    def cudnnSetConvolutionMathType(self, convDesc: Given[cudnnConvolutionDescriptor_t], mathType: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetConvolutionNdDescriptor(
         self,
         convDesc: Given[cudnnConvolutionDescriptor_t],
-        arrayLength: int,
+        arrayLength: Integer,
         padA: Any,
         filterStrideA: Any,
         dilationA: Any,
-        mode: int,
-        computeType: int,
+        mode: Integer,
+        computeType: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionReorderType(self, convDesc: Given[cudnnConvolutionDescriptor_t], reorderType: int) -> None:
+    def cudnnSetConvolutionReorderType(
+        self,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        reorderType: Integer,
+    ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFusedOpsConstParamPackAttribute(
         self,
         constPack: Given[cudnnFusedOpsConstParamPack_t],
-        paramLabel: int,
+        paramLabel: Integer,
         param: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -1061,7 +1065,7 @@ class Signatures:
     def cudnnSetFusedOpsVariantParamPackAttribute(
         self,
         varPack: Given[cudnnFusedOpsVariantParamPack_t],
-        paramLabel: int,
+        paramLabel: Integer,
         ptr: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -1075,11 +1079,11 @@ class Signatures:
         gradNodeFeatures: Any,
         gradEdgeFeatures: Any,
         gradConcatFeatures: Any,
-        nodeFeatDim: int,
-        edgeFeatDim: int,
-        concatFeatDim: int,
-        dataType: int,
-        aggOp: int,
+        nodeFeatDim: Integer,
+        edgeFeatDim: Integer,
+        concatFeatDim: Integer,
+        dataType: Integer,
+        aggOp: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
@@ -1092,11 +1096,11 @@ class Signatures:
         concatFeatures: Any,
         output: Any,
         outPositions: Any,
-        nodeFeatDim: int,
-        edgeFeatDim: int,
-        concatFeatDim: int,
-        dataType: int,
-        aggOp: int,
+        nodeFeatDim: Integer,
+        edgeFeatDim: Integer,
+        concatFeatDim: Integer,
+        dataType: Integer,
+        aggOp: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
@@ -1119,12 +1123,12 @@ class Signatures:
         gradSmScores: Any,
         gradWspaceFeat: Any,
         gradWspaceWeights: Any,
-        dimNode: int,
-        dimEdge: int,
+        dimNode: Integer,
+        dimEdge: Integer,
         params: Any,
-        dataType: int,
-        gradDataType: int,
-        gradWeightType: int,
+        dataType: Integer,
+        gradDataType: Integer,
+        gradWeightType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
@@ -1139,10 +1143,10 @@ class Signatures:
         dropoutMask: Any,
         output: Any,
         smScores: Any,
-        dimNode: int,
-        dimEdge: int,
+        dimNode: Integer,
+        dimEdge: Integer,
         params: Any,
-        dataType: int,
+        dataType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
@@ -1166,10 +1170,10 @@ class Signatures:
         gradSmScores: Any,
         gradWspaceFeat: Any,
         gradWspaceWeights: Any,
-        dimNode: int,
+        dimNode: Integer,
         params: Any,
-        dataType: int,
-        gradType: int,
+        dataType: Integer,
+        gradType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
@@ -1185,13 +1189,13 @@ class Signatures:
         output: Any,
         smScores: Any,
         actScores: Any,
-        dimNode: int,
+        dimNode: Integer,
         params: Any,
-        dataType: int,
+        dataType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
-    def cudnnBackendCreateDescriptor(self, descriptorType: int, descriptor: Any) -> None:
+    def cudnnBackendCreateDescriptor(self, descriptorType: Integer, descriptor: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnBackendDestroyDescriptor(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
@@ -1211,9 +1215,9 @@ class Signatures:
     def cudnnBackendGetAttribute(
         self,
         descriptor: Given[cudnnBackendDescriptor_t],
-        attributeName: int,
-        attributeType: int,
-        requestedElementCount: int,
+        attributeName: Integer,
+        attributeType: Integer,
+        requestedElementCount: Integer,
         elementCount: Any,
         arrayOfElements: Any,
     ) -> None:
@@ -1234,9 +1238,9 @@ class Signatures:
     def cudnnBackendSetAttribute(
         self,
         descriptor: Given[cudnnBackendDescriptor_t],
-        attributeName: int,
-        attributeType: int,
-        elementCount: int,
+        attributeName: Integer,
+        attributeType: Integer,
+        elementCount: Integer,
         arrayOfElements: Any,
     ) -> None:
         """cudnn_graph.h; since 9.0.0."""
@@ -1262,7 +1266,7 @@ class Signatures:
     def cudnnGetCudartVersion(self) -> int:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnGetErrorString(self, status: int) -> bytes:
+    def cudnnGetErrorString(self, status: Integer) -> bytes:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetExecutionPlanWorkspaceSize(
@@ -1274,13 +1278,13 @@ class Signatures:
     ) -> None:
         """cudnn_graph.h; since 9.23.0."""
 
-    def cudnnGetLastErrorString(self, message: Any, max_size: int) -> None:
+    def cudnnGetLastErrorString(self, message: Any, max_size: Integer) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetMaxDeviceVersion(self) -> int:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnGetProperty(self, type: int, value: Any) -> None:
+    def cudnnGetProperty(self, type: Integer, value: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetStream(self, handle: Given[cudnnHandle_t], streamId: Any) -> None:
@@ -1292,10 +1296,10 @@ class Signatures:
     def cudnnGraphVersionCheck(self) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnQueryRuntimeError(self, handle: Given[cudnnHandle_t], rstatus: Any, mode: int, tag: Any) -> None:
+    def cudnnQueryRuntimeError(self, handle: Given[cudnnHandle_t], rstatus: Any, mode: Integer, tag: Any) -> None:
         """cudnn_graph.h; since 9.0.0; deprecated."""
 
-    def cudnnSetCallback(self, mask: int, udata: Any, fptr: Any) -> None:
+    def cudnnSetCallback(self, mask: Integer, udata: Any, fptr: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnSetStream(self, handle: Given[cudnnHandle_t], streamId: Given[cudaStream_t]) -> None:
@@ -1346,7 +1350,7 @@ class Signatures:
     def cudnnBatchNormalizationBackward(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
+        mode: Integer,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
@@ -1370,8 +1374,8 @@ class Signatures:
     def cudnnBatchNormalizationBackwardEx(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        bnOps: int,
+        mode: Integer,
+        bnOps: Integer,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
@@ -1396,16 +1400,16 @@ class Signatures:
         savedInvVariance: Any,
         activationDesc: Given[cudnnActivationDescriptor_t],
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnBatchNormalizationForwardInference(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
+        mode: Integer,
         alpha: Any,
         beta: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
@@ -1424,7 +1428,7 @@ class Signatures:
     def cudnnBatchNormalizationForwardTraining(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
+        mode: Integer,
         alpha: Any,
         beta: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
@@ -1446,8 +1450,8 @@ class Signatures:
     def cudnnBatchNormalizationForwardTrainingEx(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        bnOps: int,
+        mode: Integer,
+        bnOps: Integer,
         alpha: Any,
         beta: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
@@ -1467,9 +1471,9 @@ class Signatures:
         resultSaveInvVariance: Any,
         activationDesc: Given[cudnnActivationDescriptor_t],
         workspace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1507,7 +1511,7 @@ class Signatures:
         self,
         derivedBnDesc: Given[cudnnTensorDescriptor_t],
         xDesc: Given[cudnnTensorDescriptor_t],
-        mode: int,
+        mode: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1516,8 +1520,8 @@ class Signatures:
         derivedNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         derivedNormMeanVarDesc: Given[cudnnTensorDescriptor_t],
         xDesc: Given[cudnnTensorDescriptor_t],
-        mode: int,
-        groupCnt: int,
+        mode: Integer,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1555,7 +1559,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         normDesc: Given[cudnnLRNDescriptor_t],
-        mode: int,
+        mode: Integer,
         alpha: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
@@ -1574,7 +1578,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         normDesc: Given[cudnnLRNDescriptor_t],
-        mode: int,
+        mode: Integer,
         alpha: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
@@ -1596,7 +1600,7 @@ class Signatures:
         dxdesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -1609,7 +1613,7 @@ class Signatures:
         ydesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -1638,8 +1642,8 @@ class Signatures:
     def cudnnGetBatchNormalizationBackwardExWorkspaceSize(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        bnOps: int,
+        mode: Integer,
+        bnOps: Integer,
         xDesc: Given[cudnnTensorDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
         dyDesc: Given[cudnnTensorDescriptor_t],
@@ -1654,8 +1658,8 @@ class Signatures:
     def cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        bnOps: int,
+        mode: Integer,
+        bnOps: Integer,
         xDesc: Given[cudnnTensorDescriptor_t],
         zDesc: Given[cudnnTensorDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
@@ -1668,8 +1672,8 @@ class Signatures:
     def cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        bnOps: int,
+        mode: Integer,
+        bnOps: Integer,
         activationDesc: Given[cudnnActivationDescriptor_t],
         xDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
@@ -1701,7 +1705,7 @@ class Signatures:
     def cudnnGetFilterNdDescriptor(
         self,
         filterDesc: Given[cudnnFilterDescriptor_t],
-        nbDimsRequested: int,
+        nbDimsRequested: Integer,
         dataType: Any,
         format: Any,
         nbDims: Any,
@@ -1725,9 +1729,9 @@ class Signatures:
     def cudnnGetNormalizationBackwardWorkspaceSize(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        normOps: int,
-        algo: int,
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         xDesc: Given[cudnnTensorDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
         dyDesc: Given[cudnnTensorDescriptor_t],
@@ -1737,16 +1741,16 @@ class Signatures:
         activationDesc: Given[cudnnActivationDescriptor_t],
         normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetNormalizationForwardTrainingWorkspaceSize(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        normOps: int,
-        algo: int,
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         xDesc: Given[cudnnTensorDescriptor_t],
         zDesc: Given[cudnnTensorDescriptor_t],
         yDesc: Given[cudnnTensorDescriptor_t],
@@ -1754,20 +1758,20 @@ class Signatures:
         activationDesc: Given[cudnnActivationDescriptor_t],
         normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetNormalizationTrainingReserveSpaceSize(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        normOps: int,
-        algo: int,
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         activationDesc: Given[cudnnActivationDescriptor_t],
         xDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1808,7 +1812,7 @@ class Signatures:
     def cudnnGetPoolingNdDescriptor(
         self,
         poolingDesc: Given[cudnnPoolingDescriptor_t],
-        nbDimsRequested: int,
+        nbDimsRequested: Integer,
         mode: Any,
         maxpoolingNanOpt: Any,
         nbDims: Any,
@@ -1822,7 +1826,7 @@ class Signatures:
         self,
         poolingDesc: Given[cudnnPoolingDescriptor_t],
         inputTensorDesc: Given[cudnnTensorDescriptor_t],
-        nbDims: int,
+        nbDims: Integer,
         outputTensorDimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
@@ -1876,7 +1880,7 @@ class Signatures:
     def cudnnGetTensorNdDescriptor(
         self,
         tensorDesc: Given[cudnnTensorDescriptor_t],
-        nbDimsRequested: int,
+        nbDimsRequested: Integer,
         dataType: Any,
         nbDims: Any,
         dimA: Any,
@@ -1890,7 +1894,7 @@ class Signatures:
     def cudnnGetTensorTransformDescriptor(
         self,
         transformDesc: Given[cudnnTensorTransformDescriptor_t],
-        nbDimsRequested: int,
+        nbDimsRequested: Integer,
         destFormat: Any,
         padBeforeA: Any,
         padAfterA: Any,
@@ -1912,7 +1916,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         normDesc: Given[cudnnLRNDescriptor_t],
-        lrnMode: int,
+        lrnMode: Integer,
         alpha: Any,
         yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
@@ -1930,7 +1934,7 @@ class Signatures:
         self,
         handle: Given[cudnnHandle_t],
         normDesc: Given[cudnnLRNDescriptor_t],
-        lrnMode: int,
+        lrnMode: Integer,
         alpha: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
@@ -1943,9 +1947,9 @@ class Signatures:
     def cudnnNormalizationBackward(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        normOps: int,
-        algo: int,
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
@@ -1971,19 +1975,19 @@ class Signatures:
         savedInvVariance: Any,
         activationDesc: Given[cudnnActivationDescriptor_t],
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
-        groupCnt: int,
+        reserveSpaceSizeInBytes: Integer,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnNormalizationForwardInference(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        normOps: int,
-        algo: int,
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         alpha: Any,
         beta: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
@@ -2000,16 +2004,16 @@ class Signatures:
         yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         epsilon: float,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnNormalizationForwardTraining(
         self,
         handle: Given[cudnnHandle_t],
-        mode: int,
-        normOps: int,
-        algo: int,
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         alpha: Any,
         beta: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
@@ -2030,10 +2034,10 @@ class Signatures:
         yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
         workspace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
-        groupCnt: int,
+        reserveSpaceSizeInBytes: Integer,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -2091,9 +2095,9 @@ class Signatures:
         handle: Given[cudnnHandle_t],
         reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
         indices: Any,
-        indicesSizeInBytes: int,
+        indicesSizeInBytes: Integer,
         workspace: Any,
-        workspaceSizeInBytes: int,
+        workspaceSizeInBytes: Integer,
         alpha: Any,
         aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
@@ -2109,8 +2113,8 @@ class Signatures:
         handle: Given[cudnnHandle_t],
         dropout: float,
         states: Any,
-        stateSizeInBytes: int,
-        seed: int,
+        stateSizeInBytes: Integer,
+        seed: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -2126,8 +2130,8 @@ class Signatures:
     def cudnnSetActivationDescriptor(
         self,
         activationDesc: Given[cudnnActivationDescriptor_t],
-        mode: int,
-        reluNanOpt: int,
+        mode: Integer,
+        reluNanOpt: Integer,
         coef: float,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
@@ -2145,29 +2149,29 @@ class Signatures:
         handle: Given[cudnnHandle_t],
         dropout: float,
         states: Any,
-        stateSizeInBytes: int,
-        seed: int,
+        stateSizeInBytes: Integer,
+        seed: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetFilter4dDescriptor(
         self,
         filterDesc: Given[cudnnFilterDescriptor_t],
-        dataType: int,
-        format: int,
-        k: int,
-        c: int,
-        h: int,
-        w: int,
+        dataType: Integer,
+        format: Integer,
+        k: Integer,
+        c: Integer,
+        h: Integer,
+        w: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFilterNdDescriptor(
         self,
         filterDesc: Given[cudnnFilterDescriptor_t],
-        dataType: int,
-        format: int,
-        nbDims: int,
+        dataType: Integer,
+        format: Integer,
+        nbDims: Integer,
         filterDimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
@@ -2175,7 +2179,7 @@ class Signatures:
     def cudnnSetLRNDescriptor(
         self,
         normDesc: Given[cudnnLRNDescriptor_t],
-        lrnN: int,
+        lrnN: Integer,
         lrnAlpha: float,
         lrnBeta: float,
         lrnK: float,
@@ -2185,32 +2189,32 @@ class Signatures:
     def cudnnSetOpTensorDescriptor(
         self,
         opTensorDesc: Given[cudnnOpTensorDescriptor_t],
-        opTensorOp: int,
-        opTensorCompType: int,
-        opTensorNanOpt: int,
+        opTensorOp: Integer,
+        opTensorCompType: Integer,
+        opTensorNanOpt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetPooling2dDescriptor(
         self,
         poolingDesc: Given[cudnnPoolingDescriptor_t],
-        mode: int,
-        maxpoolingNanOpt: int,
-        windowHeight: int,
-        windowWidth: int,
-        verticalPadding: int,
-        horizontalPadding: int,
-        verticalStride: int,
-        horizontalStride: int,
+        mode: Integer,
+        maxpoolingNanOpt: Integer,
+        windowHeight: Integer,
+        windowWidth: Integer,
+        verticalPadding: Integer,
+        horizontalPadding: Integer,
+        verticalStride: Integer,
+        horizontalStride: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetPoolingNdDescriptor(
         self,
         poolingDesc: Given[cudnnPoolingDescriptor_t],
-        mode: int,
-        maxpoolingNanOpt: int,
-        nbDims: int,
+        mode: Integer,
+        maxpoolingNanOpt: Integer,
+        nbDims: Integer,
         windowDimA: Any,
         paddingA: Any,
         strideA: Any,
@@ -2220,20 +2224,20 @@ class Signatures:
     def cudnnSetReduceTensorDescriptor(
         self,
         reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
-        reduceTensorOp: int,
-        reduceTensorCompType: int,
-        reduceTensorNanOpt: int,
-        reduceTensorIndices: int,
-        reduceTensorIndicesType: int,
+        reduceTensorOp: Integer,
+        reduceTensorCompType: Integer,
+        reduceTensorNanOpt: Integer,
+        reduceTensorIndices: Integer,
+        reduceTensorIndicesType: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetSpatialTransformerNdDescriptor(
         self,
         stDesc: Given[cudnnSpatialTransformerDescriptor_t],
-        samplerType: int,
-        dataType: int,
-        nbDims: int,
+        samplerType: Integer,
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
@@ -2250,35 +2254,35 @@ class Signatures:
     def cudnnSetTensor4dDescriptor(
         self,
         tensorDesc: Given[cudnnTensorDescriptor_t],
-        format: int,
-        dataType: int,
-        n: int,
-        c: int,
-        h: int,
-        w: int,
+        format: Integer,
+        dataType: Integer,
+        n: Integer,
+        c: Integer,
+        h: Integer,
+        w: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensor4dDescriptorEx(
         self,
         tensorDesc: Given[cudnnTensorDescriptor_t],
-        dataType: int,
-        n: int,
-        c: int,
-        h: int,
-        w: int,
-        nStride: int,
-        cStride: int,
-        hStride: int,
-        wStride: int,
+        dataType: Integer,
+        n: Integer,
+        c: Integer,
+        h: Integer,
+        w: Integer,
+        nStride: Integer,
+        cStride: Integer,
+        hStride: Integer,
+        wStride: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensorNdDescriptor(
         self,
         tensorDesc: Given[cudnnTensorDescriptor_t],
-        dataType: int,
-        nbDims: int,
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
         strideA: Any,
     ) -> None:
@@ -2287,9 +2291,9 @@ class Signatures:
     def cudnnSetTensorNdDescriptorEx(
         self,
         tensorDesc: Given[cudnnTensorDescriptor_t],
-        format: int,
-        dataType: int,
-        nbDims: int,
+        format: Integer,
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
@@ -2297,20 +2301,20 @@ class Signatures:
     def cudnnSetTensorTransformDescriptor(
         self,
         transformDesc: Given[cudnnTensorTransformDescriptor_t],
-        nbDims: int,
-        destFormat: int,
+        nbDims: Integer,
+        destFormat: Integer,
         padBeforeA: Any,
         padAfterA: Any,
         foldA: Any,
-        direction: int,
+        direction: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSoftmaxBackward(
         self,
         handle: Given[cudnnHandle_t],
-        algo: int,
-        mode: int,
+        algo: Integer,
+        mode: Integer,
         alpha: Any,
         yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
@@ -2325,8 +2329,8 @@ class Signatures:
     def cudnnSoftmaxForward(
         self,
         handle: Given[cudnnHandle_t],
-        algo: int,
-        mode: int,
+        algo: Integer,
+        mode: Integer,
         alpha: Any,
         xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
@@ -2438,13 +2442,13 @@ class Signatures:
         dweightsProj: Any,
         dweightsMixer: Any,
         dskipBias: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSizeProj: int,
-        kernelSizeMixer: int,
-        dataType: int,
-        dwDataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSizeProj: Integer,
+        kernelSizeMixer: Integer,
+        dataType: Integer,
+        dwDataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
@@ -2457,12 +2461,12 @@ class Signatures:
         skipBias: Any,
         y: Any,
         yGated: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSizeProj: int,
-        kernelSizeMixer: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSizeProj: Integer,
+        kernelSizeMixer: Integer,
+        dataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
@@ -2476,13 +2480,13 @@ class Signatures:
         dx: Any,
         dweight: Any,
         dbias: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        dwDataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        dwDataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.22.0."""
 
@@ -2493,12 +2497,12 @@ class Signatures:
         weight: Any,
         bias: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.22.0."""
 
@@ -2512,13 +2516,13 @@ class Signatures:
         dx: Any,
         dweight: Any,
         dbias: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        dwDataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        dwDataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
@@ -2529,12 +2533,12 @@ class Signatures:
         weight: Any,
         bias: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
@@ -2546,11 +2550,11 @@ class Signatures:
         dy: Any,
         dx: Any,
         dweight: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
@@ -2560,11 +2564,11 @@ class Signatures:
         x: Any,
         weight: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
@@ -2574,15 +2578,15 @@ class Signatures:
         dy: Any,
         dx: Any,
         dweight: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
         workspace: Any,
-        workspaceSizeInBytes: int,
+        workspaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
@@ -2592,25 +2596,25 @@ class Signatures:
         x: Any,
         weight: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
         workspace: Any,
-        workspaceSizeInBytes: int,
+        workspaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
     def cudnnLongFFTCausalConv1dGetBufferSizes(
         self,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
         workspaceSizeInBytes: Any,
         reserveSpaceSizeInBytes: Any,
     ) -> None:

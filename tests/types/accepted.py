@@ -49,13 +49,13 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     lstm = dnn.RNNSpec("lstm", 3, 4)
     weights = dnn.RNNWeights(handle, lstm)
     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, lengths=[3, 1])
-    reveal_type(cy)  # DeviceArray | None
+    reveal_type(cy)  # DeviceArray | Any
     out = dnn.rnn_forward(handle, lstm, weights, x, training=True)
     reveal_type(out.reserve)  # RNNReserve
     dx, dhx, dcx = dnn.rnn_backward_data(handle, out.reserve, dhy=hy)
     reveal_type(dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.i"])  # DeviceArray
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
-    reveal_type(either)  # RNNOutput | RNNTrainingOutput
+    reveal_type(either)  # Any
     with dnn.plan_rnn(handle, lstm, dnn.RNNDataSpec((4, 2, 3)), training=True) as plan:
         reveal_type(plan(weights, y).reserve)  # RNNReserve
     with dnn.plan_rnn(handle, lstm, x) as plan_of_inference:

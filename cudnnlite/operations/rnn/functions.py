@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 from cudnnlite.devices.foreign import AnyArray
@@ -24,27 +24,27 @@ from cudnnlite.specs.rnn_data import parse_data_layout
 
 @overload
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = ...,
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
     layout: RNNDataLayout | str = ..., training: Literal[False] = ...,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
     dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
 ) -> RNNPlan[RNNOutput]: ...  # fmt: skip
 @overload
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = ...,
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
     layout: RNNDataLayout | str = ..., training: Literal[True],
     algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
     dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
 ) -> RNNPlan[RNNTrainingOutput]: ...  # fmt: skip
 @overload
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = ...,
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
     layout: RNNDataLayout | str = ..., training: bool,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
     dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
 ) -> RNNPlan[Any]: ...  # fmt: skip
 def plan_rnn(
-    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Sequence[int] | None = None,
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = None,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, training: bool = False,
     algorithm: AlgorithmResult | RNNAlgo | str | None = None, padding_fill: float = 0.0,
     dropout_state: DropoutState | None = None, workspace_limit: int | str | None = None, replay: bool = False,
@@ -126,7 +126,7 @@ def plan_rnn(
 @overload
 def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
-    cx: AnyArray | None = ..., *, lengths: Sequence[int] | None = ..., training: Literal[False] = ...,
+    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: Literal[False] = ...,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
     layout: RNNDataLayout | str = ..., padding_fill: float = ...,
     dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
@@ -136,7 +136,7 @@ def rnn_forward(
 @overload
 def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
-    cx: AnyArray | None = ..., *, lengths: Sequence[int] | None = ..., training: Literal[True],
+    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: Literal[True],
     algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
     layout: RNNDataLayout | str = ..., padding_fill: float = ...,
     dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
@@ -146,16 +146,16 @@ def rnn_forward(
 @overload
 def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
-    cx: AnyArray | None = ..., *, lengths: Sequence[int] | None = ..., training: bool,
+    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: bool,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
     layout: RNNDataLayout | str = ..., padding_fill: float = ...,
     dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
     reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
     workspace: AnyArray | None = ...,
-) -> RNNOutput | RNNTrainingOutput: ...  # fmt: skip
+) -> Any: ...  # fmt: skip
 def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None,
-    cx: AnyArray | None = None, *, lengths: Sequence[int] | None = None, training: bool = False,
+    cx: AnyArray | None = None, *, lengths: Iterable[int] | None = None, training: bool = False,
     algorithm: AlgorithmResult | RNNAlgo | str | None = None,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, padding_fill: float = 0.0,
     dropout_state: DropoutState | None = None, out: Sequence[Any] | None = None,

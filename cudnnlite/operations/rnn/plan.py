@@ -8,7 +8,7 @@ that would be longer than this code, and nothing else would use it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
@@ -101,7 +101,7 @@ class RNNPlan(Plan, Generic[OutputT]):
         hx: Any = None,
         cx: Any = None,
         *,
-        lengths: Sequence[int] | None = None,
+        lengths: Iterable[int] | None = None,
         out: Sequence[Any] | None = None,
         reserve: RNNReserve | None = None,
         workspace: Any = None,
@@ -246,7 +246,7 @@ class RNNPlan(Plan, Generic[OutputT]):
             for other in crossed:
                 other.wait(stream)
 
-    def describe(self, x: TensorSpec, lengths: Sequence[int] | None = None) -> None:
+    def describe(self, x: TensorSpec, lengths: Iterable[int] | None = None) -> None:
         """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
         data = self._problem.check_data(x, lengths)
         if data != self._problem.data:
@@ -255,7 +255,7 @@ class RNNPlan(Plan, Generic[OutputT]):
         self._x_seen, self._lengths_seen = (x, lengths) if unchanging else (None, None)
 
     def check_operands(
-        self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Sequence[int] | None
+        self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Iterable[int] | None
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Check what a call would be given, without a call; return hx and cx as device arrays."""
         self._check_weights(weights)

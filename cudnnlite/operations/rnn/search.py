@@ -42,7 +42,7 @@ def find_rnn_forward(
     hx: Any = None,
     cx: Any = None,
     *,
-    lengths: Sequence[int] | None = None,
+    lengths: Iterable[int] | None = None,
     training: bool = False,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
     algorithms: Iterable[RNNAlgo | str] | None = None,
