@@ -177,9 +177,10 @@ class CudaDevice:
             stream.sync()
 
     def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
-        memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        unknown, _ = self._driver.cuPointerGetAttribute(memory_type, host.ctypes.data)
-        return not unknown
+        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer would report
+        buffer_id = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
+        result, found = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
+        return bool(result) or bool(found[0])
 
     @telling_loss
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
