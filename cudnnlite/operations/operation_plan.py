@@ -25,6 +25,7 @@ from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.warn import log
 
 _plans: dict[Operation, type[OperationPlan]] = {}
 
@@ -96,6 +97,7 @@ class OperationPlan(Plan):
             return
         try:
             self._prepare(algorithm, limit, interface)
+            log.debug("%s: %s", self._description, self.choice)
             if parse_replay(replay):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed

@@ -30,6 +30,7 @@ from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutpu
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reserve, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.warn import log
 
 OutputT = TypeVar("OutputT")  # RNNOutput, or RNNTrainingOutput
 _MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
@@ -72,6 +73,7 @@ class RNNPlan(Plan, Generic[OutputT]):
         self._pointers: dict[str, int] = {}
         try:
             self._problem = RNNProblem(handle, request, self._resources)
+            log.debug("%s: %s", self._description, self.choice)
             self._resources.callback(_close_all, self._replayed)
         except BaseException as error:
             if isinstance(error, CudnnError):
