@@ -15,7 +15,7 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.rnn_forward(handle, lstm, weights, x).reserve  # error: attr-defined
     dnn.rnn_forward(handle, lstm, weights, 3)  # error: call-overload
     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, training=True)  # error: misc
-    dnn.convolution_forward(handle, [1.0], x)  # error: arg-type
+    dnn.softmax_forward(handle, [1.0])  # error: arg-type
     dnn.ConvolutionSpec(paddding=1)  # error: call-arg
     dnn.RNNSpec("lstm", 3, "4")  # error: arg-type
     dnn.Hanlde()  # error: attr-defined
