@@ -15,9 +15,9 @@ from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_graph import CudaRecorder
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
-from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, refuse_host_copy, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
-from cudnnlite.devices.storage import host_bytes
+from cudnnlite.devices.storage import as_row, host_bytes
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
@@ -164,17 +164,16 @@ class CudaDevice:
         pool = getattr(self._device.memory_resource, "attributes", None)
         return int(pool.used_mem_current) if pool is not None else 0
 
-    @telling_loss
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
-        self.activate()
-        refuse_in_capture(
-            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
-        )
-        buffer = self._core.Buffer.from_handle
-        buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
+        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
         if self._is_pinned(source):  # it is read later unless we wait
-            stream.sync()
+            self.wait(stream)
+
+    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
+        """Copy device memory to a contiguous host array, and wait for it."""
+        self.copy_rows(ptr, target.nbytes, as_row(target), stream, out=True)
+        self.wait(stream)
 
     def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
         # the plural takes memory that CUDA does not know for no error, which compute-sanitizer would report
@@ -189,53 +188,45 @@ class CudaDevice:
         try:
             return host_bytes(self._core.LegacyPinnedMemoryResource().allocate(nbytes))
         except Exception as error:
-            raise DeviceMemoryError(
-                f"{format_size(nbytes)} of pinned memory could not be allocated: {error}"
-            ) from error
+            raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory: {error}") from error
 
     @telling_loss
     def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
         """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
         self.activate()
-        refuse_in_capture(
-            self._records(stream), stream, "a copy to or from the host cannot be recorded", "make it before or after"
-        )
+        refuse_host_copy(self._records(stream), stream, out=out)
         rows, width = host.shape
-        there, here = self._driver.CUmemorytype.CU_MEMORYTYPE_DEVICE, self._driver.CUmemorytype.CU_MEMORYTYPE_HOST
-        copy = self._driver.CUDA_MEMCPY2D()
-        copy.WidthInBytes, copy.Height = width, rows
-        if out:
-            copy.srcMemoryType, copy.srcDevice, copy.srcPitch = there, ptr, pitch
-            copy.dstMemoryType, copy.dstHost, copy.dstPitch = here, host.ctypes.data, width
+        if rows == 1:  # of any size; a pitch ends at 2 GiB
+            here, there = (self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr))
+            (there if out else here).copy_to(here if out else there, stream=stream)
         else:
-            copy.dstMemoryType, copy.dstDevice, copy.dstPitch = there, ptr, pitch
-            copy.srcMemoryType, copy.srcHost, copy.srcPitch = here, host.ctypes.data, width
-        self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
+            kinds, copy = self._driver.CUmemorytype, self._driver.CUDA_MEMCPY2D()
+            copy.WidthInBytes, copy.Height = width, rows
+            if out:
+                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = kinds.CU_MEMORYTYPE_DEVICE, ptr, pitch
+                copy.dstMemoryType, copy.dstHost, copy.dstPitch = kinds.CU_MEMORYTYPE_HOST, host.ctypes.data, width
+            else:
+                copy.dstMemoryType, copy.dstDevice, copy.dstPitch = kinds.CU_MEMORYTYPE_DEVICE, ptr, pitch
+                copy.srcMemoryType, copy.srcHost, copy.srcPitch = kinds.CU_MEMORYTYPE_HOST, host.ctypes.data, width
+            self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
         if out and not self._is_pinned(host):
             stream.sync()
 
     @telling_loss
     def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
-        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`)."""
+        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
         self.activate()
-        name = f"cuMemsetD2D{8 * len(pattern)}Async"
-        on, value = int(self._recorded(stream).handle), int.from_bytes(pattern, "little")
-        self._check(name, getattr(self._driver, name)(ptr, pitch, value, width // len(pattern), rows, on))
+        on = self._recorded(stream)
+        if rows == 1:
+            self._core.Buffer.from_handle(ptr, width).fill(pattern, stream=on)
+            return
+        name, value = f"cuMemsetD2D{8 * len(pattern)}Async", int.from_bytes(pattern, "little")
+        result = getattr(self._driver, name)(ptr, pitch, value, width // len(pattern), rows, int(on.handle))
+        self._check(name, result)
 
     def _check(self, function: str, result: tuple[Any, ...]) -> None:
         if result[0]:
             raise RuntimeError(f"{function}: {result[0]}")
-
-    @telling_loss
-    def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
-        """Copy device memory to a contiguous host array, and wait for it."""
-        self.activate()
-        refuse_in_capture(
-            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
-        )
-        buffer = self._core.Buffer.from_handle
-        buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
-        stream.sync()
 
     @telling_loss
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
@@ -244,11 +235,9 @@ class CudaDevice:
         buffer = self._core.Buffer.from_handle
         buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self._recorded(stream))
 
-    @telling_loss
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
-        self.activate()
-        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=self._recorded(stream))
+        self.fill_rows(ptr, nbytes, nbytes, 1, bytes([byte]), stream)
 
     @telling_loss
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:

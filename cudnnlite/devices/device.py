@@ -175,6 +175,13 @@ def refuse_in_capture(capturing: bool, stream: Any, what: str, instead: str) -> 
         raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
 
 
+def refuse_host_copy(capturing: bool, stream: Any, *, out: bool) -> None:
+    """Raise CaptureError for a copy from the host, or to it, while a graph is recorded."""
+    if out:
+        refuse_in_capture(capturing, stream, "a copy to the host waits, and cannot", "read results after a launch")
+    refuse_in_capture(capturing, stream, "a copy from the host cannot be recorded", "make it before the capture")
+
+
 def check_recorded_together(device: Device, stream: Any, other: Any) -> None:
     """Check that one stream can wait for another: both are being recorded, or neither is.
 

@@ -62,6 +62,11 @@ def write_values(memory: Array, spec: TensorSpec | FilterSpec, batch: slice, val
     memory_view(memory, as_tensor(spec))[batch][...] = split_vectors(values, spec.vector)
 
 
+def as_row(array: Array) -> Array:
+    """Return a contiguous array's bytes as one row."""
+    return array.reshape(1, -1).view(np.uint8) if array.size else np.empty((1, 0), np.uint8)
+
+
 class _Exporter:
     """What NumPy keeps as the base of an array: it holds the buffer."""
 
