@@ -123,13 +123,7 @@ class DeviceArray:
         return part_of(self, spec, offset)
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """Return a view of another shape, of which one size may be -1: the same values in the same order.
-
-        Raises
-        ------
-        ArgumentError
-            The sizes do not fit; or the strides are such that it takes a copy.
-        """
+        """Return a view of another shape, of which one size may be -1; ArgumentError where that takes a copy."""
         sizes = shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape
         return part_of(self, reshaped(self.spec, sizes))
 
@@ -138,21 +132,10 @@ class DeviceArray:
         return copy_of(self, self.stream)
 
     def fill(self, value: float, *, stream: Any = None) -> None:
-        """Set every value, in stream order; what lies in gaps between strides stays.
+        """Set every value, in stream order: on the array's own stream, or on another that waits for it; gaps stay as they are.
 
-        Parameters
-        ----------
-        value : float
-            Floats are rounded to the dtype; what would lose anything else is refused.
-        stream : stream object, optional
-            To enqueue it on, instead of the array's own; each then waits for the other.
-
-        Raises
-        ------
-        ArgumentError
-            Not one number that the dtype has; or the array overlaps itself.
-        ArrayTypeError
-            The array is read-only.
+        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError, a read-only array an
+        ArrayTypeError.
         """
         self._check_written("fill")
         number = host_values(value, self.dtype)
@@ -172,23 +155,19 @@ class DeviceArray:
     def copy_from(self, source: Any, *, stream: Any = None) -> None:
         """Copy values into this array, in stream order.
 
-        Pageable host memory may be changed after the return.  From pinned memory (`Handle.pinned`) the copy is asynchronous: it
-        must stay as it is until the stream got there.
-
         Parameters
         ----------
         source : array_like or device array
-            Of this shape.  Host values are converted as by `Handle.array`, and may be put between gaps; an array on the
+            Of this shape.  Host values are converted as by `Handle.array`.  Pageable memory may be changed after the return;
+            pinned memory (`Handle.pinned`), from which the copy is asynchronous, once the stream got there.  An array on the
             device must have this dtype and these strides, and no gaps (`transform_tensor` converts).
         stream : stream object, optional
             To enqueue it on, instead of the array's own; each then waits for the other.
 
         Raises
         ------
-        ArgumentError
-            A wrong shape, dtype or strides.
-        ArrayTypeError
-            The array is read-only; no numbers, or on another device.
+        ArgumentError, ArrayTypeError
+            A wrong shape, dtype or strides; no numbers, or on another device; this array is read-only.
         """
         self._check_written("copy_from")
         found = find_on_device(self.device, self.stream, source)
@@ -208,10 +187,10 @@ class DeviceArray:
         Parameters
         ----------
         target : ndarray
-            Of this shape and dtype.  `Handle.pinned` makes one for an asynchronous copy, which takes the memory order of the
-            array besides: then `Handle.synchronize` tells that it is there.
+            Of this shape and dtype.  One by `Handle.pinned`, in the memory order of the array, makes the copy asynchronous:
+            `Handle.synchronize` tells that it is there.
         stream : stream object, optional
-            To enqueue it on, instead of the array's own; each then waits for the other.
+            As in `copy_from`.
 
         Raises
         ------

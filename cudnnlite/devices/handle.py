@@ -239,18 +239,8 @@ class Handle(NativeObject[cudnnHandle_t]):
     def pinned(self, shape: Any, dtype: Any = None, layout: str | None = None) -> np.ndarray[Any, Any]:
         """Make a host array in page-locked memory, with undefined contents.
 
-        `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device, where nothing is, it is an
-        ordinary array.
-
-        Parameters
-        ----------
-        shape, dtype, layout
-            As in `empty`: those of the device array that will be copied, so that its memory has the same order.
-
-        Returns
-        -------
-        ndarray
-            Of logical shape ``(N, C, *spatial)``; its memory is given back with its last view.
+        `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device nothing is, and it is an ordinary
+        array.  Shape, dtype and layout are those of the device array, so that its memory has the same order.
 
         Examples
         --------

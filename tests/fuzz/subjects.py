@@ -438,7 +438,7 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
     dnn.Workspace: lambda t: t.handle.workspace,
 }
-CALLED = {"__call__", "__getitem__", "__setitem__"}
+CALLED = {"__call__", "__setitem__"}
 KEYED = {f"{kind}Weights.{method}" for kind in ("Attention", "RNN") for method in ("__setitem__", "update")}
 # mappings, which have KeyError
 # what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
@@ -482,7 +482,8 @@ def public_methods() -> Iterator[tuple[type, str]]:
     for kind in INSTANCES:
         for name, method in inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
-            if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in CALLED):
+            called = CALLED | ({"__getitem__"} if kind is dnn.DeviceArray else set())
+            if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in called):
                 continue
             if len(inspect.signature(method).parameters) > (0 if inspect.ismethod(method) else 1):
                 yield kind, name

@@ -33,13 +33,7 @@ class PackedSequences(NamedTuple):
     order: tuple[int, ...]
 
     def unpack(self, values: Any) -> list[Array]:
-        """Split packed values, such as ``y.numpy()``, into sequences, in the order in which they were given.
-
-        Raises
-        ------
-        ArgumentError
-            They are not (sum of lengths, vector).
-        """
+        """Split packed values (sum of lengths, vector), such as ``y.numpy()``, into sequences, as they were given."""
         packed = host_array(values)
         if packed.ndim != 2:
             raise ArgumentError(f"values has shape {packed.shape}; needed: (sum of lengths, vector)")
