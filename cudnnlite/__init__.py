@@ -78,6 +78,7 @@ from cudnnlite.errors import (
     ClosedError,
     CudnnError,
     CudnnliteError,
+    DeviceLostError,
     DeviceMemoryError,
     ExecutionError,
     InternalError,
@@ -167,6 +168,7 @@ from cudnnlite.operations.replay import Replay, ReplayCosts
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.functions import plan_rnn, rnn_backward_data, rnn_backward_weights, rnn_forward
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.search import find_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
@@ -248,6 +250,7 @@ __all__ = [
     "DataType",
     "Determinism",
     "DeviceArray",
+    "DeviceLostError",
     "DeviceMemoryError",
     "DropoutDescriptor",
     "DropoutState",
@@ -275,6 +278,7 @@ __all__ = [
     "OpTensorDescriptor",
     "OpTensorOp",
     "OpTensorSpec",
+    "PackedSequences",
     "PoolingDescriptor",
     "PoolingMode",
     "PoolingSpec",
@@ -365,6 +369,7 @@ __all__ = [
     "multi_head_attention_backward_weights",
     "multi_head_attention_forward",
     "op_tensor",
+    "pack_sequences",
     "plan_convolution_backward_data",
     "plan_convolution_backward_filter",
     "plan_convolution_bias_activation_forward",
@@ -414,4 +419,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

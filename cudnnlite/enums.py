@@ -6,6 +6,7 @@ one of them it also takes the name, in any case: ``math_type="fma"``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from cudnnlite._raw.cenum import CEnum
@@ -59,7 +60,9 @@ _MATH_NAMES = {"tf32": TF32, "true_float32": TRUE_FLOAT32, "float32": TRUE_FLOAT
 EnumT = TypeVar("EnumT", bound=CEnum)
 
 
-def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
+def parse_enum(
+    kind: type[EnumT], value: object, argument: str, names: Mapping[str, EnumT] | None = None
+) -> EnumT:  # fmt: skip
     """Turn a member, its name in any case, or its C value into a member of `kind`.
 
     Parameters
@@ -70,6 +73,8 @@ def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
         What the user gave.
     argument : str
         The argument's name, for the message.
+    names : mapping, optional
+        The names that the documentation uses besides, in lower case; the message lists them instead of cuDNN's own.
 
     Raises
     ------
@@ -78,24 +83,22 @@ def parse_enum(kind: type[EnumT], value: object, argument: str) -> EnumT:
     """
     if isinstance(value, kind):
         return value
-    names = {name: member for name, member in kind.__members__.items() if name != "COUNT"}  # a C enum's end, no choice
+    ours = {} if names is None else names
+    own = {name: member for name, member in kind.__members__.items() if name != "COUNT"}  # a C enum's end, no choice
     if isinstance(value, str):
         wanted = value.upper().replace("-", "_")
-        for name, member in names.items():
+        for name, member in (*ours.items(), *own.items()):
             if name.upper() == wanted:
                 return member
     elif isinstance(value, int) and not isinstance(value, (bool, CEnum)):
-        for member in names.values():
+        for member in own.values():
             if member == value:
                 return member
     article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
-    raise ArgumentError(
-        f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {', '.join(names)}, in any case"
-    )
+    listed = ", ".join((*ours, *(name for name, member in own.items() if member not in ours.values())))
+    raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {listed}, in any case")
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:
     """Like `parse_enum` for `MathType`, which also has plain names: 'tf32' and 'true_float32' (or 'float32')."""
-    if isinstance(value, str) and value.lower() in _MATH_NAMES:
-        return _MATH_NAMES[value.lower()]
-    return parse_enum(MathType, value, argument)
+    return parse_enum(MathType, value, argument, _MATH_NAMES)

@@ -31,6 +31,10 @@ class NoDeviceError(CudnnliteError, RuntimeError):
     """No usable CUDA device; the message says how to choose the emulated one."""
 
 
+class DeviceLostError(CudnnliteError, RuntimeError):
+    """CUDA gave the device up, after an illegal address for instance: the process has to be restarted."""
+
+
 class CaptureError(CudnnliteError, RuntimeError):
     """What cannot be recorded into a CUDA graph was asked for inside a capture; the message says what to do before it."""
 

@@ -1,12 +1,18 @@
-"""Warnings that point at the user's line, however deep inside the package they arise."""
+"""What the package says: warnings, which point at the user's line however deep inside they arise, and its log.
+
+``logging.getLogger("cudnnlite")`` has at level INFO which library was found and what was tuned, at DEBUG which algorithm each
+plan runs.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
 from pathlib import Path
 
+log = logging.getLogger("cudnnlite")
 _PACKAGE = str(Path(__file__).parent) + os.sep
 
 

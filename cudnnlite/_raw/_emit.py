@@ -140,6 +140,7 @@ def _signatures(headers: Headers) -> str:
         '"""Typed stubs of every C function, for type checkers and editors only."""\n',
         "from __future__ import annotations\n",
         "from typing import Any\n",
+        "from cudnnlite._raw.opaque import Given, Integer",
         _import("cudnnlite._raw.types", used) + "\n",
         "\nclass Signatures:",
         '    """One method per C function; a status is checked, so what returns one returns nothing here."""\n',
@@ -182,14 +183,16 @@ def _facts(function: Prototype) -> str:
 
 def _annotation(kind: str, handles: list[str]) -> str:
     if kind in handles:
-        return f"{kind} | None"
+        return f"Given[{kind}]"
     if kind in ("c_float", "c_double"):
         return "float"
     if kind == "None":
         return "None"
     if kind == "c_char_p":
         return "bytes" if not handles else "Any"
-    return "Any" if kind == "c_void_p" or not kind.startswith("c_") else "int"
+    if kind == "c_void_p" or not kind.startswith("c_"):
+        return "Any"
+    return "Integer" if handles else "int"
 
 
 def _safe(name: str) -> str:

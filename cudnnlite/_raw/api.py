@@ -41,12 +41,14 @@ class CudnnApi(_Base):
         self._memory = memory
         self._last_error: Any = None
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        bound = self._bind(self._record(name))
-        self.__dict__[name] = bound  # later uses do not come here
-        return bound
+    if not TYPE_CHECKING:  # which knows all of them
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            bound = self._bind(self._record(name))
+            self.__dict__[name] = bound  # later uses do not come here
+            return bound
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *FUNCTIONS})

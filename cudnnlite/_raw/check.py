@@ -43,6 +43,8 @@ def status_error(
     if suspicious and memory is not None:
         try:
             free, total = memory()
+        except errors.DeviceLostError as lost:
+            raise lost from kind(function, known, detail)
         except Exception as error:  # the device itself may be what failed
             notes = (f"the free device memory could not be read: {error}",)
         else:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cudnnlite._raw.elf_size import why_unloadable
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
-from cudnnlite.warn import warn_user
+from cudnnlite.warn import log, warn_user
 
 LIBRARY_VARIABLE = "CUDNNLITE_LIBCUDNN"
 _SONAME = "libcudnn.so.9"
@@ -95,6 +95,7 @@ def _load() -> Library:
     if library.version // 10000 != 9:
         raise LibraryError(f"cudnnlite needs cuDNN 9.x; {path} (found through {how}) is {library.version_text}")
     _load_parts(library)
+    log.info("libcudnn %s at %s, found through %s", library.version_text, path, how)
     return library
 
 

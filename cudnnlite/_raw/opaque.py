@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+NativeT = TypeVar("NativeT", bound="Opaque")
+NativeT_co = TypeVar("NativeT_co", bound="Opaque", covariant=True)
 
 
 class Opaque(ctypes.c_void_p):
@@ -24,3 +27,15 @@ class Opaque(ctypes.c_void_p):
         raise TypeError(
             f"a {cls.__name__} is needed, not {type(value).__name__}; an address becomes one by {cls.__name__}(address)"
         )
+
+
+class Owner(Protocol[NativeT_co]):
+    """What may stand for a native object as an argument: it has one as `ptr`."""
+
+    @property
+    def ptr(self) -> NativeT_co:
+        """The native object."""
+
+
+Integer: TypeAlias = "int | ctypes._SimpleCData[int]"
+Given: TypeAlias = NativeT | Owner[NativeT] | None  # what a C function is given for one

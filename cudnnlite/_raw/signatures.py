@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite._raw.opaque import Given, Integer
 from cudnnlite._raw.types import (
     cudaGraph_t,
     cudaStream_t,
@@ -41,44 +42,44 @@ class Signatures:
 
     def cudnnBuildRNNDynamic(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        miniBatch: int,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        miniBatch: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnCTCLoss(
         self,
-        handle: cudnnHandle_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
         probs: Any,
         hostLabels: Any,
         hostLabelLengths: Any,
         hostInputLengths: Any,
         costs: Any,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         gradients: Any,
-        algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        algo: Integer,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         workspace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnCTCLoss_v8(
         self,
-        handle: cudnnHandle_t | None,
-        algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        algo: Integer,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
         probs: Any,
         labels: Any,
         labelLengths: Any,
         inputLengths: Any,
         costs: Any,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         gradients: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workspace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
@@ -98,24 +99,24 @@ class Signatures:
     def cudnnCreateSeqDataDescriptor(self, seqDataDesc: Any) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyAttnDescriptor(self, attnDesc: cudnnAttnDescriptor_t | None) -> None:
+    def cudnnDestroyAttnDescriptor(self, attnDesc: Given[cudnnAttnDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyCTCLossDescriptor(self, ctcLossDesc: cudnnCTCLossDescriptor_t | None) -> None:
+    def cudnnDestroyCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
-    def cudnnDestroyRNNDataDescriptor(self, rnnDataDesc: cudnnRNNDataDescriptor_t | None) -> None:
+    def cudnnDestroyRNNDataDescriptor(self, rnnDataDesc: Given[cudnnRNNDataDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
-    def cudnnDestroyRNNDescriptor(self, rnnDesc: cudnnRNNDescriptor_t | None) -> None:
+    def cudnnDestroyRNNDescriptor(self, rnnDesc: Given[cudnnRNNDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
-    def cudnnDestroySeqDataDescriptor(self, seqDataDesc: cudnnSeqDataDescriptor_t | None) -> None:
+    def cudnnDestroySeqDataDescriptor(self, seqDataDesc: Given[cudnnSeqDataDescriptor_t]) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetAttnDescriptor(
         self,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        attnDesc: Given[cudnnAttnDescriptor_t],
         attnMode: Any,
         nHeads: Any,
         smScaler: Any,
@@ -138,12 +139,12 @@ class Signatures:
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetCTCLossDescriptor(self, ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: Any) -> None:
+    def cudnnGetCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: Any) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetCTCLossDescriptorEx(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: Any,
         normMode: Any,
         gradMode: Any,
@@ -152,7 +153,7 @@ class Signatures:
 
     def cudnnGetCTCLossDescriptor_v8(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: Any,
         normMode: Any,
         gradMode: Any,
@@ -162,7 +163,7 @@ class Signatures:
 
     def cudnnGetCTCLossDescriptor_v9(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         compType: Any,
         normMode: Any,
         ctcGradMode: Any,
@@ -172,33 +173,33 @@ class Signatures:
 
     def cudnnGetCTCLossWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         labels: Any,
         labelLengths: Any,
         inputLengths: Any,
-        algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
+        algo: Integer,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetCTCLossWorkspaceSize_v8(
         self,
-        handle: cudnnHandle_t | None,
-        algo: int,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        probsDesc: cudnnTensorDescriptor_t | None,
-        gradientsDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        algo: Integer,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        probsDesc: Given[cudnnTensorDescriptor_t],
+        gradientsDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetMultiHeadAttnBuffers(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         weightSizeInBytes: Any,
         workSpaceSizeInBytes: Any,
         reserveSpaceSizeInBytes: Any,
@@ -207,25 +208,25 @@ class Signatures:
 
     def cudnnGetMultiHeadAttnWeights(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
-        wKind: int,
-        weightSizeInBytes: int,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
+        wKind: Integer,
+        weightSizeInBytes: Integer,
         weights: Any,
-        wDesc: cudnnTensorDescriptor_t | None,
+        wDesc: Given[cudnnTensorDescriptor_t],
         wAddr: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetRNNDataDescriptor(
         self,
-        rnnDataDesc: cudnnRNNDataDescriptor_t | None,
+        rnnDataDesc: Given[cudnnRNNDataDescriptor_t],
         dataType: Any,
         layout: Any,
         maxSeqLength: Any,
         batchSize: Any,
         vectorSize: Any,
-        arrayLengthRequested: int,
+        arrayLengthRequested: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -233,7 +234,7 @@ class Signatures:
 
     def cudnnGetRNNDescriptor_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         algo: Any,
         cellMode: Any,
         biasMode: Any,
@@ -253,10 +254,10 @@ class Signatures:
 
     def cudnnGetRNNTempSpaceSizes(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        fwdMode: int,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        fwdMode: Integer,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         workSpaceSize: Any,
         reserveSpaceSize: Any,
     ) -> None:
@@ -264,37 +265,37 @@ class Signatures:
 
     def cudnnGetRNNWeightParams(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        pseudoLayer: int,
-        weightSpaceSize: int,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        pseudoLayer: Integer,
+        weightSpaceSize: Integer,
         weightSpace: Any,
-        linLayerID: int,
-        mDesc: cudnnTensorDescriptor_t | None,
+        linLayerID: Integer,
+        mDesc: Given[cudnnTensorDescriptor_t],
         mAddr: Any,
-        bDesc: cudnnTensorDescriptor_t | None,
+        bDesc: Given[cudnnTensorDescriptor_t],
         bAddr: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetRNNWeightSpaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         weightSpaceSize: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetSeqDataDescriptor(
         self,
-        seqDataDesc: cudnnSeqDataDescriptor_t | None,
+        seqDataDesc: Given[cudnnSeqDataDescriptor_t],
         dataType: Any,
         nbDims: Any,
-        nbDimsRequested: int,
+        nbDimsRequested: Integer,
         dimA: Any,
         axes: Any,
         seqLengthArraySize: Any,
-        seqLengthSizeRequested: int,
+        seqLengthSizeRequested: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -302,158 +303,158 @@ class Signatures:
 
     def cudnnMultiHeadAttnBackwardData(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
         loWinIdx: Any,
         hiWinIdx: Any,
         devSeqLengthsDQDO: Any,
         devSeqLengthsDKDV: Any,
-        doDesc: cudnnSeqDataDescriptor_t | None,
+        doDesc: Given[cudnnSeqDataDescriptor_t],
         dout: Any,
-        dqDesc: cudnnSeqDataDescriptor_t | None,
+        dqDesc: Given[cudnnSeqDataDescriptor_t],
         dqueries: Any,
         queries: Any,
-        dkDesc: cudnnSeqDataDescriptor_t | None,
+        dkDesc: Given[cudnnSeqDataDescriptor_t],
         dkeys: Any,
         keys: Any,
-        dvDesc: cudnnSeqDataDescriptor_t | None,
+        dvDesc: Given[cudnnSeqDataDescriptor_t],
         dvalues: Any,
         values: Any,
-        weightSizeInBytes: int,
+        weightSizeInBytes: Integer,
         weights: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnMultiHeadAttnBackwardWeights(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
-        addGrad: int,
-        qDesc: cudnnSeqDataDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
+        addGrad: Integer,
+        qDesc: Given[cudnnSeqDataDescriptor_t],
         queries: Any,
-        kDesc: cudnnSeqDataDescriptor_t | None,
+        kDesc: Given[cudnnSeqDataDescriptor_t],
         keys: Any,
-        vDesc: cudnnSeqDataDescriptor_t | None,
+        vDesc: Given[cudnnSeqDataDescriptor_t],
         values: Any,
-        doDesc: cudnnSeqDataDescriptor_t | None,
+        doDesc: Given[cudnnSeqDataDescriptor_t],
         dout: Any,
-        weightSizeInBytes: int,
+        weightSizeInBytes: Integer,
         weights: Any,
         dweights: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnMultiHeadAttnForward(
         self,
-        handle: cudnnHandle_t | None,
-        attnDesc: cudnnAttnDescriptor_t | None,
-        currIdx: int,
+        handle: Given[cudnnHandle_t],
+        attnDesc: Given[cudnnAttnDescriptor_t],
+        currIdx: Integer,
         loWinIdx: Any,
         hiWinIdx: Any,
         devSeqLengthsQO: Any,
         devSeqLengthsKV: Any,
-        qDesc: cudnnSeqDataDescriptor_t | None,
+        qDesc: Given[cudnnSeqDataDescriptor_t],
         queries: Any,
         residuals: Any,
-        kDesc: cudnnSeqDataDescriptor_t | None,
+        kDesc: Given[cudnnSeqDataDescriptor_t],
         keys: Any,
-        vDesc: cudnnSeqDataDescriptor_t | None,
+        vDesc: Given[cudnnSeqDataDescriptor_t],
         values: Any,
-        oDesc: cudnnSeqDataDescriptor_t | None,
+        oDesc: Given[cudnnSeqDataDescriptor_t],
         out: Any,
-        weightSizeInBytes: int,
+        weightSizeInBytes: Integer,
         weights: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         workSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnRNNBackwardData_v8(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         devSeqLengths: Any,
-        yDesc: cudnnRNNDataDescriptor_t | None,
+        yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
         dy: Any,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         dx: Any,
-        hDesc: cudnnTensorDescriptor_t | None,
+        hDesc: Given[cudnnTensorDescriptor_t],
         hx: Any,
         dhy: Any,
         dhx: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         cx: Any,
         dcy: Any,
         dcx: Any,
-        weightSpaceSize: int,
+        weightSpaceSize: Integer,
         weightSpace: Any,
-        workSpaceSize: int,
+        workSpaceSize: Integer,
         workSpace: Any,
-        reserveSpaceSize: int,
+        reserveSpaceSize: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNBackwardWeights_v8(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        addGrad: int,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        addGrad: Integer,
         devSeqLengths: Any,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         x: Any,
-        hDesc: cudnnTensorDescriptor_t | None,
+        hDesc: Given[cudnnTensorDescriptor_t],
         hx: Any,
-        yDesc: cudnnRNNDataDescriptor_t | None,
+        yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
-        weightSpaceSize: int,
+        weightSpaceSize: Integer,
         dweightSpace: Any,
-        workSpaceSize: int,
+        workSpaceSize: Integer,
         workSpace: Any,
-        reserveSpaceSize: int,
+        reserveSpaceSize: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNForward(
         self,
-        handle: cudnnHandle_t | None,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        fwdMode: int,
+        handle: Given[cudnnHandle_t],
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        fwdMode: Integer,
         devSeqLengths: Any,
-        xDesc: cudnnRNNDataDescriptor_t | None,
+        xDesc: Given[cudnnRNNDataDescriptor_t],
         x: Any,
-        yDesc: cudnnRNNDataDescriptor_t | None,
+        yDesc: Given[cudnnRNNDataDescriptor_t],
         y: Any,
-        hDesc: cudnnTensorDescriptor_t | None,
+        hDesc: Given[cudnnTensorDescriptor_t],
         hx: Any,
         hy: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         cx: Any,
         cy: Any,
-        weightSpaceSize: int,
+        weightSpaceSize: Integer,
         weightSpace: Any,
-        workSpaceSize: int,
+        workSpaceSize: Integer,
         workSpace: Any,
-        reserveSpaceSize: int,
+        reserveSpaceSize: Integer,
         reserveSpace: Any,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNGetClip_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
         clipMode: Any,
         clipNanOpt: Any,
         lclip: Any,
@@ -461,14 +462,14 @@ class Signatures:
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnRNNGetClip_v9(self, rnnDesc: cudnnRNNDescriptor_t | None, clipMode: Any, lclip: Any, rclip: Any) -> None:
+    def cudnnRNNGetClip_v9(self, rnnDesc: Given[cudnnRNNDescriptor_t], clipMode: Any, lclip: Any, rclip: Any) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNSetClip_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        clipMode: int,
-        clipNanOpt: int,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        clipMode: Integer,
+        clipNanOpt: Integer,
         lclip: float,
         rclip: float,
     ) -> None:
@@ -476,8 +477,8 @@ class Signatures:
 
     def cudnnRNNSetClip_v9(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        clipMode: int,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        clipMode: Integer,
         lclip: float,
         rclip: float,
     ) -> None:
@@ -485,69 +486,69 @@ class Signatures:
 
     def cudnnSetAttnDescriptor(
         self,
-        attnDesc: cudnnAttnDescriptor_t | None,
-        attnMode: int,
-        nHeads: int,
+        attnDesc: Given[cudnnAttnDescriptor_t],
+        attnMode: Integer,
+        nHeads: Integer,
         smScaler: float,
-        dataType: int,
-        computePrec: int,
-        mathType: int,
-        attnDropoutDesc: cudnnDropoutDescriptor_t | None,
-        postDropoutDesc: cudnnDropoutDescriptor_t | None,
-        qSize: int,
-        kSize: int,
-        vSize: int,
-        qProjSize: int,
-        kProjSize: int,
-        vProjSize: int,
-        oProjSize: int,
-        qoMaxSeqLength: int,
-        kvMaxSeqLength: int,
-        maxBatchSize: int,
-        maxBeamSize: int,
+        dataType: Integer,
+        computePrec: Integer,
+        mathType: Integer,
+        attnDropoutDesc: Given[cudnnDropoutDescriptor_t],
+        postDropoutDesc: Given[cudnnDropoutDescriptor_t],
+        qSize: Integer,
+        kSize: Integer,
+        vSize: Integer,
+        qProjSize: Integer,
+        kProjSize: Integer,
+        vProjSize: Integer,
+        oProjSize: Integer,
+        qoMaxSeqLength: Integer,
+        kvMaxSeqLength: Integer,
+        maxBatchSize: Integer,
+        maxBeamSize: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetCTCLossDescriptor(self, ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: int) -> None:
+    def cudnnSetCTCLossDescriptor(self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: Integer) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptorEx(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        compType: int,
-        normMode: int,
-        gradMode: int,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        compType: Integer,
+        normMode: Integer,
+        gradMode: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptor_v8(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        compType: int,
-        normMode: int,
-        gradMode: int,
-        maxLabelLength: int,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        compType: Integer,
+        normMode: Integer,
+        gradMode: Integer,
+        maxLabelLength: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptor_v9(
         self,
-        ctcLossDesc: cudnnCTCLossDescriptor_t | None,
-        compType: int,
-        normMode: int,
-        ctcGradMode: int,
-        maxLabelLength: int,
+        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
+        compType: Integer,
+        normMode: Integer,
+        ctcGradMode: Integer,
+        maxLabelLength: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnSetRNNDataDescriptor(
         self,
-        rnnDataDesc: cudnnRNNDataDescriptor_t | None,
-        dataType: int,
-        layout: int,
-        maxSeqLength: int,
-        batchSize: int,
-        vectorSize: int,
+        rnnDataDesc: Given[cudnnRNNDataDescriptor_t],
+        dataType: Integer,
+        layout: Integer,
+        maxSeqLength: Integer,
+        batchSize: Integer,
+        vectorSize: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -555,32 +556,32 @@ class Signatures:
 
     def cudnnSetRNNDescriptor_v8(
         self,
-        rnnDesc: cudnnRNNDescriptor_t | None,
-        algo: int,
-        cellMode: int,
-        biasMode: int,
-        dirMode: int,
-        inputMode: int,
-        dataType: int,
-        mathPrec: int,
-        mathType: int,
-        inputSize: int,
-        hiddenSize: int,
-        projSize: int,
-        numLayers: int,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        auxFlags: int,
+        rnnDesc: Given[cudnnRNNDescriptor_t],
+        algo: Integer,
+        cellMode: Integer,
+        biasMode: Integer,
+        dirMode: Integer,
+        inputMode: Integer,
+        dataType: Integer,
+        mathPrec: Integer,
+        mathType: Integer,
+        inputSize: Integer,
+        hiddenSize: Integer,
+        projSize: Integer,
+        numLayers: Integer,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        auxFlags: Integer,
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnSetSeqDataDescriptor(
         self,
-        seqDataDesc: cudnnSeqDataDescriptor_t | None,
-        dataType: int,
-        nbDims: int,
+        seqDataDesc: Given[cudnnSeqDataDescriptor_t],
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
         axes: Any,
-        seqLengthArraySize: int,
+        seqLengthArraySize: Integer,
         seqLengthArray: Any,
         paddingFill: Any,
     ) -> None:
@@ -591,89 +592,89 @@ class Signatures:
 
     def cudnnConvolutionBackwardBias(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         beta: Any,
-        dbDesc: cudnnTensorDescriptor_t | None,
+        dbDesc: Given[cudnnTensorDescriptor_t],
         db: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionBackwardData(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        algo: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionBackwardFilter(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        algo: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         beta: Any,
-        dwDesc: cudnnFilterDescriptor_t | None,
+        dwDesc: Given[cudnnFilterDescriptor_t],
         dw: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionBiasActivationForward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha1: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        algo: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         alpha2: Any,
-        zDesc: cudnnTensorDescriptor_t | None,
+        zDesc: Given[cudnnTensorDescriptor_t],
         z: Any,
-        biasDesc: cudnnTensorDescriptor_t | None,
+        biasDesc: Given[cudnnTensorDescriptor_t],
         bias: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnConvolutionForward(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        algo: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        algo: Integer,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
@@ -681,35 +682,35 @@ class Signatures:
     def cudnnCreateConvolutionDescriptor(self, convDesc: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnCreateFusedOpsConstParamPack(self, constPack: Any, ops: int) -> None:
+    def cudnnCreateFusedOpsConstParamPack(self, constPack: Any, ops: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnCreateFusedOpsPlan(self, plan: Any, ops: int) -> None:
+    def cudnnCreateFusedOpsPlan(self, plan: Any, ops: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnCreateFusedOpsVariantParamPack(self, varPack: Any, ops: int) -> None:
+    def cudnnCreateFusedOpsVariantParamPack(self, varPack: Any, ops: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyConvolutionDescriptor(self, convDesc: cudnnConvolutionDescriptor_t | None) -> None:
+    def cudnnDestroyConvolutionDescriptor(self, convDesc: Given[cudnnConvolutionDescriptor_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyFusedOpsConstParamPack(self, constPack: cudnnFusedOpsConstParamPack_t | None) -> None:
+    def cudnnDestroyFusedOpsConstParamPack(self, constPack: Given[cudnnFusedOpsConstParamPack_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyFusedOpsPlan(self, plan: cudnnFusedOpsPlan_t | None) -> None:
+    def cudnnDestroyFusedOpsPlan(self, plan: Given[cudnnFusedOpsPlan_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyFusedOpsVariantParamPack(self, varPack: cudnnFusedOpsVariantParamPack_t | None) -> None:
+    def cudnnDestroyFusedOpsVariantParamPack(self, varPack: Given[cudnnFusedOpsVariantParamPack_t]) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnFindConvolutionBackwardDataAlgorithm(
         self,
-        handle: cudnnHandle_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
-        requestedAlgoCount: int,
+        handle: Given[cudnnHandle_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -717,30 +718,30 @@ class Signatures:
 
     def cudnnFindConvolutionBackwardDataAlgorithmEx(
         self,
-        handle: cudnnHandle_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnFindConvolutionBackwardFilterAlgorithm(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dwDesc: cudnnFilterDescriptor_t | None,
-        requestedAlgoCount: int,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dwDesc: Given[cudnnFilterDescriptor_t],
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -748,30 +749,30 @@ class Signatures:
 
     def cudnnFindConvolutionBackwardFilterAlgorithmEx(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dwDesc: cudnnFilterDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dwDesc: Given[cudnnFilterDescriptor_t],
         dw: Any,
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnFindConvolutionForwardAlgorithm(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        requestedAlgoCount: int,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -779,33 +780,33 @@ class Signatures:
 
     def cudnnFindConvolutionForwardAlgorithmEx(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
         w: Any,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        requestedAlgoCount: int,
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnFusedOpsExecute(
         self,
-        handle: cudnnHandle_t | None,
-        plan: cudnnFusedOpsPlan_t | None,
-        varPack: cudnnFusedOpsVariantParamPack_t | None,
+        handle: Given[cudnnHandle_t],
+        plan: Given[cudnnFusedOpsPlan_t],
+        varPack: Given[cudnnFusedOpsVariantParamPack_t],
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolution2dDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         pad_h: Any,
         pad_w: Any,
         u: Any,
@@ -819,9 +820,9 @@ class Signatures:
 
     def cudnnGetConvolution2dForwardOutputDim(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
         n: Any,
         c: Any,
         h: Any,
@@ -829,17 +830,17 @@ class Signatures:
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionBackwardDataAlgorithmMaxCount(self, handle: cudnnHandle_t | None, count: Any) -> None:
+    def cudnnGetConvolutionBackwardDataAlgorithmMaxCount(self, handle: Given[cudnnHandle_t], count: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionBackwardDataAlgorithm_v7(
         self,
-        handle: cudnnHandle_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        diffDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnTensorDescriptor_t | None,
-        requestedAlgoCount: int,
+        handle: Given[cudnnHandle_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        diffDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnTensorDescriptor_t],
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -847,27 +848,27 @@ class Signatures:
 
     def cudnnGetConvolutionBackwardDataWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
-        algo: int,
+        handle: Given[cudnnHandle_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
+        algo: Integer,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(self, handle: cudnnHandle_t | None, count: Any) -> None:
+    def cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(self, handle: Given[cudnnHandle_t], count: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionBackwardFilterAlgorithm_v7(
         self,
-        handle: cudnnHandle_t | None,
-        srcDesc: cudnnTensorDescriptor_t | None,
-        diffDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnFilterDescriptor_t | None,
-        requestedAlgoCount: int,
+        handle: Given[cudnnHandle_t],
+        srcDesc: Given[cudnnTensorDescriptor_t],
+        diffDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnFilterDescriptor_t],
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -875,27 +876,27 @@ class Signatures:
 
     def cudnnGetConvolutionBackwardFilterWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnFilterDescriptor_t | None,
-        algo: int,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnFilterDescriptor_t],
+        algo: Integer,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionForwardAlgorithmMaxCount(self, handle: cudnnHandle_t | None, count: Any) -> None:
+    def cudnnGetConvolutionForwardAlgorithmMaxCount(self, handle: Given[cudnnHandle_t], count: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionForwardAlgorithm_v7(
         self,
-        handle: cudnnHandle_t | None,
-        srcDesc: cudnnTensorDescriptor_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        destDesc: cudnnTensorDescriptor_t | None,
-        requestedAlgoCount: int,
+        handle: Given[cudnnHandle_t],
+        srcDesc: Given[cudnnTensorDescriptor_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        destDesc: Given[cudnnTensorDescriptor_t],
+        requestedAlgoCount: Integer,
         returnedAlgoCount: Any,
         perfResults: Any,
     ) -> None:
@@ -903,26 +904,26 @@ class Signatures:
 
     def cudnnGetConvolutionForwardWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        wDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        algo: int,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        wDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        algo: Integer,
         sizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionGroupCount(self, convDesc: cudnnConvolutionDescriptor_t | None, groupCount: Any) -> None:
+    def cudnnGetConvolutionGroupCount(self, convDesc: Given[cudnnConvolutionDescriptor_t], groupCount: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionMathType(self, convDesc: cudnnConvolutionDescriptor_t | None, mathType: Any) -> None:
+    def cudnnGetConvolutionMathType(self, convDesc: Given[cudnnConvolutionDescriptor_t], mathType: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetConvolutionNdDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        arrayLengthRequested: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        arrayLengthRequested: Integer,
         arrayLength: Any,
         padA: Any,
         strideA: Any,
@@ -934,40 +935,40 @@ class Signatures:
 
     def cudnnGetConvolutionNdForwardOutputDim(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        nbDims: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        nbDims: Integer,
         tensorOuputDimA: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetConvolutionReorderType(self, convDesc: cudnnConvolutionDescriptor_t | None, reorderType: Any) -> None:
+    def cudnnGetConvolutionReorderType(self, convDesc: Given[cudnnConvolutionDescriptor_t], reorderType: Any) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetFoldedConvBackwardDataDescriptors(
         self,
-        handle: cudnnHandle_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        diffDesc: cudnnTensorDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        gradDesc: cudnnTensorDescriptor_t | None,
-        transformFormat: int,
-        foldedFilterDesc: cudnnFilterDescriptor_t | None,
-        paddedDiffDesc: cudnnTensorDescriptor_t | None,
-        foldedConvDesc: cudnnConvolutionDescriptor_t | None,
-        foldedGradDesc: cudnnTensorDescriptor_t | None,
-        filterFoldTransDesc: cudnnTensorTransformDescriptor_t | None,
-        diffPadTransDesc: cudnnTensorTransformDescriptor_t | None,
-        gradFoldTransDesc: cudnnTensorTransformDescriptor_t | None,
-        gradUnfoldTransDesc: cudnnTensorTransformDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        diffDesc: Given[cudnnTensorDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        gradDesc: Given[cudnnTensorDescriptor_t],
+        transformFormat: Integer,
+        foldedFilterDesc: Given[cudnnFilterDescriptor_t],
+        paddedDiffDesc: Given[cudnnTensorDescriptor_t],
+        foldedConvDesc: Given[cudnnConvolutionDescriptor_t],
+        foldedGradDesc: Given[cudnnTensorDescriptor_t],
+        filterFoldTransDesc: Given[cudnnTensorTransformDescriptor_t],
+        diffPadTransDesc: Given[cudnnTensorTransformDescriptor_t],
+        gradFoldTransDesc: Given[cudnnTensorTransformDescriptor_t],
+        gradUnfoldTransDesc: Given[cudnnTensorTransformDescriptor_t],
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetFusedOpsConstParamPackAttribute(
         self,
-        constPack: cudnnFusedOpsConstParamPack_t | None,
-        paramLabel: int,
+        constPack: Given[cudnnFusedOpsConstParamPack_t],
+        paramLabel: Integer,
         param: Any,
         isNULL: Any,
     ) -> None:
@@ -975,40 +976,40 @@ class Signatures:
 
     def cudnnGetFusedOpsVariantParamPackAttribute(
         self,
-        varPack: cudnnFusedOpsVariantParamPack_t | None,
-        paramLabel: int,
+        varPack: Given[cudnnFusedOpsVariantParamPack_t],
+        paramLabel: Integer,
         ptr: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnIm2Col(
         self,
-        handle: cudnnHandle_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        wDesc: cudnnFilterDescriptor_t | None,
-        convDesc: cudnnConvolutionDescriptor_t | None,
+        wDesc: Given[cudnnFilterDescriptor_t],
+        convDesc: Given[cudnnConvolutionDescriptor_t],
         colBuffer: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnMakeFusedOpsPlan(
         self,
-        handle: cudnnHandle_t | None,
-        plan: cudnnFusedOpsPlan_t | None,
-        constPack: cudnnFusedOpsConstParamPack_t | None,
+        handle: Given[cudnnHandle_t],
+        plan: Given[cudnnFusedOpsPlan_t],
+        constPack: Given[cudnnFusedOpsConstParamPack_t],
         workspaceSizeInBytes: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnReorderFilterAndBias(
         self,
-        handle: cudnnHandle_t | None,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        reorderType: int,
+        handle: Given[cudnnHandle_t],
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        reorderType: Integer,
         filterData: Any,
         reorderedFilterData: Any,
-        reorderBias: int,
+        reorderBias: Integer,
         biasData: Any,
         reorderedBiasData: Any,
     ) -> None:
@@ -1016,92 +1017,96 @@ class Signatures:
 
     def cudnnSetConvolution2dDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        pad_h: int,
-        pad_w: int,
-        u: int,
-        v: int,
-        dilation_h: int,
-        dilation_w: int,
-        mode: int,
-        computeType: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        pad_h: Integer,
+        pad_w: Integer,
+        u: Integer,
+        v: Integer,
+        dilation_h: Integer,
+        dilation_w: Integer,
+        mode: Integer,
+        computeType: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionGroupCount(self, convDesc: cudnnConvolutionDescriptor_t | None, groupCount: int) -> None:
+    def cudnnSetConvolutionGroupCount(self, convDesc: Given[cudnnConvolutionDescriptor_t], groupCount: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionMathType(self, convDesc: cudnnConvolutionDescriptor_t | None, mathType: int) -> None:
+    def cudnnSetConvolutionMathType(self, convDesc: Given[cudnnConvolutionDescriptor_t], mathType: Integer) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetConvolutionNdDescriptor(
         self,
-        convDesc: cudnnConvolutionDescriptor_t | None,
-        arrayLength: int,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        arrayLength: Integer,
         padA: Any,
         filterStrideA: Any,
         dilationA: Any,
-        mode: int,
-        computeType: int,
+        mode: Integer,
+        computeType: Integer,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnSetConvolutionReorderType(self, convDesc: cudnnConvolutionDescriptor_t | None, reorderType: int) -> None:
+    def cudnnSetConvolutionReorderType(
+        self,
+        convDesc: Given[cudnnConvolutionDescriptor_t],
+        reorderType: Integer,
+    ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFusedOpsConstParamPackAttribute(
         self,
-        constPack: cudnnFusedOpsConstParamPack_t | None,
-        paramLabel: int,
+        constPack: Given[cudnnFusedOpsConstParamPack_t],
+        paramLabel: Integer,
         param: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFusedOpsVariantParamPackAttribute(
         self,
-        varPack: cudnnFusedOpsVariantParamPack_t | None,
-        paramLabel: int,
+        varPack: Given[cudnnFusedOpsVariantParamPack_t],
+        paramLabel: Integer,
         ptr: Any,
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGnnAggSimpleBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         gradOutput: Any,
         outPositions: Any,
         gradNodeFeatures: Any,
         gradEdgeFeatures: Any,
         gradConcatFeatures: Any,
-        nodeFeatDim: int,
-        edgeFeatDim: int,
-        concatFeatDim: int,
-        dataType: int,
-        aggOp: int,
+        nodeFeatDim: Integer,
+        edgeFeatDim: Integer,
+        concatFeatDim: Integer,
+        dataType: Integer,
+        aggOp: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
     def cudnnGnnAggSimpleForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         nodeFeatures: Any,
         edgeFeatures: Any,
         concatFeatures: Any,
         output: Any,
         outPositions: Any,
-        nodeFeatDim: int,
-        edgeFeatDim: int,
-        concatFeatDim: int,
-        dataType: int,
-        aggOp: int,
+        nodeFeatDim: Integer,
+        edgeFeatDim: Integer,
+        concatFeatDim: Integer,
+        dataType: Integer,
+        aggOp: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
     def cudnnGnnMhaGatBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         gradOut: Any,
         srcFeatures: Any,
@@ -1118,18 +1123,18 @@ class Signatures:
         gradSmScores: Any,
         gradWspaceFeat: Any,
         gradWspaceWeights: Any,
-        dimNode: int,
-        dimEdge: int,
+        dimNode: Integer,
+        dimEdge: Integer,
         params: Any,
-        dataType: int,
-        gradDataType: int,
-        gradWeightType: int,
+        dataType: Integer,
+        gradDataType: Integer,
+        gradWeightType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
     def cudnnGnnMhaGatForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         srcFeatures: Any,
         dstFeatures: Any,
@@ -1138,16 +1143,16 @@ class Signatures:
         dropoutMask: Any,
         output: Any,
         smScores: Any,
-        dimNode: int,
-        dimEdge: int,
+        dimNode: Integer,
+        dimEdge: Integer,
         params: Any,
-        dataType: int,
+        dataType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
     def cudnnGnnMhaGatV2Backward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         gradOut: Any,
         srcFeatures: Any,
@@ -1165,16 +1170,16 @@ class Signatures:
         gradSmScores: Any,
         gradWspaceFeat: Any,
         gradWspaceWeights: Any,
-        dimNode: int,
+        dimNode: Integer,
         params: Any,
-        dataType: int,
-        gradType: int,
+        dataType: Integer,
+        gradType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
     def cudnnGnnMhaGatV2Forward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         graph: Any,
         srcFeatures: Any,
         dstFeatures: Any,
@@ -1184,75 +1189,75 @@ class Signatures:
         output: Any,
         smScores: Any,
         actScores: Any,
-        dimNode: int,
+        dimNode: Integer,
         params: Any,
-        dataType: int,
+        dataType: Integer,
     ) -> None:
         """cudnn_gnn_ops.h."""
 
-    def cudnnBackendCreateDescriptor(self, descriptorType: int, descriptor: Any) -> None:
+    def cudnnBackendCreateDescriptor(self, descriptorType: Integer, descriptor: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnBackendDestroyDescriptor(self, descriptor: cudnnBackendDescriptor_t | None) -> None:
+    def cudnnBackendDestroyDescriptor(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnBackendExecute(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
     ) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnBackendFinalize(self, descriptor: cudnnBackendDescriptor_t | None) -> None:
+    def cudnnBackendFinalize(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnBackendGetAttribute(
         self,
-        descriptor: cudnnBackendDescriptor_t | None,
-        attributeName: int,
-        attributeType: int,
-        requestedElementCount: int,
+        descriptor: Given[cudnnBackendDescriptor_t],
+        attributeName: Integer,
+        attributeType: Integer,
+        requestedElementCount: Integer,
         elementCount: Any,
         arrayOfElements: Any,
     ) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnBackendInitialize(self, descriptor: cudnnBackendDescriptor_t | None) -> None:
+    def cudnnBackendInitialize(self, descriptor: Given[cudnnBackendDescriptor_t]) -> None:
         """cudnn_graph.h; since 9.0.0; deprecated since 9.2."""
 
     def cudnnBackendPopulateCudaGraph(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
-        graph: cudaGraph_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
+        graph: Given[cudaGraph_t],
     ) -> None:
         """cudnn_graph.h; since 9.5.0."""
 
     def cudnnBackendSetAttribute(
         self,
-        descriptor: cudnnBackendDescriptor_t | None,
-        attributeName: int,
-        attributeType: int,
-        elementCount: int,
+        descriptor: Given[cudnnBackendDescriptor_t],
+        attributeName: Integer,
+        attributeType: Integer,
+        elementCount: Integer,
         arrayOfElements: Any,
     ) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnBackendUpdateCudaGraph(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
-        graph: cudaGraph_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
+        graph: Given[cudaGraph_t],
     ) -> None:
         """cudnn_graph.h; since 9.5.0."""
 
     def cudnnCreate(self, handle: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnDestroy(self, handle: cudnnHandle_t | None) -> None:
+    def cudnnDestroy(self, handle: Given[cudnnHandle_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetCallback(self, mask: Any, udata: Any, fptr: Any) -> None:
@@ -1261,28 +1266,28 @@ class Signatures:
     def cudnnGetCudartVersion(self) -> int:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnGetErrorString(self, status: int) -> bytes:
+    def cudnnGetErrorString(self, status: Integer) -> bytes:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetExecutionPlanWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        executionPlan: cudnnBackendDescriptor_t | None,
-        variantPack: cudnnBackendDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        executionPlan: Given[cudnnBackendDescriptor_t],
+        variantPack: Given[cudnnBackendDescriptor_t],
         workspaceSizeInBytes: Any,
     ) -> None:
         """cudnn_graph.h; since 9.23.0."""
 
-    def cudnnGetLastErrorString(self, message: Any, max_size: int) -> None:
+    def cudnnGetLastErrorString(self, message: Any, max_size: Integer) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetMaxDeviceVersion(self) -> int:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnGetProperty(self, type: int, value: Any) -> None:
+    def cudnnGetProperty(self, type: Integer, value: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnGetStream(self, handle: cudnnHandle_t | None, streamId: Any) -> None:
+    def cudnnGetStream(self, handle: Given[cudnnHandle_t], streamId: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnGetVersion(self) -> int:
@@ -1291,72 +1296,72 @@ class Signatures:
     def cudnnGraphVersionCheck(self) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnQueryRuntimeError(self, handle: cudnnHandle_t | None, rstatus: Any, mode: int, tag: Any) -> None:
+    def cudnnQueryRuntimeError(self, handle: Given[cudnnHandle_t], rstatus: Any, mode: Integer, tag: Any) -> None:
         """cudnn_graph.h; since 9.0.0; deprecated."""
 
-    def cudnnSetCallback(self, mask: int, udata: Any, fptr: Any) -> None:
+    def cudnnSetCallback(self, mask: Integer, udata: Any, fptr: Any) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
-    def cudnnSetStream(self, handle: cudnnHandle_t | None, streamId: cudaStream_t | None) -> None:
+    def cudnnSetStream(self, handle: Given[cudnnHandle_t], streamId: Given[cudaStream_t]) -> None:
         """cudnn_graph.h; since 9.0.0."""
 
     def cudnnActivationBackward(
         self,
-        handle: cudnnHandle_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnActivationForward(
         self,
-        handle: cudnnHandle_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnAddTensor(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        aDesc: cudnnTensorDescriptor_t | None,
+        aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
         beta: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         C: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnBatchNormalizationBackward(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
         betaParamDiff: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
-        dBnScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        dBnScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         dBnScaleResult: Any,
         dBnBiasResult: Any,
@@ -1368,24 +1373,24 @@ class Signatures:
 
     def cudnnBatchNormalizationBackwardEx(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        bnOps: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        bnOps: Integer,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
         betaParamDiff: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dyData: Any,
-        dzDesc: cudnnTensorDescriptor_t | None,
+        dzDesc: Given[cudnnTensorDescriptor_t],
         dzData: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dxData: Any,
-        dBnScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        dBnScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         bnScaleData: Any,
         bnBiasData: Any,
         dBnScaleData: Any,
@@ -1393,25 +1398,25 @@ class Signatures:
         epsilon: float,
         savedMean: Any,
         savedInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnBatchNormalizationForwardInference(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         bnBias: Any,
         estimatedMean: Any,
@@ -1422,15 +1427,15 @@ class Signatures:
 
     def cudnnBatchNormalizationForwardTraining(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         bnBias: Any,
         exponentialAverageFactor: float,
@@ -1444,18 +1449,18 @@ class Signatures:
 
     def cudnnBatchNormalizationForwardTrainingEx(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        bnOps: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        bnOps: Integer,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        zDesc: cudnnTensorDescriptor_t | None,
+        zDesc: Given[cudnnTensorDescriptor_t],
         zData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
         bnScale: Any,
         bnBias: Any,
         exponentialAverageFactor: float,
@@ -1464,11 +1469,11 @@ class Signatures:
         epsilon: float,
         resultSaveMean: Any,
         resultSaveInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         workspace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1504,66 +1509,66 @@ class Signatures:
 
     def cudnnDeriveBNTensorDescriptor(
         self,
-        derivedBnDesc: cudnnTensorDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        mode: int,
+        derivedBnDesc: Given[cudnnTensorDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        mode: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnDeriveNormTensorDescriptor(
         self,
-        derivedNormScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        derivedNormMeanVarDesc: cudnnTensorDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
-        mode: int,
-        groupCnt: int,
+        derivedNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        derivedNormMeanVarDesc: Given[cudnnTensorDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
+        mode: Integer,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyActivationDescriptor(self, activationDesc: cudnnActivationDescriptor_t | None) -> None:
+    def cudnnDestroyActivationDescriptor(self, activationDesc: Given[cudnnActivationDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyDropoutDescriptor(self, dropoutDesc: cudnnDropoutDescriptor_t | None) -> None:
+    def cudnnDestroyDropoutDescriptor(self, dropoutDesc: Given[cudnnDropoutDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyFilterDescriptor(self, filterDesc: cudnnFilterDescriptor_t | None) -> None:
+    def cudnnDestroyFilterDescriptor(self, filterDesc: Given[cudnnFilterDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyLRNDescriptor(self, lrnDesc: cudnnLRNDescriptor_t | None) -> None:
+    def cudnnDestroyLRNDescriptor(self, lrnDesc: Given[cudnnLRNDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyOpTensorDescriptor(self, opTensorDesc: cudnnOpTensorDescriptor_t | None) -> None:
+    def cudnnDestroyOpTensorDescriptor(self, opTensorDesc: Given[cudnnOpTensorDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyPoolingDescriptor(self, poolingDesc: cudnnPoolingDescriptor_t | None) -> None:
+    def cudnnDestroyPoolingDescriptor(self, poolingDesc: Given[cudnnPoolingDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroyReduceTensorDescriptor(self, reduceTensorDesc: cudnnReduceTensorDescriptor_t | None) -> None:
+    def cudnnDestroyReduceTensorDescriptor(self, reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnDestroySpatialTransformerDescriptor(self, stDesc: cudnnSpatialTransformerDescriptor_t | None) -> None:
+    def cudnnDestroySpatialTransformerDescriptor(self, stDesc: Given[cudnnSpatialTransformerDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyTensorDescriptor(self, tensorDesc: cudnnTensorDescriptor_t | None) -> None:
+    def cudnnDestroyTensorDescriptor(self, tensorDesc: Given[cudnnTensorDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDestroyTensorTransformDescriptor(self, transformDesc: cudnnTensorTransformDescriptor_t | None) -> None:
+    def cudnnDestroyTensorTransformDescriptor(self, transformDesc: Given[cudnnTensorTransformDescriptor_t]) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnDivisiveNormalizationBackward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
+        mode: Integer,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         means: Any,
         dy: Any,
         temp: Any,
         temp2: Any,
         beta: Any,
-        dXdMeansDesc: cudnnTensorDescriptor_t | None,
+        dXdMeansDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         dMeans: Any,
     ) -> None:
@@ -1571,56 +1576,56 @@ class Signatures:
 
     def cudnnDivisiveNormalizationForward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
+        mode: Integer,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         means: Any,
         temp: Any,
         temp2: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnDropoutBackward(
         self,
-        handle: cudnnHandle_t | None,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        dydesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        dydesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        dxdesc: cudnnTensorDescriptor_t | None,
+        dxdesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnDropoutForward(
         self,
-        handle: cudnnHandle_t | None,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        xdesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        xdesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        ydesc: cudnnTensorDescriptor_t | None,
+        ydesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDropoutGetReserveSpaceSize(self, xdesc: cudnnTensorDescriptor_t | None, sizeInBytes: Any) -> None:
+    def cudnnDropoutGetReserveSpaceSize(self, xdesc: Given[cudnnTensorDescriptor_t], sizeInBytes: Any) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnDropoutGetStatesSize(self, handle: cudnnHandle_t | None, sizeInBytes: Any) -> None:
+    def cudnnDropoutGetStatesSize(self, handle: Given[cudnnHandle_t], sizeInBytes: Any) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnGetActivationDescriptor(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         mode: Any,
         reluNanOpt: Any,
         coef: Any,
@@ -1629,56 +1634,56 @@ class Signatures:
 
     def cudnnGetActivationDescriptorSwishBeta(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         swish_beta: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetBatchNormalizationBackwardExWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        bnOps: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        dzDesc: cudnnTensorDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
-        dBnScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        bnOps: Integer,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        dzDesc: Given[cudnnTensorDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
+        dBnScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        bnOps: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        zDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        bnOps: Integer,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        zDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        bnScaleBiasMeanVarDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        bnOps: int,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        bnOps: Integer,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetDropoutDescriptor(
         self,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        handle: cudnnHandle_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        handle: Given[cudnnHandle_t],
         dropout: Any,
         states: Any,
         seed: Any,
@@ -1687,7 +1692,7 @@ class Signatures:
 
     def cudnnGetFilter4dDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
+        filterDesc: Given[cudnnFilterDescriptor_t],
         dataType: Any,
         format: Any,
         k: Any,
@@ -1699,8 +1704,8 @@ class Signatures:
 
     def cudnnGetFilterNdDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        nbDimsRequested: int,
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        nbDimsRequested: Integer,
         dataType: Any,
         format: Any,
         nbDims: Any,
@@ -1708,12 +1713,12 @@ class Signatures:
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
-    def cudnnGetFilterSizeInBytes(self, filterDesc: cudnnFilterDescriptor_t | None, size: Any) -> None:
+    def cudnnGetFilterSizeInBytes(self, filterDesc: Given[cudnnFilterDescriptor_t], size: Any) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetLRNDescriptor(
         self,
-        normDesc: cudnnLRNDescriptor_t | None,
+        normDesc: Given[cudnnLRNDescriptor_t],
         lrnN: Any,
         lrnAlpha: Any,
         lrnBeta: Any,
@@ -1723,56 +1728,56 @@ class Signatures:
 
     def cudnnGetNormalizationBackwardWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        normOps: int,
-        algo: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        dyDesc: cudnnTensorDescriptor_t | None,
-        dzDesc: cudnnTensorDescriptor_t | None,
-        dxDesc: cudnnTensorDescriptor_t | None,
-        dNormScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        dyDesc: Given[cudnnTensorDescriptor_t],
+        dzDesc: Given[cudnnTensorDescriptor_t],
+        dxDesc: Given[cudnnTensorDescriptor_t],
+        dNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetNormalizationForwardTrainingWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        normOps: int,
-        algo: int,
-        xDesc: cudnnTensorDescriptor_t | None,
-        zDesc: cudnnTensorDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
-        normScaleBiasDesc: cudnnTensorDescriptor_t | None,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
+        xDesc: Given[cudnnTensorDescriptor_t],
+        zDesc: Given[cudnnTensorDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
+        normScaleBiasDesc: Given[cudnnTensorDescriptor_t],
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetNormalizationTrainingReserveSpaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        normOps: int,
-        algo: int,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        xDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        xDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetOpTensorDescriptor(
         self,
-        opTensorDesc: cudnnOpTensorDescriptor_t | None,
+        opTensorDesc: Given[cudnnOpTensorDescriptor_t],
         opTensorOp: Any,
         opTensorCompType: Any,
         opTensorNanOpt: Any,
@@ -1781,7 +1786,7 @@ class Signatures:
 
     def cudnnGetPooling2dDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         mode: Any,
         maxpoolingNanOpt: Any,
         windowHeight: Any,
@@ -1795,8 +1800,8 @@ class Signatures:
 
     def cudnnGetPooling2dForwardOutputDim(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
         n: Any,
         c: Any,
         h: Any,
@@ -1806,8 +1811,8 @@ class Signatures:
 
     def cudnnGetPoolingNdDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        nbDimsRequested: int,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        nbDimsRequested: Integer,
         mode: Any,
         maxpoolingNanOpt: Any,
         nbDims: Any,
@@ -1819,16 +1824,16 @@ class Signatures:
 
     def cudnnGetPoolingNdForwardOutputDim(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        inputTensorDesc: cudnnTensorDescriptor_t | None,
-        nbDims: int,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        inputTensorDesc: Given[cudnnTensorDescriptor_t],
+        nbDims: Integer,
         outputTensorDimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetReduceTensorDescriptor(
         self,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
         reduceTensorOp: Any,
         reduceTensorCompType: Any,
         reduceTensorNanOpt: Any,
@@ -1839,27 +1844,27 @@ class Signatures:
 
     def cudnnGetReductionIndicesSize(
         self,
-        handle: cudnnHandle_t | None,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
-        aDesc: cudnnTensorDescriptor_t | None,
-        cDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
+        aDesc: Given[cudnnTensorDescriptor_t],
+        cDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetReductionWorkspaceSize(
         self,
-        handle: cudnnHandle_t | None,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
-        aDesc: cudnnTensorDescriptor_t | None,
-        cDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
+        aDesc: Given[cudnnTensorDescriptor_t],
+        cDesc: Given[cudnnTensorDescriptor_t],
         sizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetTensor4dDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
         dataType: Any,
         n: Any,
         c: Any,
@@ -1874,8 +1879,8 @@ class Signatures:
 
     def cudnnGetTensorNdDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
-        nbDimsRequested: int,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
+        nbDimsRequested: Integer,
         dataType: Any,
         nbDims: Any,
         dimA: Any,
@@ -1883,13 +1888,13 @@ class Signatures:
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
-    def cudnnGetTensorSizeInBytes(self, tensorDesc: cudnnTensorDescriptor_t | None, size: Any) -> None:
+    def cudnnGetTensorSizeInBytes(self, tensorDesc: Given[cudnnTensorDescriptor_t], size: Any) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnGetTensorTransformDescriptor(
         self,
-        transformDesc: cudnnTensorTransformDescriptor_t | None,
-        nbDimsRequested: int,
+        transformDesc: Given[cudnnTensorTransformDescriptor_t],
+        nbDimsRequested: Integer,
         destFormat: Any,
         padBeforeA: Any,
         padAfterA: Any,
@@ -1900,154 +1905,154 @@ class Signatures:
 
     def cudnnInitTransformDest(
         self,
-        transformDesc: cudnnTensorTransformDescriptor_t | None,
-        srcDesc: cudnnTensorDescriptor_t | None,
-        destDesc: cudnnTensorDescriptor_t | None,
+        transformDesc: Given[cudnnTensorTransformDescriptor_t],
+        srcDesc: Given[cudnnTensorDescriptor_t],
+        destDesc: Given[cudnnTensorDescriptor_t],
         destSizeInBytes: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnLRNCrossChannelBackward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
-        lrnMode: int,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
+        lrnMode: Integer,
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnLRNCrossChannelForward(
         self,
-        handle: cudnnHandle_t | None,
-        normDesc: cudnnLRNDescriptor_t | None,
-        lrnMode: int,
+        handle: Given[cudnnHandle_t],
+        normDesc: Given[cudnnLRNDescriptor_t],
+        lrnMode: Integer,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnNormalizationBackward(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        normOps: int,
-        algo: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         alphaDataDiff: Any,
         betaDataDiff: Any,
         alphaParamDiff: Any,
         betaParamDiff: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dyData: Any,
-        dzDesc: cudnnTensorDescriptor_t | None,
+        dzDesc: Given[cudnnTensorDescriptor_t],
         dzData: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dxData: Any,
-        dNormScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        dNormScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         normScaleData: Any,
         normBiasData: Any,
         dNormScaleData: Any,
         dNormBiasData: Any,
         epsilon: float,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         savedMean: Any,
         savedInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         workSpace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
-        groupCnt: int,
+        reserveSpaceSizeInBytes: Integer,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnNormalizationForwardInference(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        normOps: int,
-        algo: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
-        normScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        normScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         normScale: Any,
         normBias: Any,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         estimatedMean: Any,
         estimatedVariance: Any,
-        zDesc: cudnnTensorDescriptor_t | None,
+        zDesc: Given[cudnnTensorDescriptor_t],
         z: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         epsilon: float,
-        groupCnt: int,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnNormalizationForwardTraining(
         self,
-        handle: cudnnHandle_t | None,
-        mode: int,
-        normOps: int,
-        algo: int,
+        handle: Given[cudnnHandle_t],
+        mode: Integer,
+        normOps: Integer,
+        algo: Integer,
         alpha: Any,
         beta: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         xData: Any,
-        normScaleBiasDesc: cudnnTensorDescriptor_t | None,
+        normScaleBiasDesc: Given[cudnnTensorDescriptor_t],
         normScale: Any,
         normBias: Any,
         exponentialAverageFactor: float,
-        normMeanVarDesc: cudnnTensorDescriptor_t | None,
+        normMeanVarDesc: Given[cudnnTensorDescriptor_t],
         resultRunningMean: Any,
         resultRunningVariance: Any,
         epsilon: float,
         resultSaveMean: Any,
         resultSaveInvVariance: Any,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        zDesc: cudnnTensorDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        zDesc: Given[cudnnTensorDescriptor_t],
         zData: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         yData: Any,
         workspace: Any,
-        workSpaceSizeInBytes: int,
+        workSpaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
-        groupCnt: int,
+        reserveSpaceSizeInBytes: Integer,
+        groupCnt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnOpTensor(
         self,
-        handle: cudnnHandle_t | None,
-        opTensorDesc: cudnnOpTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        opTensorDesc: Given[cudnnOpTensorDescriptor_t],
         alpha1: Any,
-        aDesc: cudnnTensorDescriptor_t | None,
+        aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
         alpha2: Any,
-        bDesc: cudnnTensorDescriptor_t | None,
+        bDesc: Given[cudnnTensorDescriptor_t],
         B: Any,
         beta: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         C: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
@@ -2057,66 +2062,66 @@ class Signatures:
 
     def cudnnPoolingBackward(
         self,
-        handle: cudnnHandle_t | None,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnPoolingForward(
         self,
-        handle: cudnnHandle_t | None,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnReduceTensor(
         self,
-        handle: cudnnHandle_t | None,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
         indices: Any,
-        indicesSizeInBytes: int,
+        indicesSizeInBytes: Integer,
         workspace: Any,
-        workspaceSizeInBytes: int,
+        workspaceSizeInBytes: Integer,
         alpha: Any,
-        aDesc: cudnnTensorDescriptor_t | None,
+        aDesc: Given[cudnnTensorDescriptor_t],
         A: Any,
         beta: Any,
-        cDesc: cudnnTensorDescriptor_t | None,
+        cDesc: Given[cudnnTensorDescriptor_t],
         C: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnRestoreDropoutDescriptor(
         self,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        handle: cudnnHandle_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        handle: Given[cudnnHandle_t],
         dropout: float,
         states: Any,
-        stateSizeInBytes: int,
-        seed: int,
+        stateSizeInBytes: Integer,
+        seed: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnScaleTensor(
         self,
-        handle: cudnnHandle_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         alpha: Any,
     ) -> None:
@@ -2124,57 +2129,57 @@ class Signatures:
 
     def cudnnSetActivationDescriptor(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
-        mode: int,
-        reluNanOpt: int,
+        activationDesc: Given[cudnnActivationDescriptor_t],
+        mode: Integer,
+        reluNanOpt: Integer,
         coef: float,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetActivationDescriptorSwishBeta(
         self,
-        activationDesc: cudnnActivationDescriptor_t | None,
+        activationDesc: Given[cudnnActivationDescriptor_t],
         swish_beta: float,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetDropoutDescriptor(
         self,
-        dropoutDesc: cudnnDropoutDescriptor_t | None,
-        handle: cudnnHandle_t | None,
+        dropoutDesc: Given[cudnnDropoutDescriptor_t],
+        handle: Given[cudnnHandle_t],
         dropout: float,
         states: Any,
-        stateSizeInBytes: int,
-        seed: int,
+        stateSizeInBytes: Integer,
+        seed: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetFilter4dDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        dataType: int,
-        format: int,
-        k: int,
-        c: int,
-        h: int,
-        w: int,
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        dataType: Integer,
+        format: Integer,
+        k: Integer,
+        c: Integer,
+        h: Integer,
+        w: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFilterNdDescriptor(
         self,
-        filterDesc: cudnnFilterDescriptor_t | None,
-        dataType: int,
-        format: int,
-        nbDims: int,
+        filterDesc: Given[cudnnFilterDescriptor_t],
+        dataType: Integer,
+        format: Integer,
+        nbDims: Integer,
         filterDimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetLRNDescriptor(
         self,
-        normDesc: cudnnLRNDescriptor_t | None,
-        lrnN: int,
+        normDesc: Given[cudnnLRNDescriptor_t],
+        lrnN: Integer,
         lrnAlpha: float,
         lrnBeta: float,
         lrnK: float,
@@ -2183,33 +2188,33 @@ class Signatures:
 
     def cudnnSetOpTensorDescriptor(
         self,
-        opTensorDesc: cudnnOpTensorDescriptor_t | None,
-        opTensorOp: int,
-        opTensorCompType: int,
-        opTensorNanOpt: int,
+        opTensorDesc: Given[cudnnOpTensorDescriptor_t],
+        opTensorOp: Integer,
+        opTensorCompType: Integer,
+        opTensorNanOpt: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetPooling2dDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        mode: int,
-        maxpoolingNanOpt: int,
-        windowHeight: int,
-        windowWidth: int,
-        verticalPadding: int,
-        horizontalPadding: int,
-        verticalStride: int,
-        horizontalStride: int,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        mode: Integer,
+        maxpoolingNanOpt: Integer,
+        windowHeight: Integer,
+        windowWidth: Integer,
+        verticalPadding: Integer,
+        horizontalPadding: Integer,
+        verticalStride: Integer,
+        horizontalStride: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetPoolingNdDescriptor(
         self,
-        poolingDesc: cudnnPoolingDescriptor_t | None,
-        mode: int,
-        maxpoolingNanOpt: int,
-        nbDims: int,
+        poolingDesc: Given[cudnnPoolingDescriptor_t],
+        mode: Integer,
+        maxpoolingNanOpt: Integer,
+        nbDims: Integer,
         windowDimA: Any,
         paddingA: Any,
         strideA: Any,
@@ -2218,29 +2223,29 @@ class Signatures:
 
     def cudnnSetReduceTensorDescriptor(
         self,
-        reduceTensorDesc: cudnnReduceTensorDescriptor_t | None,
-        reduceTensorOp: int,
-        reduceTensorCompType: int,
-        reduceTensorNanOpt: int,
-        reduceTensorIndices: int,
-        reduceTensorIndicesType: int,
+        reduceTensorDesc: Given[cudnnReduceTensorDescriptor_t],
+        reduceTensorOp: Integer,
+        reduceTensorCompType: Integer,
+        reduceTensorNanOpt: Integer,
+        reduceTensorIndices: Integer,
+        reduceTensorIndicesType: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetSpatialTransformerNdDescriptor(
         self,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
-        samplerType: int,
-        dataType: int,
-        nbDims: int,
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
+        samplerType: Integer,
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensor(
         self,
-        handle: cudnnHandle_t | None,
-        yDesc: cudnnTensorDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
         valuePtr: Any,
     ) -> None:
@@ -2248,36 +2253,36 @@ class Signatures:
 
     def cudnnSetTensor4dDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
-        format: int,
-        dataType: int,
-        n: int,
-        c: int,
-        h: int,
-        w: int,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
+        format: Integer,
+        dataType: Integer,
+        n: Integer,
+        c: Integer,
+        h: Integer,
+        w: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensor4dDescriptorEx(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
-        dataType: int,
-        n: int,
-        c: int,
-        h: int,
-        w: int,
-        nStride: int,
-        cStride: int,
-        hStride: int,
-        wStride: int,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
+        dataType: Integer,
+        n: Integer,
+        c: Integer,
+        h: Integer,
+        w: Integer,
+        nStride: Integer,
+        cStride: Integer,
+        hStride: Integer,
+        wStride: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensorNdDescriptor(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
-        dataType: int,
-        nbDims: int,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
         strideA: Any,
     ) -> None:
@@ -2285,60 +2290,60 @@ class Signatures:
 
     def cudnnSetTensorNdDescriptorEx(
         self,
-        tensorDesc: cudnnTensorDescriptor_t | None,
-        format: int,
-        dataType: int,
-        nbDims: int,
+        tensorDesc: Given[cudnnTensorDescriptor_t],
+        format: Integer,
+        dataType: Integer,
+        nbDims: Integer,
         dimA: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensorTransformDescriptor(
         self,
-        transformDesc: cudnnTensorTransformDescriptor_t | None,
-        nbDims: int,
-        destFormat: int,
+        transformDesc: Given[cudnnTensorTransformDescriptor_t],
+        nbDims: Integer,
+        destFormat: Integer,
         padBeforeA: Any,
         padAfterA: Any,
         foldA: Any,
-        direction: int,
+        direction: Integer,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSoftmaxBackward(
         self,
-        handle: cudnnHandle_t | None,
-        algo: int,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        algo: Integer,
+        mode: Integer,
         alpha: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSoftmaxForward(
         self,
-        handle: cudnnHandle_t | None,
-        algo: int,
-        mode: int,
+        handle: Given[cudnnHandle_t],
+        algo: Integer,
+        mode: Integer,
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSpatialTfGridGeneratorBackward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         dgrid: Any,
         dtheta: Any,
     ) -> None:
@@ -2346,8 +2351,8 @@ class Signatures:
 
     def cudnnSpatialTfGridGeneratorForward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         theta: Any,
         grid: Any,
     ) -> None:
@@ -2355,16 +2360,16 @@ class Signatures:
 
     def cudnnSpatialTfSamplerBackward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        dxDesc: cudnnTensorDescriptor_t | None,
+        dxDesc: Given[cudnnTensorDescriptor_t],
         dx: Any,
         alphaDgrid: Any,
-        dyDesc: cudnnTensorDescriptor_t | None,
+        dyDesc: Given[cudnnTensorDescriptor_t],
         dy: Any,
         grid: Any,
         betaDgrid: Any,
@@ -2374,59 +2379,59 @@ class Signatures:
 
     def cudnnSpatialTfSamplerForward(
         self,
-        handle: cudnnHandle_t | None,
-        stDesc: cudnnSpatialTransformerDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         grid: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnTransformFilter(
         self,
-        handle: cudnnHandle_t | None,
-        transDesc: cudnnTensorTransformDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        transDesc: Given[cudnnTensorTransformDescriptor_t],
         alpha: Any,
-        srcDesc: cudnnFilterDescriptor_t | None,
+        srcDesc: Given[cudnnFilterDescriptor_t],
         srcData: Any,
         beta: Any,
-        destDesc: cudnnFilterDescriptor_t | None,
+        destDesc: Given[cudnnFilterDescriptor_t],
         destData: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnTransformTensor(
         self,
-        handle: cudnnHandle_t | None,
+        handle: Given[cudnnHandle_t],
         alpha: Any,
-        xDesc: cudnnTensorDescriptor_t | None,
+        xDesc: Given[cudnnTensorDescriptor_t],
         x: Any,
         beta: Any,
-        yDesc: cudnnTensorDescriptor_t | None,
+        yDesc: Given[cudnnTensorDescriptor_t],
         y: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnTransformTensorEx(
         self,
-        handle: cudnnHandle_t | None,
-        transDesc: cudnnTensorTransformDescriptor_t | None,
+        handle: Given[cudnnHandle_t],
+        transDesc: Given[cudnnTensorTransformDescriptor_t],
         alpha: Any,
-        srcDesc: cudnnTensorDescriptor_t | None,
+        srcDesc: Given[cudnnTensorDescriptor_t],
         srcData: Any,
         beta: Any,
-        destDesc: cudnnTensorDescriptor_t | None,
+        destDesc: Given[cudnnTensorDescriptor_t],
         destData: Any,
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnB2BCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weightsProj: Any,
         weightsMixer: Any,
@@ -2437,37 +2442,37 @@ class Signatures:
         dweightsProj: Any,
         dweightsMixer: Any,
         dskipBias: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSizeProj: int,
-        kernelSizeMixer: int,
-        dataType: int,
-        dwDataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSizeProj: Integer,
+        kernelSizeMixer: Integer,
+        dataType: Integer,
+        dwDataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
     def cudnnB2BCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weightsProj: Any,
         weightsMixer: Any,
         skipBias: Any,
         y: Any,
         yGated: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSizeProj: int,
-        kernelSizeMixer: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSizeProj: Integer,
+        kernelSizeMixer: Integer,
+        dataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
     def cudnnCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
@@ -2475,35 +2480,35 @@ class Signatures:
         dx: Any,
         dweight: Any,
         dbias: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        dwDataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        dwDataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.22.0."""
 
     def cudnnCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.22.0."""
 
     def cudnnCausalConv1dNwhBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
@@ -2511,105 +2516,105 @@ class Signatures:
         dx: Any,
         dweight: Any,
         dbias: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        dwDataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        dwDataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
     def cudnnCausalConv1dNwhForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         bias: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
-        activation: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
+        activation: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h."""
 
     def cudnnFFTCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         dy: Any,
         dx: Any,
         dweight: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
     def cudnnFFTCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
     def cudnnLongFFTCausalConv1dBackward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         dy: Any,
         dx: Any,
         dweight: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
         workspace: Any,
-        workspaceSizeInBytes: int,
+        workspaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
     def cudnnLongFFTCausalConv1dForward(
         self,
-        stream: cudaStream_t | None,
+        stream: Given[cudaStream_t],
         x: Any,
         weight: Any,
         y: Any,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
         workspace: Any,
-        workspaceSizeInBytes: int,
+        workspaceSizeInBytes: Integer,
         reserveSpace: Any,
-        reserveSpaceSizeInBytes: int,
+        reserveSpaceSizeInBytes: Integer,
     ) -> None:
         """cudnn_subquadratic_ops.h; since 9.26.0."""
 
     def cudnnLongFFTCausalConv1dGetBufferSizes(
         self,
-        batch: int,
-        dim: int,
-        seqLen: int,
-        kernelSize: int,
-        dataType: int,
+        batch: Integer,
+        dim: Integer,
+        seqLen: Integer,
+        kernelSize: Integer,
+        dataType: Integer,
         workspaceSizeInBytes: Any,
         reserveSpaceSizeInBytes: Any,
     ) -> None:

@@ -32,9 +32,10 @@ from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.version import __version__
-from cudnnlite.warn import warn_user
+from cudnnlite.warn import log, warn_user
 
 _MOST_REMEMBERED = 4096
+_SLOW = 1.0  # seconds of measuring inside a call that are told
 
 
 class Search(NamedTuple):
@@ -136,6 +137,7 @@ class Tuner:
         self._own: dict[TuningKey, AlgorithmTable] = {}
         self._choices: dict[Hashable, AlgorithmResult] = {}
         self._told: set[Problem] = set()
+        self._told_slow = False
 
     @kept
     def device(self) -> DeviceIdentity:
@@ -236,6 +238,7 @@ class Tuner:
                 break
         else:
             try:
+                start = time.perf_counter()
                 why = self._why_not_now()
                 table = None if why else self._measure(known, posed, aligned)
             except DeviceMemoryError as error:
@@ -249,6 +252,13 @@ class Tuner:
             if table is None:
                 self._tell_untuned(posed, why)
                 return None
+            if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > _SLOW:
+                self._told_slow = True
+                log.warning(
+                    "measuring %s took %.1f s; so may other calls under `autotuned`: tune_model tunes ahead",
+                    posed,
+                    seconds,
+                )
         choice = table.best()
         if key is not None:
             if len(self._choices) >= _MOST_REMEMBERED:
@@ -288,10 +298,12 @@ class Tuner:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
         refuse_search(self.handle)
         start, search = time.perf_counter(), search_of(problem)
+        log.info("tuning %s on %s", problem, self.handle.device)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)
             table = search.search(self.handle, problem, known.policy, operands, self._progress)
         seconds, key = time.perf_counter() - start, known.key(problem, aligned)
+        log.info("tuned %s in %.1f s: %s", problem, seconds, next((row for row in table if row.ok), "nothing serves"))
         self.measured += 1
         self._choices.clear()
         untried = [row for row in table if row.transient]

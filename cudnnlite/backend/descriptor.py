@@ -16,7 +16,7 @@ from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError
 
 
-class BackendDescriptor(NativeObject):
+class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     """A `cudnnBackendDescriptor_t` of any kind: attributes in, `finalize()`, attributes out.
 
     Whatever cuDNN's graph API can express can be written with it.  Attributes have cuDNN's names without the kind's own, in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -104,6 +105,11 @@ def _model(path: Path, flags: SimpleNamespace) -> ProblemList:
     if len(shapes) < len(flags.shape):
         raise misuse("--shape names an input twice")
     found = problems_from_onnx(path, batch=flags.batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+    shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
+    if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
+        raise misuse(
+            f"--onnx {path}: the size of {', '.join(open_axes)} is open; --batch tells the batch, --shape an input"
+        )
     if flags.math_type is None:
         return found
     math_type, changed = parse_math_type(flags.math_type), ProblemList()

@@ -10,7 +10,7 @@ from cudnnlite.enums import ActivationMode
 from cudnnlite.specs.activation import ActivationSpec
 
 
-class ActivationDescriptor(DeclaredDescriptor, describes=ActivationSpec):
+class ActivationDescriptor(DeclaredDescriptor[cudnnActivationDescriptor_t], describes=ActivationSpec):
     """A `cudnnActivationDescriptor_t`.
 
     Examples

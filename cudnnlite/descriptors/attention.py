@@ -27,7 +27,7 @@ _SIZES = (
 )  # fmt: skip
 
 
-class AttentionDescriptor(NativeObject, describes=AttentionSpec):
+class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=AttentionSpec):
     """A `cudnnAttnDescriptor_t`.
 
     Parameters
@@ -121,7 +121,7 @@ def read_attention(api: CudnnApi, native: Any) -> AttentionReading:
     return AttentionReading(spec, bool(mode.value & CUDNN_ATTN_QUERYMAP_ONE_TO_ONE), first, second)
 
 
-class SeqDataDescriptor(NativeObject, describes=SeqDataSpec):
+class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDataSpec):
     """A `cudnnSeqDataDescriptor_t`.
 
     Parameters

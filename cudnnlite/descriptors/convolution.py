@@ -19,7 +19,7 @@ from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 
 
-class ConvolutionDescriptor(SpatialDescriptor, describes=ConvolutionSpec):
+class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], describes=ConvolutionSpec):
     """A `cudnnConvolutionDescriptor_t`.
 
     Parameters

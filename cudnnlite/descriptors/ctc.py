@@ -8,7 +8,7 @@ from cudnnlite.enums import DataType
 from cudnnlite.specs.ctc import CTCLossSpec
 
 
-class CTCLossDescriptor(DeclaredDescriptor, describes=CTCLossSpec):
+class CTCLossDescriptor(DeclaredDescriptor[cudnnCTCLossDescriptor_t], describes=CTCLossSpec):
     """A `cudnnCTCLossDescriptor_t`; of float32 where the spec has no compute type.
 
     Examples

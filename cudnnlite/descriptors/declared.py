@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.opaque import NativeT
 from cudnnlite.descriptors.native import DESCRIPTORS, NativeObject
 from cudnnlite.descriptors.spatial import SpatialDescriptor
 from cudnnlite.specs.frozen import FrozenSpec
@@ -27,7 +28,7 @@ C functions: {functions}{deprecated}.
 """
 
 
-class DeclaredDescriptor(NativeObject):
+class DeclaredDescriptor(NativeObject[NativeT]):
     """A descriptor that is set and read by the names in the header; subclasses say which field of the spec each is.
 
     A dimension count is no field: it is the number of spatial axes.
@@ -98,7 +99,7 @@ api : CudnnApi, optional
         return cls._spec_type.from_values(values)
 
 
-class SpatialDeclaredDescriptor(DeclaredDescriptor, SpatialDescriptor):
+class SpatialDeclaredDescriptor(DeclaredDescriptor[NativeT], SpatialDescriptor[NativeT]):
     """A declared descriptor of a `SpatialSpec`."""
 
     _parameters = """\

@@ -12,7 +12,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.dropout import DropoutSpec
 
 
-class DropoutDescriptor(NativeObject, describes=DropoutSpec):
+class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=DropoutSpec):
     """A `cudnnDropoutDescriptor_t`: a probability, and the random number generator's states on a device.
 
     Unlike the other descriptors it belongs to a handle.  The states are advanced by each training call that uses it.

@@ -18,7 +18,7 @@ from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, VECT_C
 
 
-class FilterDescriptor(NativeObject, describes=FilterSpec):
+class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSpec):
     """A `cudnnFilterDescriptor_t`.
 
     Parameters

@@ -5,7 +5,7 @@ from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.specs.lrn import LRNSpec
 
 
-class LRNDescriptor(DeclaredDescriptor, describes=LRNSpec):
+class LRNDescriptor(DeclaredDescriptor[cudnnLRNDescriptor_t], describes=LRNSpec):
     """A `cudnnLRNDescriptor_t`.
 
     Examples

@@ -8,15 +8,16 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
+from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
 from cudnnlite.errors import ClosedError
 
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
-DESCRIPTORS: dict[type, type[NativeObject]] = {}  # by the spec class that each describes
+DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}  # by the spec class that each describes
 
 
 def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
@@ -57,7 +58,7 @@ def _release_leaked(release: Callable[[], object], complaint: str) -> None:
         release()
 
 
-class NativeObject(Closable):
+class NativeObject(Closable, Generic[NativeT]):
     """A context-managed owner of one native object.
 
     `close()` may be called twice; after it every use raises `ClosedError`.  An object that is garbage collected without it
@@ -72,13 +73,14 @@ class NativeObject(Closable):
         Of a subclass: the spec class whose descriptor it is, for operations that have such a spec.
     """
 
-    _type: ClassVar[type[ctypes.c_void_p]]
+    _type: ClassVar[type[Any]]
     _create: ClassVar[str]
     _destroy: ClassVar[str]
     _spec_type: ClassVar[type] = object
     by_handle: ClassVar[bool] = False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
+        super().__init_subclass__()
         if describes is not None:
             DESCRIPTORS[describes] = cls
             if "_spec_type" not in vars(cls):
@@ -104,7 +106,7 @@ class NativeObject(Closable):
         self._spec = spec
         native = self._type()
         self._make(native)
-        self._native: ctypes.c_void_p | None = native
+        self._native: NativeT | None = native
         self._release_when_leaked(
             partial(release, self.api, self._destroy, native),
             f"{type(self).__name__} {spec} was never closed; use `with`, or call close()",
@@ -128,7 +130,7 @@ class NativeObject(Closable):
         return self._spec
 
     @property
-    def ptr(self) -> Any:
+    def ptr(self) -> NativeT:
         """The native object, as the C functions take it.
 
         Raises

@@ -6,7 +6,7 @@ from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 
 
-class OpTensorDescriptor(DeclaredDescriptor, describes=OpTensorSpec):
+class OpTensorDescriptor(DeclaredDescriptor[cudnnOpTensorDescriptor_t], describes=OpTensorSpec):
     """A `cudnnOpTensorDescriptor_t`.
 
     Examples
@@ -22,7 +22,7 @@ class OpTensorDescriptor(DeclaredDescriptor, describes=OpTensorSpec):
     _arguments = "opTensorOp:op", "opTensorNanOpt:nan", "opTensorCompType:compute_type"
 
 
-class ReduceTensorDescriptor(DeclaredDescriptor, describes=ReduceTensorSpec):
+class ReduceTensorDescriptor(DeclaredDescriptor[cudnnReduceTensorDescriptor_t], describes=ReduceTensorSpec):
     """A `cudnnReduceTensorDescriptor_t`; indices are of 32 bits, the only ones that cuDNN has.
 
     Examples

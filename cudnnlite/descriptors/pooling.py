@@ -5,7 +5,7 @@ from cudnnlite.descriptors.declared import SpatialDeclaredDescriptor
 from cudnnlite.specs.pooling import PoolingSpec
 
 
-class PoolingDescriptor(SpatialDeclaredDescriptor, describes=PoolingSpec):
+class PoolingDescriptor(SpatialDeclaredDescriptor[cudnnPoolingDescriptor_t], describes=PoolingSpec):
     """A `cudnnPoolingDescriptor_t`.
 
     Examples

@@ -17,11 +17,13 @@ from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
+from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode, parse_enum
+from cudnnlite.errors import CudnnError
 from cudnnlite.specs import RNNSpec, TensorSpec
 
 
-class RNNDescriptor(NativeObject):
+class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     """A `cudnnRNNDescriptor_t`.
 
     Parameters
@@ -78,11 +80,14 @@ class RNNDescriptor(NativeObject):
     def _set(self, spec: RNNSpec) -> None:
         dropout = None if self._dropout is None else self._dropout.ptr
         direction = DirectionMode.BIDIRECTIONAL if spec.bidirectional else DirectionMode.UNIDIRECTIONAL
-        self.api.cudnnSetRNNDescriptor_v8(
-            self.ptr, self.algorithm, spec.cell, spec.bias, direction, spec.input_mode, spec.dtype, spec.compute_type,
-            spec.math_type, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, dropout,
-            CUDNN_RNN_PADDED_IO_ENABLED if self.padded_io else 0,
-        )  # fmt: skip
+        try:
+            self.api.cudnnSetRNNDescriptor_v8(
+                self.ptr, self.algorithm, spec.cell, spec.bias, direction, spec.input_mode, spec.dtype, spec.compute_type,
+                spec.math_type, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, dropout,
+                CUDNN_RNN_PADDED_IO_ENABLED if self.padded_io else 0,
+            )  # fmt: skip
+        except CudnnError as error:
+            raise error.involving(rnn=spec, compute_type=dtype_name(spec.compute_type)) from None
         if spec.clip is not None:
             if self.api.has("cudnnRNNSetClip_v9"):
                 self.api.cudnnRNNSetClip_v9(self.ptr, RNNClipMode.MINMAX, *spec.clip)

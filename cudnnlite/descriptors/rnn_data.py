@@ -17,7 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import RNNDataSpec
 
 
-class RNNDataDescriptor(NativeObject):
+class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t]):
     """A `cudnnRNNDataDescriptor_t`: sequences, their lengths, and what fills the padding of an output.
 
     Parameters

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.specs.steps import SpatialSpec
 
 
-class SpatialDescriptor(NativeObject):
+class SpatialDescriptor(NativeObject[NativeT]):
     """A descriptor of a `SpatialSpec`; what has one spatial axis is told to cuDNN, which wants two, as one pixel high.
 
     `spatial_rank` is the number of spatial axes where the spec has plain numbers; 2 if not given.

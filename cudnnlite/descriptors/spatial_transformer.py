@@ -12,7 +12,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 
 
-class SpatialTransformerDescriptor(NativeObject, describes=SpatialTransformerSpec):
+class SpatialTransformerDescriptor(NativeObject[cudnnSpatialTransformerDescriptor_t], describes=SpatialTransformerSpec):
     """A `cudnnSpatialTransformerDescriptor_t`; cuDNN has no getter for it, so that it cannot be read back.
 
     Parameters

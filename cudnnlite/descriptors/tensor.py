@@ -19,7 +19,7 @@ from cudnnlite.specs.layout import MAX_RANK, VECT_C, span
 from cudnnlite.specs.tensor import tensor_spec_of
 
 
-class TensorDescriptor(NativeObject, describes=TensorSpec):
+class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSpec):
     """A `cudnnTensorDescriptor_t`.
 
     Parameters

@@ -11,7 +11,7 @@ from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.specs.transform import TensorTransformSpec
 
 
-class TensorTransformDescriptor(NativeObject, describes=TensorTransformSpec):
+class TensorTransformDescriptor(NativeObject[cudnnTensorTransformDescriptor_t], describes=TensorTransformSpec):
     """A `cudnnTensorTransformDescriptor_t`; where there is no GPU driver libcudnn cannot set one, but the emulated device can.
 
     Parameters

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
-from cudnnlite.arguments import one_of
 from cudnnlite.devices.device import Device, check_recorded_together
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.devices.host_values import host_values
+from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, reshaped, rows_of
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
-from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, numpy_dtype, parse_dtype
+from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import memory_order
 
 Array = np.ndarray[Any, Any]
+ArrayT = TypeVar("ArrayT", bound="DeviceArray")
 _HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
 
 
@@ -25,7 +27,10 @@ class DeviceArray:
     """An array in device memory.
 
     Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed, in stream order, when the
-    last owner is gone: this object, or whoever took it through `__dlpack__`.
+    last owner is gone: this object, a view of it, or whoever took it through `__dlpack__`.
+
+    ``x[...]`` with integers, slices of positive steps and ``...`` is a view: the same memory, without a copy.  An array
+    keeps one axis at least: a single value has shape ``(1,)``.  There is no arithmetic: that is CuPy's, PyTorch's and NumPy's.
 
     Attributes
     ----------
@@ -49,8 +54,11 @@ class DeviceArray:
     ...     x = handle.array(np.arange(24).reshape(1, 2, 3, 4), dtype="float32", layout="NHWC")
     ...     print(x.shape, x.strides, x.nbytes)
     ...     print(x.numpy()[0, 1, 0])
+    ...     x[:, 1, ::2].fill(0)
+    ...     print(x.numpy()[0, 1].tolist())
     (1, 2, 3, 4) (24, 1, 8, 2) 96
     [12. 13. 14. 15.]
+    [[0.0, 0.0, 0.0, 0.0], [16.0, 17.0, 18.0, 19.0], [0.0, 0.0, 0.0, 0.0]]
     """
 
     __slots__ = ("__weakref__", "_owner", "device", "nbytes", "ptr", "readonly", "spec", "stream")
@@ -70,6 +78,16 @@ class DeviceArray:
     def shape(self) -> tuple[int, ...]:
         """``(N, C, *spatial)``, whatever the layout."""
         return self.spec.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.spec.rank
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return self.spec.size
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -99,6 +117,150 @@ class DeviceArray:
             self.device.copy_out(memory, ptr, self.stream)
         values = read_values(memory, self.spec)
         return values if self.spec.layout != "strided" else values.copy(order="K")
+
+    def __getitem__(self, key: Index) -> DeviceArray:
+        spec, offset = indexed(self.spec, key)
+        return part_of(self, spec, offset)
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return a view of another shape, of which one size may be -1; ArgumentError where that takes a copy."""
+        sizes = shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape
+        return part_of(self, reshaped(self.spec, sizes))
+
+    def copy(self) -> DeviceArray:
+        """Copy to new memory with the same strides, in stream order."""
+        return copy_of(self, self.stream)
+
+    def fill(self, value: float, *, stream: Any = None) -> None:
+        """Set every value, in stream order: on the array's own stream, or on another that waits for it; gaps stay as they are.
+
+        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError, a read-only array an
+        ArrayTypeError.
+        """
+        self._check_written("fill")
+        number = host_values(value, self.dtype)
+        if number.size != 1:
+            raise ArgumentError(f"value={value!r} is not one number")
+        pattern = number.tobytes()
+        halves = [pattern] if len(pattern) <= 4 else [pattern[:4], pattern[4:]]
+        wide = len(set(halves)) == 2  # CUDA fills with 4 bytes at most
+        rows = rows_of(self.spec, single=wide)
+        with self._ordered(stream) as on:
+            for number_of_half, half in enumerate(halves if wide else halves[:1]):
+                for start in rows.starts:
+                    at = self.ptr + start + number_of_half * len(half)
+                    width = len(half) if wide else rows.width
+                    self.device.fill_rows(at, rows.pitch, width, rows.rows, half, on)
+
+    def copy_from(self, source: Any, *, stream: Any = None) -> None:
+        """Copy values into this array, in stream order.
+
+        Parameters
+        ----------
+        source : array_like or device array
+            Of this shape.  Host values are converted as by `Handle.array`.  Pageable memory may be changed after the return;
+            pinned memory (`Handle.pinned`), from which the copy is asynchronous, once the stream got there.  An array on the
+            device must have this dtype and these strides, and no gaps (`transform_tensor` converts).
+        stream : stream object, optional
+            To enqueue it on, instead of the array's own; each then waits for the other.
+
+        Raises
+        ------
+        ArgumentError, ArrayTypeError
+            A wrong shape, dtype or strides; no numbers, or on another device; this array is read-only.
+        """
+        self._check_written("copy_from")
+        found = find_on_device(self.device, self.stream, source)
+        if found is not None:
+            self._copy_within(found, stream)
+            return
+        values = host_values(source, self.dtype)
+        if values.shape != self.shape:
+            raise ArgumentError(f"source has shape {values.shape}; needed: {self.shape}")
+        packed = np.ascontiguousarray(split_vectors(values, self.spec.vector).transpose(memory_axes_order(self.spec)))
+        with self._ordered(stream) as on:
+            self._rows(packed, on, out=False)
+
+    def copy_to(self, target: Array, *, stream: Any = None) -> None:
+        """Copy the values into a host array, in stream order, and wait for it; with pinned memory it is not waited for.
+
+        Parameters
+        ----------
+        target : ndarray
+            Of this shape and dtype.  One by `Handle.pinned`, in the memory order of the array, makes the copy asynchronous:
+            `Handle.synchronize` tells that it is there.
+        stream : stream object, optional
+            As in `copy_from`.
+
+        Raises
+        ------
+        ArgumentError
+            A wrong shape or dtype, or a target that cannot be written.
+        """
+        if not isinstance(target, np.ndarray) or (target.shape, target.dtype) != (self.shape, self.dtype):
+            given = f"{target.dtype} {target.shape}" if isinstance(target, np.ndarray) else type(target).__name__
+            raise ArgumentError(f"target is {given}; needed: an ndarray, {self.dtype} {self.shape}")
+        if not target.flags.writeable:
+            raise ArgumentError("target is read-only")
+        if self.spec.vector > 1:
+            target[...] = self.numpy()
+            return
+        lying = target.transpose(memory_axes_order(self.spec))
+        direct = lying.flags.c_contiguous and target.size > 0
+        host = lying if direct else np.empty(lying.shape, lying.dtype)
+        with self._ordered(stream) as on:
+            self._rows(host, on, out=True)
+        if not direct:
+            lying[...] = host
+
+    def _rows(self, host: Array, stream: Any, *, out: bool) -> None:
+        """Copy between contiguous host memory and the rows of this array."""
+        rows = rows_of(self.spec)
+        blocks = host.reshape(-1).view(np.uint8).reshape(len(rows.starts), rows.rows, rows.width)
+        for start, block in zip(rows.starts, blocks, strict=True):
+            self.device.copy_rows(self.ptr + start, rows.pitch, block, stream, out=out)
+
+    def _copy_within(self, source: DeviceArray, stream: Any) -> None:
+        spec, own = source.spec, self.spec
+        itself = source.ptr == self.ptr and spec == own
+        packed = own.size * self.dtype.itemsize == own.nbytes == spec.nbytes
+        if not itself and (
+            (spec.shape, spec.dtype) != (own.shape, own.dtype) or spec.strides != own.strides or not packed
+        ):
+            hint = "transform_tensor(handle, source, out=...) converts layouts and dtypes"
+            raise ArgumentError(f"source is {spec}, the array {own}; allowed: the same, without gaps; {hint}")
+        if not itself and abs(source.ptr - self.ptr) < self.nbytes:
+            raise ArgumentError("source overlaps the array in memory")
+        with self._ordered(stream) as on, source._ordered(on):
+            if self.nbytes and not itself:
+                self.device.copy_within(self.ptr, source.ptr, self.nbytes, on)
+
+    def _check_written(self, argument: str) -> None:
+        _ = self.ptr  # of an open array
+        if self.readonly:
+            raise ArrayTypeError(f"{argument}: the array is read-only: its owner forbids writing to it")
+        if self.spec.overlaps_itself:
+            raise ArgumentError(f"{argument}: {self.spec} overlaps itself, and cannot be written")
+
+    @contextmanager
+    def _ordered(self, stream: Any) -> Iterator[Any]:
+        """Yield the stream to enqueue on: the array's own, or another; each then waits for the other."""
+        on = self.stream if stream is None else self.device.stream(stream)
+        crossed = int(on.handle) != int(self.stream.handle)
+        if crossed:
+            check_recorded_together(self.device, on, self.stream)
+            on.wait(self.stream)
+        try:
+            yield on
+        finally:
+            if crossed:
+                self.stream.wait(on)
+
+    def __enter__(self: ArrayT) -> ArrayT:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Give up the memory; it is freed when nobody else holds it.  Harmless when called again."""
@@ -160,56 +322,13 @@ def from_host(
     device: Device, stream: Any, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
 ) -> DeviceArray:  # fmt: skip
     """Copy a host array (anything that `numpy.asarray` takes) to the device, packed in `layout`."""
-    one_of(casting, "casting", "unsafe", None)
-    try:
-        source = np.asarray(values)
-    except (ValueError, MemoryError, OverflowError) as error:  # a ragged list; a range of too many
-        raise ArgumentError(f"values cannot be turned into an array: {error}") from error
-    except TypeError as error:  # another device's array
-        raise ArrayTypeError(
-            f"values of type {type(values).__name__} cannot be copied from the host: {error}"
-        ) from error
-    if source.dtype.kind == "O" and hasattr(values, "__dlpack__"):
-        try:
-            source = np.from_dlpack(values)
-        except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
-            raise ArrayTypeError(f"values of type {type(values).__name__} cannot be copied: {error}") from error
-    if source.dtype.kind == "O":
-        raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
-    kind = parse_dtype(source.dtype if dtype is None else dtype)
-    shape = source.shape or (1,)
-    spec = TensorSpec(shape, kind, layout)
-    if source.dtype != numpy_dtype(kind) or isinstance(values, MaskedArray):
-        source = _converted(values, source, numpy_dtype(kind), casting)
+    source = host_values(values, dtype, casting)
+    spec = TensorSpec(source.shape or (1,), source.dtype if dtype is None else dtype, layout)
     array = empty(device, stream, spec)
     if spec.size:
-        device.copy_in(array.ptr, _pack(source.reshape(shape), spec), stream)
+        packed = split_vectors(source.reshape(spec.shape), spec.vector).transpose(memory_axes_order(spec))
+        device.copy_in(array.ptr, np.ascontiguousarray(packed), stream)
     return array
-
-
-def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | None) -> Array:
-    """Return an array in another dtype; floats are rounded to what that has, but nothing else is lost unless it may be."""
-    is_number = source.dtype.kind in "biufc" or source.dtype in map(numpy_dtype, ARRAY_DTYPES)
-    if not is_number:
-        raise ArrayTypeError(f"values of {source.dtype} are no numbers, and cannot be copied to a device")
-    what = "masked values" if is_masked(values) else "imaginary parts" if source.dtype.kind == "c" else ""
-    try:
-        with np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
-            converted = (source.real if source.dtype.kind == "c" else source).astype(dtype, copy=False)
-    except FloatingPointError:
-        what = "values that are too large"
-    if casting is None:
-        if dtype.kind in "iu" and not (what or np.can_cast(source.dtype, dtype) or (converted == source).all()):
-            what = "values that it has not, such as fractions, NaN or larger ones"
-        if what:
-            raise ArgumentError(f'values of {source.dtype} as {dtype} would lose {what}; casting="unsafe" lets them')
-    return converted
-
-
-def _pack(values: Array, spec: TensorSpec) -> Array:
-    """Bring values of logical shape into the memory order of a packed spec."""
-    values = split_vectors(values, spec.vector)
-    return np.ascontiguousarray(values.transpose(memory_order(spec.rank, spec.layout)) if spec.vector == 1 else values)
 
 
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:

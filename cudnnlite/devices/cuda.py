@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -13,8 +14,10 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_graph import CudaRecorder
-from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
+from cudnnlite.devices.cuda_loss import Loss, telling_loss
+from cudnnlite.devices.device import DeviceFacts, refuse_host_copy, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.devices.storage import as_row, host_bytes
 from cudnnlite.errors import (
     ArgumentError,
     ArrayTypeError,
@@ -57,6 +60,7 @@ class CudaDevice:
             # its text says it all; its traceback, of another package, would come first and hide that
             raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from None
         self.index = index
+        self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
         self.stand_ins: dict[tuple[int, int], Any] = {}  # by thread and stream: what is recorded in place of that
@@ -78,10 +82,12 @@ class CudaDevice:
         """Return name, compute capability, driver and UUID."""
         return _facts_of(self._device, self._driver)
 
+    @telling_loss
     def activate(self) -> None:
         """Make it this thread's current device."""
         self._device.set_current()
 
+    @telling_loss
     def synchronize(self) -> None:
         """Wait for everything on this device."""
         if self.stand_ins:  # CUDA would refuse, and give up the recording
@@ -90,6 +96,15 @@ class CudaDevice:
             )
         self.activate()
         self._device.sync()
+
+    @telling_loss
+    def wait(self, stream: Any) -> None:
+        """Wait for everything on a stream."""
+        stream.sync()
+
+    def closing(self) -> AbstractContextManager[None]:
+        """Keep quiet in the block about what a device that is lost cannot give back."""
+        return self.loss.closing()
 
     def stream(self, stream: Any) -> Any:
         """Return a `cuda.core.Stream` for None, an address, or an object with `__cuda_stream__` or `cuda_stream`."""
@@ -104,11 +119,13 @@ class CudaDevice:
             raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
         return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
 
+    @telling_loss
     def create_stream(self) -> Any:
         """Make a `cuda.core.Stream`."""
         self.activate()  # a new thread has no current device yet
         return self._device.create_stream()
 
+    @telling_loss
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
         if self.stand_ins:  # CUDA sees no capture on the stream itself
@@ -133,15 +150,16 @@ class CudaDevice:
         """Return what work for a stream is enqueued on: its stand-in while a graph is recorded, or itself."""
         return self.stand_ins.get((get_ident(), int(stream.handle)), stream) if self.stand_ins else stream
 
+    @telling_loss
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
         self.activate()
         result, free, total = self._driver.cuMemGetInfo()
-        if result:
-            raise RuntimeError(f"cuMemGetInfo: {result}")
+        self._check("cuMemGetInfo", (result,))
         pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
         return free + (pool.reserved_mem_current - pool.used_mem_current if pool is not None else 0), total
 
+    @telling_loss
     def memory_used(self) -> int:
         """Return the bytes in use in the device's memory pool, by whoever uses that pool."""
         pool = getattr(self._device.memory_resource, "attributes", None)
@@ -149,27 +167,69 @@ class CudaDevice:
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
-        self.activate()
-        refuse_in_capture(
-            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
-        )
-        buffer = self._core.Buffer.from_handle
-        buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
-        memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        unknown, _ = self._driver.cuPointerGetAttribute(memory_type, source.ctypes.data)
-        if not unknown:  # CUDA knows the memory: it is pinned, and is read later unless we wait
-            stream.sync()
+        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
+        if self._is_pinned(source):  # it is read later unless we wait
+            self.wait(stream)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
-        self.activate()
-        refuse_in_capture(
-            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
-        )
-        buffer = self._core.Buffer.from_handle
-        buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
-        stream.sync()
+        self.copy_rows(ptr, target.nbytes, as_row(target), stream, out=True)
+        self.wait(stream)
 
+    def _is_pinned(self, host: np.ndarray[Any, Any]) -> bool:
+        # the plural takes memory that CUDA does not know for no error, which compute-sanitizer would report
+        buffer_id = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
+        result, found = self._driver.cuPointerGetAttributes(1, [buffer_id], host.ctypes.data)
+        return bool(result) or bool(found[0])
+
+    @telling_loss
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return page-locked host memory; it goes with its last array."""
+        self.activate()
+        try:
+            return host_bytes(self._core.LegacyPinnedMemoryResource().allocate(nbytes))
+        except Exception as error:
+            raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory: {error}") from error
+
+    @telling_loss
+    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+        """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
+        self.activate()
+        refuse_host_copy(self._records(stream), stream, out=out)
+        rows, width = host.shape
+        if rows == 1:  # of any size; a pitch ends at 2 GiB
+            here, there = (self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr))
+            (there if out else here).copy_to(here if out else there, stream=stream)
+        else:
+            kinds, copy = self._driver.CUmemorytype, self._driver.CUDA_MEMCPY2D()
+            copy.WidthInBytes, copy.Height = width, rows
+            if out:
+                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = kinds.CU_MEMORYTYPE_DEVICE, ptr, pitch
+                copy.dstMemoryType, copy.dstHost, copy.dstPitch = kinds.CU_MEMORYTYPE_HOST, host.ctypes.data, width
+            else:
+                copy.dstMemoryType, copy.dstDevice, copy.dstPitch = kinds.CU_MEMORYTYPE_DEVICE, ptr, pitch
+                copy.srcMemoryType, copy.srcHost, copy.srcPitch = kinds.CU_MEMORYTYPE_HOST, host.ctypes.data, width
+            self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
+        if out and not self._is_pinned(host):
+            stream.sync()
+
+    @telling_loss
+    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+        """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
+        self.activate()
+        on = self._recorded(stream)
+        if rows == 1:
+            self._core.Buffer.from_handle(ptr, width).fill(pattern, stream=on)
+            return
+        name, value = f"cuMemsetD2D{8 * len(pattern)}Async", int.from_bytes(pattern, "little")
+        result = getattr(self._driver, name)(ptr, pitch, value, width // len(pattern), rows, int(on.handle))
+        self._check(name, result)
+
+    def _check(self, function: str, result: tuple[Any, ...]) -> None:
+        if result[0]:
+            raise RuntimeError(f"{function}: {result[0]}")
+
+    @telling_loss
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
         self.activate()
@@ -178,9 +238,9 @@ class CudaDevice:
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
-        self.activate()
-        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=self._recorded(stream))
+        self.fill_rows(ptr, nbytes, nbytes, 1, bytes([byte]), stream)
 
+    @telling_loss
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work`, wait for it, and return the milliseconds between two events around it."""
         self.activate()
@@ -212,6 +272,7 @@ class CudaDevice:
             return None
         return lambda: graph.launch(stream)
 
+    @telling_loss
     def recorder(self, stream: Any) -> CudaRecorder:
         """Return what records the calls of this thread on `stream`, on another one in its place."""
         return CudaRecorder(self, stream)
@@ -222,6 +283,8 @@ class CudaDevice:
 
     def _records(self, stream: Any) -> bool:
         result, status = self._driver.cuStreamIsCapturing(self._recorded(stream).handle)
+        if result:
+            self.loss.tell()
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
         return bool(result) or status != self._not_recorded
 
@@ -236,6 +299,7 @@ class CudaDevice:
         except ArrayTypeError:
             raise
         except Exception as error:  # each producer raises its own kind
+            self.loss.tell(error)
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         if not view.is_device_accessible:
             raise host_array_error(array, argument)
@@ -247,6 +311,7 @@ class CudaDevice:
         immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
         return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
 
+    @telling_loss
     def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:
         """Return a DLPack capsule of the array."""
         self.activate()

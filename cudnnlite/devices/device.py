@@ -7,6 +7,7 @@ methods, so that nothing above asks which one it has.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -98,6 +99,12 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for everything on this device."""
 
+    def wait(self, stream: Any) -> None:
+        """Wait for everything on a stream."""
+
+    def closing(self) -> AbstractContextManager[None]:
+        """Keep quiet in the block about what a device that is lost cannot give back."""
+
     def stream(self, stream: Any) -> Any:
         """Return a stream object with `handle` and `sync()` for None, an address, or anyone's stream object."""
 
@@ -121,6 +128,18 @@ class Device(Protocol):
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""
+
+    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+        """Copy contiguous host memory, ``(rows, bytes)``, to rows on the device that are `pitch` bytes apart; or back, `out`.
+
+        With pinned host memory it is enqueued; a copy of other memory to the host is waited for.
+        """
+
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return bytes of host memory that copies to and from the device need not wait for."""
+
+    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+        """Set rows of `width` bytes, `pitch` apart, to a repeated pattern of 1, 2 or 4 bytes, in stream order."""
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
@@ -154,6 +173,13 @@ def refuse_in_capture(capturing: bool, stream: Any, what: str, instead: str) -> 
     """Raise CaptureError if a graph is being recorded on `stream`, as `capturing` says."""
     if capturing:
         raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
+
+
+def refuse_host_copy(capturing: bool, stream: Any, *, out: bool) -> None:
+    """Raise CaptureError for a copy from the host, or to it, while a graph is recorded."""
+    if out:
+        refuse_in_capture(capturing, stream, "a copy to the host waits, and cannot", "read results after a launch")
+    refuse_in_capture(capturing, stream, "a copy from the host cannot be recorded", "make it before the capture")
 
 
 def check_recorded_together(device: Device, stream: Any, other: Any) -> None:

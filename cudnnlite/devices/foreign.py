@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -38,6 +39,24 @@ class ForeignArray(NamedTuple):
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included."""
         return span(self.shape, self.strides) * self.dtype.itemsize
+
+
+class SupportsDLPack(Protocol):
+    """An array that DLPack exchanges: a DeviceArray, PyTorch's, CuPy's, JAX's."""
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+class SupportsCudaArrayInterface(Protocol):
+    """An array with the CUDA array interface: Numba's, CuPy's."""
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
+
+
+AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface  # on a device, whoever made it
 
 
 def host_array_error(array: object, argument: str) -> ArrayTypeError:

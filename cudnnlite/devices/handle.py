@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from threading import current_thread, get_ident
 from typing import Any, Protocol
 
+import numpy as np
+
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
 from cudnnlite.arguments import one_of
@@ -15,6 +17,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device, refuse_in_capture
 from cudnnlite.devices.plan_cache import PlanCache
+from cudnnlite.devices.storage import read_values
 from cudnnlite.devices.workspace import Workspace
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
@@ -32,7 +35,7 @@ class Chooser(Protocol):
         """Return a search's result for a problem, to be recalled under the key; None: let the heuristic choose."""
 
 
-class Handle(NativeObject):
+class Handle(NativeObject[cudnnHandle_t]):
     """A `cudnnHandle_t`, and what calls through it need: a device, a stream, a workspace.
 
     Parameters
@@ -156,7 +159,7 @@ class Handle(NativeObject):
             "nothing can be waited for",
             "synchronize after a launch",
         )
-        self._stream.sync()
+        self.device.wait(self._stream)
 
     def array(
         self, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
@@ -223,6 +226,39 @@ class Handle(NativeObject):
         self.use()
         return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
 
+    def full(self, shape: Any, value: float, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+        """Allocate an array as `empty` does, and set every value, in stream order; see `DeviceArray.fill`."""
+        array = self.empty(shape, dtype, layout)
+        array.fill(value)
+        return array
+
+    def zeros(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+        """Allocate an array of zeros as `full` does."""
+        return self.full(shape, 0, dtype, layout)
+
+    def pinned(self, shape: Any, dtype: Any = None, layout: str | None = None) -> np.ndarray[Any, Any]:
+        """Make a host array in page-locked memory, with undefined contents.
+
+        `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device nothing is, and it is an ordinary
+        array.  Shape, dtype and layout are those of the device array, so that its memory has the same order.
+
+        Examples
+        --------
+        >>> with dnn.Handle() as handle:
+        ...     staging = handle.pinned((2, 3, 4, 4), "float32", "NHWC")
+        ...     x = handle.zeros(staging.shape, layout="NHWC")
+        ...     staging[...] = 1.5
+        ...     x.copy_from(staging)  # enqueued: nobody waits
+        ...     x[0].fill(2.5)
+        ...     x.copy_to(staging)
+        ...     handle.synchronize()
+        ...     print(staging.mean())
+        2.0
+        """
+        self.use()
+        spec = tensor_spec_of(shape, dtype, layout)
+        return read_values(self.device.pinned(spec.nbytes), spec)
+
     def view(self, array: Any) -> arrays.DeviceArray:
         """View an array on this device, without a copy, as one that belongs to this handle's stream.
 
@@ -250,9 +286,9 @@ class Handle(NativeObject):
         """
         if self._native is None:
             return
-        self.device.activate()
         # all of it happens, in this order from the last line up, whichever fails
-        with ExitStack() as stack:
+        with self.device.closing(), ExitStack() as stack:
+            self.device.activate()
             stack.callback(self.workspace.close)
             stack.callback(super().close)
             stack.callback(self.plans.close)

@@ -60,3 +60,26 @@ def split_vectors(values: Array, vector: int) -> Array:
 def write_values(memory: Array, spec: TensorSpec | FilterSpec, batch: slice, values: Array) -> None:
     """Write the images of `batch`, given in logical shape; gaps between strides stay untouched."""
     memory_view(memory, as_tensor(spec))[batch][...] = split_vectors(values, spec.vector)
+
+
+def as_row(array: Array) -> Array:
+    """Return a contiguous array's bytes as one row."""
+    return array.reshape(1, -1).view(np.uint8) if array.size else np.empty((1, 0), np.uint8)
+
+
+class _Exporter:
+    """What NumPy keeps as the base of an array: it holds the buffer."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+        self.__array_interface__ = {
+            "shape": (buffer.size,),
+            "typestr": "|u1",
+            "data": (int(buffer.handle), False),
+            "version": 3,
+        }
+
+
+def host_bytes(buffer: Any) -> Array:
+    """Return host memory, with `handle` and `size`, as an array of bytes that keeps it alive."""
+    return np.asarray(_Exporter(buffer)) if buffer.size else np.empty(0, np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,13 +15,15 @@ import numpy as np
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, refuse_host_copy, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.devices.storage import as_row
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
+from cudnnlite.emulated.host_memory import host_memory
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, DeviceMemoryError
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
@@ -129,6 +132,13 @@ class EmulatedDevice:
                 f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
             )
 
+    def wait(self, stream: Any) -> None:
+        """Return: there is nothing to wait for."""
+
+    def closing(self) -> AbstractContextManager[None]:
+        """Do nothing: this device is never lost."""
+        return nullcontext()
+
     def stream(self, stream: Any) -> EmulatedStream:
         """Return the stream for None, an address, or a stream of this device."""
         if stream is None:
@@ -166,17 +176,11 @@ class EmulatedDevice:
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
-        refuse_in_capture(
-            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
-        )
-        self.memory.view(ptr, source.nbytes)[:] = _bytes(source)
+        self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array."""
-        refuse_in_capture(
-            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
-        )
-        _bytes(target)[:] = self.memory.view(ptr, target.nbytes)
+        self.copy_rows(ptr, target.nbytes, as_row(target), stream, out=True)
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory."""
@@ -186,9 +190,34 @@ class EmulatedDevice:
 
         self._enqueue(stream, "cudaMemcpyAsync", work)
 
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return ordinary memory: nothing here is asynchronous."""
+        if nbytes > host_memory():
+            raise DeviceMemoryError(f"{format_size(nbytes)} of pinned memory are more than the host has left")
+        return np.empty(nbytes, np.uint8)
+
+    def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
+        """Copy between contiguous host memory and rows on the device."""
+        refuse_host_copy(self._records(stream), stream, out=out)
+        rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
+        (host if out else rows)[...] = rows if out else host
+
+    def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
+        """Set rows to a repeated pattern."""
+
+        def work() -> None:
+            whole = self._rows(ptr, pitch, width, rows)
+            whole[...] = np.resize(np.frombuffer(pattern, np.uint8), width)
+
+        self._enqueue(stream, "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync", work)
+
+    def _rows(self, ptr: int, pitch: int, width: int, rows: int) -> np.ndarray[Any, Any]:
+        memory = self.memory.view(ptr, (rows - 1) * pitch + width)
+        return np.lib.stride_tricks.as_strided(memory, (rows, width), (pitch, 1))
+
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte."""
-        self._enqueue(stream, "cudaMemsetAsync", lambda: self.memory.view(ptr, nbytes).fill(byte))
+        self.fill_rows(ptr, nbytes, nbytes, 1, bytes([byte]), stream)
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work` and return the milliseconds it took: NumPy's, which say nothing of a GPU."""
@@ -271,7 +300,3 @@ class _Bridge:
         capsule = self._array.__dlpack__(**options)
         self.is_bfloat16 = relabel(capsule, BFLOAT, FLOAT)
         return capsule
-
-
-def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.reshape(-1).view(np.uint8)

@@ -44,6 +44,7 @@ _REDUCTION = 16384  # longest sum in one product: groups x taps x channels of a 
 _FILTER_BYTES = 16 << 20
 _COLUMN_BYTES = 32 << 20
 _PRODUCT_BYTES = 16 << 20
+_MANY_TAPS, _MANY_POSITIONS = 256, 65536
 _POSITIONS = 8192  # more makes OpenBLAS no faster and falls out of the cache
 
 
@@ -70,10 +71,13 @@ def _blocks(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, itemsize: 
     groups = min(problem.groups, _REDUCTION // (channels * taps))
     depth = groups * channels * taps
     filters = min(k // problem.groups, max(1, _FILTER_BYTES // (depth * itemsize)))
-    column_taps = 1 if one_tap else taps
+    column_taps, most = 1 if one_tap else taps, _POSITIONS
+    if column_taps > _MANY_TAPS:  # each tap is gathered once for each block of positions: few blocks, and taps in parts
+        most = _MANY_POSITIONS
+        column_taps = min(taps, max(1, _COLUMN_BYTES // (groups * channels * most * itemsize)))
     positions = min(
         n * math.prod(out),
-        _POSITIONS,
+        most,
         _COLUMN_BYTES // (groups * channels * column_taps * itemsize),
         max(1, _PRODUCT_BYTES // (groups * filters * itemsize)),
     )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cudnnlite.devices.storage import host_bytes
 from cudnnlite.emulated.host_memory import host_memory
 from cudnnlite.errors import DeviceMemoryError
 from cudnnlite.sizes import format_size
@@ -221,17 +222,4 @@ class EmulatedBuffer:
 
     def bytes(self) -> Bytes:
         """Return the memory as an array that keeps this buffer, and so the allocation, alive."""
-        return np.asarray(_Exporter(self)) if self.size else np.empty(0, np.uint8)
-
-
-class _Exporter:
-    """What NumPy keeps as the base of an exported array: it holds the buffer."""
-
-    def __init__(self, buffer: EmulatedBuffer) -> None:
-        self._buffer = buffer
-        self.__array_interface__ = {
-            "shape": (buffer.size,),
-            "typestr": "|u1",
-            "data": (buffer.handle, False),
-            "version": 3,
-        }
+        return host_bytes(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import ActivationMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
@@ -25,7 +26,7 @@ BACKWARD = gradient_of(FORWARD, "cudnnActivationBackward", ("y", "dy", "x"), in_
 
 @documented(FORWARD, "shaped as `x`")
 def activation_forward(
-    handle: Handle, x: Any, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0, beta: float = 0.0,
+    handle: Handle, x: AnyArray, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0, beta: float = 0.0,
     out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Apply a function to each value: sigmoid, relu, tanh, clipped relu, elu or swish.
@@ -51,8 +52,8 @@ def activation_forward(
 
 @documented(BACKWARD, "shaped as `x`")
 def activation_backward(
-    handle: Handle, y: Any, dy: Any, x: Any, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None,
+    handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, activation: ActivationSpec | ActivationMode | str, *,
+    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of an activation's input.
 

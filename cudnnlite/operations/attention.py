@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from cudnnlite.arguments import instance_of, one_of
+from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve
+from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention_plan import AttentionPlan, make_request
 from cudnnlite.operations.attention_weights import AttentionWeights, check_spec
 from cudnnlite.operations.documented import calling
@@ -17,13 +19,37 @@ from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs.attention import AttentionSpec
 
 
+@overload
+def multi_head_attention_forward(
+    handle: Handle, spec: AttentionSpec, weights: AttentionWeights, q: AnyArray, k: AnyArray, v: AnyArray, *,
+    q_lengths: Sequence[int] | None = ..., kv_lengths: Sequence[int] | None = ...,
+    window: tuple[Sequence[int], Sequence[int]] | None = ..., residual: AnyArray | None = ...,
+    step: int | None = ..., training: Literal[False] = ..., dropout_state: DropoutState | None = ...,
+    out: AnyArray | None = ..., reserve: AttentionReserve | None = ...,
+) -> DeviceArray: ...  # fmt: skip
+@overload
+def multi_head_attention_forward(
+    handle: Handle, spec: AttentionSpec, weights: AttentionWeights, q: AnyArray, k: AnyArray, v: AnyArray, *,
+    q_lengths: Sequence[int] | None = ..., kv_lengths: Sequence[int] | None = ...,
+    window: tuple[Sequence[int], Sequence[int]] | None = ..., residual: AnyArray | None = ...,
+    step: int | None = ..., training: Literal[True], dropout_state: DropoutState | None = ...,
+    out: AnyArray | None = ..., reserve: AttentionReserve | None = ...,
+) -> AttentionTrainingOutput: ...  # fmt: skip
+@overload
+def multi_head_attention_forward(
+    handle: Handle, spec: AttentionSpec, weights: AttentionWeights, q: AnyArray, k: AnyArray, v: AnyArray, *,
+    q_lengths: Sequence[int] | None = ..., kv_lengths: Sequence[int] | None = ...,
+    window: tuple[Sequence[int], Sequence[int]] | None = ..., residual: AnyArray | None = ...,
+    step: int | None = ..., training: bool, dropout_state: DropoutState | None = ...,
+    out: AnyArray | None = ..., reserve: AttentionReserve | None = ...,
+) -> Any: ...  # fmt: skip
 @calling("cudnnMultiHeadAttnForward", "cudnnGetMultiHeadAttnBuffers")
 def multi_head_attention_forward(
-    handle: Handle, spec: AttentionSpec, weights: AttentionWeights, q: Any, k: Any, v: Any, *,
+    handle: Handle, spec: AttentionSpec, weights: AttentionWeights, q: AnyArray, k: AnyArray, v: AnyArray, *,
     q_lengths: Sequence[int] | None = None, kv_lengths: Sequence[int] | None = None,
-    window: tuple[Sequence[int], Sequence[int]] | None = None, residual: Any = None, step: int | None = None,
-    training: bool = False, dropout_state: DropoutState | None = None, out: Any = None,
-    reserve: AttentionReserve | None = None,
+    window: tuple[Sequence[int], Sequence[int]] | None = None, residual: AnyArray | None = None,
+    step: int | None = None, training: bool = False, dropout_state: DropoutState | None = None,
+    out: AnyArray | None = None, reserve: AttentionReserve | None = None,
 ) -> Any:  # fmt: skip
     """Let queries attend to keys and values, asynchronously.
 

@@ -36,6 +36,8 @@ def flops(y: TensorSpec, w: FilterSpec) -> int:
 def _hint(problem: Any) -> str:
     if problem.w.format == TensorFormat.NHWC and not problem.x.is_channels_last:
         return "a filter whose channels come last needs an input of that layout; give both in one layout"
+    if problem.y.dtype != problem.x.dtype:
+        return f"out is {dtype_name(problem.y.dtype)}, x is {dtype_name(problem.x.dtype)}; give out the dtype of x"
     return ""
 
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.arguments import shown
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.convolution_problem import FORWARD as CONVOLUTION
@@ -40,8 +41,9 @@ IM2COL = Operation(
 
 @documented(IM2COL, "of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is the convolution")
 def im2col(
-    handle: Handle, x: Any, w: FilterSpec | tuple[int, ...], conv: ConvolutionSpec = DEFAULT_CONV, *, out: Any = None
-) -> DeviceArray:
+    handle: Handle, x: AnyArray, w: FilterSpec | tuple[int, ...], conv: ConvolutionSpec = DEFAULT_CONV, *,
+    out: Any = None,
+) -> DeviceArray:  # fmt: skip
     """Copy what each tap of a filter meets into a matrix: a row for each tap, a column for each position.
 
     Parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import DivNormMode, LRNMode
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
@@ -71,7 +72,7 @@ DIVISIVE_AROUND_BACKWARD = _divisive(
 
 @documented(FORWARD, "shaped as `x`")
 def lrn_forward(
-    handle: Handle, x: Any, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
+    handle: Handle, x: AnyArray, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
 ) -> DeviceArray:
     """Divide each value by those of the channels around it.
 
@@ -94,8 +95,9 @@ def lrn_forward(
 
 @documented(BACKWARD, "shaped as `x`")
 def lrn_backward(
-    handle: Handle, y: Any, dy: Any, x: Any, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
-) -> DeviceArray:
+    handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0,
+    out: Any = None,
+) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a normalisation's input.
 
     Parameters
@@ -118,8 +120,9 @@ def lrn_backward(
 
 @documented(DIVISIVE, "shaped as `x`")
 def divisive_normalization_forward(
-    handle: Handle, x: Any, norm: LRNSpec, *, means: Any = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None
-) -> DeviceArray:
+    handle: Handle, x: AnyArray, norm: LRNSpec, *, means: Any = None, alpha: float = 1.0, beta: float = 0.0,
+    out: Any = None,
+) -> DeviceArray:  # fmt: skip
     """Divide each value by those of the positions around it, in its own channel.
 
     ``y = x / (k + alpha / n ** d * sum((x' - mean) ** 2)) ** beta``, the sum over the values x' of a window of `n` along each
@@ -149,7 +152,7 @@ def divisive_normalization_forward(
 
 @documented(DIVISIVE_BACKWARD, "shaped as `x`; with `means` given a tuple of dx and dmeans, as `out` is then")
 def divisive_normalization_backward(
-    handle: Handle, x: Any, dy: Any, norm: LRNSpec, *, means: Any = None, alpha: float = 1.0, beta: float = 0.0,
+    handle: Handle, x: AnyArray, dy: AnyArray, norm: LRNSpec, *, means: Any = None, alpha: float = 1.0, beta: float = 0.0,
     out: Any = None,
 ) -> Any:  # fmt: skip
     """Compute the gradients of a divisive normalisation's input, and of its means.

@@ -27,6 +27,7 @@ from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.warn import log
 
 # of the docstring of a class that makes a choice
 _ATTRIBUTES = """
@@ -111,6 +112,7 @@ class OperationPlan(Plan):
             return
         try:
             self._prepare(algorithm, limit, interface, graph)
+            log.debug("%s: %s", self._description, self.choice)
             if parse_replay(replay) or getattr(self.choice, "replay", False):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed

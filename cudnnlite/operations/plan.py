@@ -42,7 +42,8 @@ class Plan(Closable):
             self._closed = True
             self._finalizer.detach()
             if not self._holders:
-                self._resources.close()
+                with self._device.closing():
+                    self._resources.close()
 
     def keep_for_graph(self, operands: Iterable[Any]) -> None:
         """Let the graph that is being recorded on the handle, if there is one, keep this plan and what it was called with."""

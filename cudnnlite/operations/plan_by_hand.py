@@ -85,7 +85,7 @@ class PlanByHand(Plan):
         if out is None:
             if accumulate:
                 raise ArgumentError("accumulate=True needs out, which it adds to")
-            return self._weights_type.zeros_like(weights, self._handle)
+            return self._weights_type.zeros_like(self._handle, weights)
         self._check_weights(out, "out")
         check_outputs(inputs, {"out": out.array})
         return out

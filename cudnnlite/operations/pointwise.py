@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite.arguments import shown
 from cudnnlite.devices import arrays
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.dtypes import compute_type_for
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
@@ -79,7 +80,7 @@ REDUCE_WITH_INDICES = Operation(
 
 
 @documented(ADD, "which was given")
-def add_tensor(handle: Handle, a: Any, c: Any, *, alpha: float = 1.0, beta: float = 1.0) -> DeviceArray:
+def add_tensor(handle: Handle, a: AnyArray, c: AnyArray, *, alpha: float = 1.0, beta: float = 1.0) -> DeviceArray:
     """Add a tensor to another in place, a bias for instance.
 
     Parameters
@@ -101,7 +102,7 @@ def add_tensor(handle: Handle, a: Any, c: Any, *, alpha: float = 1.0, beta: floa
 
 
 @documented(SCALE, "which was given")
-def scale_tensor(handle: Handle, y: Any, alpha: float) -> DeviceArray:
+def scale_tensor(handle: Handle, y: AnyArray, alpha: float) -> DeviceArray:
     """Multiply all values of a tensor by a number, in place.
 
     Parameters
@@ -121,7 +122,7 @@ def scale_tensor(handle: Handle, y: Any, alpha: float) -> DeviceArray:
 
 
 @documented(SET, "which was given")
-def set_tensor(handle: Handle, y: Any, value: float) -> DeviceArray:
+def set_tensor(handle: Handle, y: AnyArray, value: float) -> DeviceArray:
     """Set all values of a tensor; gaps between its strides keep what they hold.
 
     Parameters
@@ -142,7 +143,7 @@ def set_tensor(handle: Handle, y: Any, value: float) -> DeviceArray:
 
 @documented(OP, "shaped as `a`")
 def op_tensor(
-    handle: Handle, a: Any, b: Any, op: OpTensorSpec | OpTensorOp | str, *, alpha1: float = 1.0, alpha2: float = 1.0,
+    handle: Handle, a: AnyArray, b: AnyArray, op: OpTensorSpec | OpTensorOp | str, *, alpha1: float = 1.0, alpha2: float = 1.0,
     beta: float = 0.0, out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Add, multiply, or take the smaller or larger of two tensors, value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
@@ -172,7 +173,7 @@ def op_tensor(
 
 @documented(REDUCE, "with a size of 1 along each axis that was reduced")
 def reduce_tensor(
-    handle: Handle, a: Any, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
+    handle: Handle, a: AnyArray, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
     indices: Any = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> Any:  # fmt: skip
     """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.

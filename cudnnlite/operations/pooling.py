@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
 from cudnnlite.specs.pooling import PoolingSpec
 
@@ -14,7 +15,7 @@ BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
 
 @documented(FORWARD, "``(N, C, *pooled)``, of the dtype and layout of `x`")
 def pooling_forward(
-    handle: Handle, x: Any, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
+    handle: Handle, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
 ) -> DeviceArray:
     """Pool images: the maximum or the average of each window.
 
@@ -38,9 +39,9 @@ def pooling_forward(
 @documented(BACKWARD, "shaped as `x`")
 def pooling_backward(
     handle: Handle,
-    y: Any,
-    dy: Any,
-    x: Any,
+    y: AnyArray,
+    dy: AnyArray,
+    x: AnyArray,
     pooling: PoolingSpec,
     *,
     alpha: float = 1.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
@@ -36,7 +37,7 @@ BACKWARD = gradient_of(
 
 @documented(FORWARD, "shaped as `x`")
 def softmax_forward(
-    handle: Handle, x: Any, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
+    handle: Handle, x: AnyArray, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
     mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the softmax, or its logarithm.
@@ -63,7 +64,7 @@ def softmax_forward(
 
 @documented(BACKWARD, "shaped as `y`")
 def softmax_backward(
-    handle: Handle, y: Any, dy: Any, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
+    handle: Handle, y: AnyArray, dy: AnyArray, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
     mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a softmax's input from its output.

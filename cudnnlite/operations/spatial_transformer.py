@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cudnnlite.arguments import shown
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
@@ -102,7 +103,7 @@ def _implied(handle: Handle, transformer: Any, x: Any, grid: Any) -> Any:
     "of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels",
 )
 def spatial_transformer_grid(
-    handle: Handle, theta: Any, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None
+    handle: Handle, theta: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None
 ) -> DeviceArray:
     """Make a grid of points from a matrix for each image; as PyTorch's `affine_grid` with align_corners.
 
@@ -127,7 +128,7 @@ def spatial_transformer_grid(
 
 @documented(GRID_BACKWARD, "of shape ``(N, 2, 3)``")
 def spatial_transformer_grid_backward(
-    handle: Handle, dgrid: Any, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None
+    handle: Handle, dgrid: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None
 ) -> DeviceArray:
     """Compute the gradient of the matrices that a grid was made from.
 
@@ -151,7 +152,7 @@ def spatial_transformer_grid_backward(
 
 @documented(SAMPLE, "of shape ``(N, C, H', W')``")
 def spatial_transformer_sample(
-    handle: Handle, x: Any, grid: Any, transformer: SpatialTransformerSpec | tuple[int, ...] = (), *,
+    handle: Handle, x: AnyArray, grid: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...] = (), *,
     alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Sample images at the points of a grid, bilinearly; as PyTorch's `grid_sample` with align_corners.
@@ -179,7 +180,7 @@ def spatial_transformer_sample(
 
 @documented(SAMPLE_BACKWARD, "shaped as `x` and as `grid`")
 def spatial_transformer_sample_backward(
-    handle: Handle, x: Any, grid: Any, dy: Any, transformer: SpatialTransformerSpec | tuple[int, ...] = (), *,
+    handle: Handle, x: AnyArray, grid: AnyArray, dy: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...] = (), *,
     alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of the images that were sampled, and of the grid.

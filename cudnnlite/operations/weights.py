@@ -74,10 +74,10 @@ class NamedWeights(Mapping[str, DeviceArray]):
         self.fill_zero(handle.stream)
 
     @classmethod
-    def zeros_like(cls: type[WeightsT], weights: WeightsT, handle: Handle) -> WeightsT:
+    def zeros_like(cls: type[WeightsT], handle: Handle, weights: WeightsT) -> WeightsT:
         """Make weights of the same layout, all zero: what gradients are added to."""
+        instance_of(handle, Handle, "handle", "; it comes first").use()
         instance_of(weights, cls, "weights")
-        instance_of(handle, Handle, "handle").use()
         new = copy(weights)
         new.device = handle.device
         new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
@@ -140,19 +140,23 @@ class NamedWeights(Mapping[str, DeviceArray]):
         return {name: read_values(memory[offset:], spec).copy(order="C") for name, (offset, spec) in places}
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Copy host arrays into their places, all of them in one go.
+        """Copy host arrays into their places: all of them in one go, or some by name.
 
         Raises
         ------
         ArgumentError
-            A name is missing or not known, or a shape is wrong; nothing is written then.
+            A name is not known, or a shape is wrong; nothing is written then.
         """
-        check_names("values", values, self._places)
+        check_names("values", values, self._places, all_of_them=False)
+        hosts = {name: checked(f"values[{name!r}]", each, self._places[name][1].shape) for name, each in values.items()}
+        if len(hosts) < len(self._places):
+            for name, host in hosts.items():
+                self[name] = host
+            return
         memory = np.zeros(self.array.nbytes, np.uint8)
         dtype = numpy_dtype(self.spec.dtype)
         for name, (offset, spec) in self._places.items():
-            host = checked(f"values[{name!r}]", values[name], spec.shape)
-            write_values(memory[offset:], spec, slice(None), host.astype(dtype, copy=False))
+            write_values(memory[offset:], spec, slice(None), hosts[name].astype(dtype, copy=False))
         self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
 
     @classmethod
@@ -166,6 +170,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
         """
         make: Any = cls
         weights: WeightsT = make(handle, spec)
+        check_names("values", values, weights._places)
         weights.update(values)
         return weights
 
@@ -183,7 +188,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
         return f"<{type(self).__name__} of {self.spec} on {self.array.device}>"
 
 
-class EmptyTensorDescriptor(NativeObject):
+class EmptyTensorDescriptor(NativeObject[cudnnTensorDescriptor_t]):
     """A tensor descriptor that cuDNN will describe."""
 
     _type = cudnnTensorDescriptor_t

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from importlib import import_module
 from typing import Any, NamedTuple, overload
 
 from cudnnlite.arguments import one_of
 from cudnnlite.enums import MathType, Status, parse_math_type
-from cudnnlite.errors import NoAlgorithmError
+from cudnnlite.errors import MissingPackageError, NoAlgorithmError
 from cudnnlite.search.results import AlgorithmResult, deciding_ms, named, parse_max_error, why_not
 from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import aligned
+
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class AlgorithmTable(Sequence[AlgorithmResult]):
@@ -203,6 +206,20 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     def _status(self, row: AlgorithmResult) -> str:
         return "; ".join(part for part in (self._failure(row) or "ok", row.remark) if part)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the columns by name: what is known of each row, as plain values; statuses and algorithms by name."""
+        kinds = dict.fromkeys(item.name for row in self._rows for item in fields(row) if item.name != "passed_over")
+        columns = {name: [getattr(row, name, None) for row in self._rows] for name in kinds}
+        return {name: [v if type(v) in _PLAIN else str(v) for v in values] for name, values in columns.items()}
+
+    def to_pandas(self) -> Any:
+        """Return the columns as a `pandas.DataFrame`; MissingPackageError without pandas."""
+        try:
+            pandas: Any = import_module("pandas")
+        except ImportError as error:
+            raise MissingPackageError("to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.to_dict())
 
     def __str__(self) -> str:
         return "\n".join([f"{self.title}; times: {self.timing}", *aligned(self.cells(), NUMERIC)])

@@ -11,7 +11,7 @@ from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, parse_shape
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, parse_shape
 from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
@@ -156,7 +156,17 @@ class ConvolutionSpec(SpatialSpec):
             As in `output_shape`; also where the dtypes of x and w differ.
         """
         instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
-        shape = self.output_shape(x.shape, w.shape)
+        try:
+            shape = self.output_shape(x.shape, w.shape)
+        except ArgumentError as error:
+            channels = (w.shape[1] * self.groups, w.shape[-1] * self.groups)
+            if x.layout != CHANNELS_LAST.get(x.rank) or x.shape[-1] not in channels or x.shape[1] in channels:
+                raise
+            axes = (0, x.rank - 1, *range(1, x.rank - 1))
+            raise ArgumentError(
+                f"{error}. Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
+                f"handle.array(x.transpose{axes}, layout={x.layout!r}), and w likewise"
+            ) from None
         if x.dtype != w.dtype:
             raise ArgumentError(
                 f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; they must have the same dtype"

@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any, TypeVar
 
 from cudnnlite.arguments import shown
-from cudnnlite.dtypes import dtype_name
+from cudnnlite.dtypes import compute_type_for, dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 
@@ -66,8 +66,11 @@ class FrozenSpec:
         return cls(**values)
 
     def replace(self: SpecT, **changes: Any) -> SpecT:
-        """Return a copy with some fields changed."""
-        return type(self)._from(self.values() | changes)  # type: ignore[no-any-return]
+        """Return a copy with some fields changed; a compute type that is its dtype's own goes with another dtype."""
+        values = self.values()
+        if "dtype" in changes and values.get("compute_type") == compute_type_for(values["dtype"]):
+            changes = {"compute_type": None, **changes}
+        return type(self)._from(values | changes)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         parts, defaults = [], signature(type(self)).parameters

@@ -20,6 +20,11 @@ MAX_SPATIAL_RANK = 6  # cuDNN refuses a convolution descriptor of seven dimensio
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 VECT_C = "NCHW_VECT_C"
+SEQUENCES = (
+    "sequence_major",
+    "batch_major",
+    "states",
+)  # of rank 3 in C order: of recurrent networks, in their own words
 PACKED = "packed"  # C order, at the ranks that have no layouts with names
 
 

@@ -1,6 +1,7 @@
 """`PoolingSpec`: how a window moves over an image, and what is made of the values in it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from cudnnlite.arguments import instance_of, shown
 from cudnnlite.enums import NanPropagation, PoolingMode, parse_enum
@@ -56,7 +57,7 @@ class PoolingSpec(SpatialSpec):
 
     @classmethod
     def whole(
-        cls, x: TensorSpec, *, mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
+        cls, x: Any, *, mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
     ) -> "PoolingSpec":  # fmt: skip
         """Return the pooling over the whole image, to one value for each channel; of a spec, or an array that has one.

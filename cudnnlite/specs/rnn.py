@@ -28,6 +28,7 @@ _BIAS_NAMES: dict[Any, RNNBiasMode] = {
     "none": RNNBiasMode.NO,
     "single_input": RNNBiasMode.SINGLE_INP,
     "single_recurrent": RNNBiasMode.SINGLE_REC,
+    "double": RNNBiasMode.DOUBLE,
 }
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 
@@ -138,6 +139,40 @@ class RNNSpec(FrozenSpec):
         )
         self._check_combination()
 
+    @classmethod
+    def from_torch(cls, module: Any, **options: Any) -> RNNSpec:
+        """Return the spec of a `torch.nn.LSTM`, `GRU` or `RNN`.
+
+        Its ``batch_first`` is no part of a network here: a call has ``layout="batch_major"`` for it.
+
+        Parameters
+        ----------
+        module : torch.nn.RNNBase
+            The module; its weights go by `RNNWeights.from_torch`.
+        options : object
+            What PyTorch's modules do not tell: ``math_type``, ``compute_type``, ``clip``; or to have something otherwise.
+
+        Raises
+        ------
+        ArgumentError
+            No such module, or a value that is not allowed.
+        """
+        try:
+            found = {
+                "cell": module.mode.removeprefix("RNN_"), "input_size": module.input_size, "hidden_size": module.hidden_size,
+                "num_layers": module.num_layers, "bidirectional": module.bidirectional, "bias": module.bias,
+                "projection_size": module.proj_size or None, "dropout": module.dropout,
+                "dtype": str(module.weight_ih_l0.dtype).removeprefix("torch."),
+            }  # fmt: skip
+        except AttributeError as error:
+            raise ArgumentError(
+                f"module of type {type(module).__name__} is no torch.nn.LSTM, GRU or RNN: {error}"
+            ) from None
+        try:
+            return cls(**found | options)
+        except TypeError as error:
+            raise ArgumentError(f"options={shown(options)}: {error}") from None
+
     def _check_combination(self) -> None:
         if self.projection_size is not None:
             if self.cell != RNNMode.LSTM:
@@ -231,9 +266,7 @@ def _parse_projection(value: Any, hidden_size: int) -> int | None:
 def _parse_bias(value: Any) -> RNNBiasMode:
     if isinstance(value, bool):
         return RNNBiasMode.DOUBLE if value else RNNBiasMode.NO
-    if isinstance(value, str) and value.lower() in _BIAS_NAMES:
-        return _BIAS_NAMES[value.lower()]
-    return parse_enum(RNNBiasMode, value, "bias")
+    return parse_enum(RNNBiasMode, value, "bias", _BIAS_NAMES)
 
 
 def _parse_clip(value: Any) -> tuple[float, float] | None:

@@ -161,7 +161,7 @@ class RNNDataSpec(FrozenSpec):
 
     def tensor(self) -> TensorSpec:
         """Return the spec of the array."""
-        return TensorSpec(self.shape, self.dtype)
+        return TensorSpec(self.shape, self.dtype, _FRIENDLY[self.layout])
 
     def with_vectors(self, size: int, padding_fill: float = 0.0) -> RNNDataSpec:
         """Return the same sequences of vectors of another length: an output for an input."""

@@ -25,6 +25,8 @@ def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
         numbers = integers(value, argument, MAX_SPATIAL_RANK)
     except ArgumentError:
         same = "; it is the same at both ends of an axis" if argument == "padding" else ""
+        if isinstance(value, str) and value.lower() == "same":
+            same += ". 'same', at stride 1, is dilation * (taps - 1) // 2; (before, behind) where that is no integer"
         allowed = f"allowed: an integer, or one for each spatial axis{same}"
         raise ArgumentError(f"{argument}={shown(value)}; {allowed}") from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:

@@ -17,6 +17,7 @@ from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     MAX_RANK,
+    SEQUENCES,
     VECT_C,
     as_four,
     packed_strides,
@@ -39,7 +40,7 @@ class TensorSpec(FrozenSpec):
         Such as "float32", "float16", "bfloat16", "int8", "int8x32".
     layout : str, optional
         "NCHW" or "NHWC" ("NCW", "NWC", "NCDHW", "NDHWC" for other ranks), or "NCHW_VECT_C" with a vector dtype.
-        Channels first if not given.
+        "sequence_major", "batch_major" and "states" are what recurrent networks call NCW.  Channels first if not given.
     strides : iterable of int, optional
         In elements, instead of a layout; they may leave gaps.
 
@@ -82,7 +83,10 @@ class TensorSpec(FrozenSpec):
         sizes = parse_shape(shape)
         kind = parse_dtype(dtype)
         vector = vector_length(kind)
-        if strides is None:
+        own = layout if layout in SEQUENCES and len(sizes) == 3 and vector == 1 and strides is None else ""
+        if own:
+            steps = packed_strides(sizes, own)
+        elif strides is None:
             name = parse_layout(layout if layout is not None or vector == 1 else VECT_C, len(sizes))
             steps = packed_strides(_in_vectors(sizes, kind, vector, name), name)
         elif layout is not None:
@@ -94,6 +98,8 @@ class TensorSpec(FrozenSpec):
         else:
             steps = _parse_strides(strides, sizes)
         self._freeze(shape=sizes, dtype=kind, strides=steps, vector=vector)
+        if own:  # a name and no more: specs of one memory are equal
+            self.__dict__["layout"] = own
 
     def __repr__(self) -> str:
         layout = self.layout
@@ -130,10 +136,8 @@ class TensorSpec(FrozenSpec):
         """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
-        if not isinstance(layout, str) or layout not in (
-            CHANNELS_FIRST.get(self.rank, "packed"),
-            CHANNELS_LAST.get(self.rank),
-        ):
+        names = (CHANNELS_FIRST.get(self.rank, "packed"), CHANNELS_LAST.get(self.rank), *SEQUENCES * (self.rank == 3))
+        if not isinstance(layout, str) or layout not in names:
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 

@@ -273,7 +273,7 @@ def test_weights_by_name(handle):
     with pytest.raises(dnn.ArgumentError, match=r"weights\['wq'\] has shape \(2, 4, 5\)"):
         weights["wq"] = np.zeros((2, 5, 4))
     with pytest.raises(dnn.ArgumentError, match="missing bo"):
-        weights.update({name: value for name, value in values.items() if name != "bo"})
+        dnn.AttentionWeights.from_arrays(handle, spec, {name: value for name, value in values.items() if name != "bo"})
     with pytest.raises(dnn.ArgumentError, match="is none that PyTorch has"):
         dnn.AttentionWeights.from_torch(handle, spec_of("none"), {})
     for bad, message in (((3, {}), "spec=3 is not"), ((spec_of(v_proj_size=4), 3), "state_dict of type int")):

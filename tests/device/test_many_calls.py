@@ -53,7 +53,7 @@ def fused_normalization(handle: dnn.Handle) -> Step:
 def attention(handle: dnn.Handle) -> Step:
     spec = dnn.AttentionSpec(2, 8, q_proj_size=4, o_proj_size=8, bias=True)
     weights, x = dnn.AttentionWeights(handle, spec), ones(handle, 2, 3, 8)
-    dweights = dnn.AttentionWeights.zeros_like(weights, handle)
+    dweights = dnn.AttentionWeights.zeros_like(handle, weights)
 
     def step() -> Any:
         dnn.multi_head_attention_forward(handle, spec, weights, x, x, x)
@@ -76,7 +76,7 @@ def ctc(where: str) -> Callable[[dnn.Handle], Step]:
 def recurrent(handle: dnn.Handle) -> Step:
     spec = dnn.RNNSpec("lstm", 4, 8)
     weights, x = dnn.RNNWeights(handle, spec), ones(handle, 3, 2, 4)
-    dweights = dnn.RNNWeights.zeros_like(weights, handle)
+    dweights = dnn.RNNWeights.zeros_like(handle, weights)
 
     def step() -> Any:
         found = dnn.rnn_forward(handle, spec, weights, x, training=True)

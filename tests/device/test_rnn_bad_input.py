@@ -220,7 +220,7 @@ STATE_CASES: dict[str, Case] = {
     "dy_steps": (ARGUMENT, r"\bdy\b.*\(5, 4, 8\)", lambda b: b.back(dy=b.empty(T + 1, N, H))),
     "dy_dtype": (ARGUMENT, r"\bdy\b", lambda b: b.back(dy=b.empty(T, N, H, dtype="float16"))),
     "dy_numpy": (ARRAY, r"\bdy\b", lambda b: b.back(dy=np.zeros((T, N, H), np.float32))),
-    "dy_nothing": (ARRAY, r"\bdy\b", lambda b: b.back(dy=None)),
+    "dy_nothing": (ARGUMENT, "none of dy, dhy and dcy is given", lambda b: b.back(dy=None)),
 }  # fmt: skip
 
 SPEC_CASES: dict[str, Case] = {

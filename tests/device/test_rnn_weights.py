@@ -143,7 +143,7 @@ def test_zero_at_first(handle: dnn.Handle) -> None:
     weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H, 2, True))
     assert (memory_of(weights.array) == 0).all()
     assert all((values == 0).all() for values in weights.numpy().values())
-    gradients = dnn.RNNWeights.zeros_like(weights, handle)
+    gradients = dnn.RNNWeights.zeros_like(handle, weights)
     assert (memory_of(gradients.array) == 0).all()
     assert gradients.layout()[:] == weights.layout()[:]
     assert gradients.array.ptr != weights.array.ptr
@@ -309,6 +309,16 @@ def test_update(handle: dnn.Handle, network: str) -> None:
         assert_all_close(run(handle, spec, weights, inputs(spec)), onnx_rnn(cell, values, inputs(spec)))
 
 
+def test_an_update_of_a_part(handle: dnn.Handle) -> None:
+    spec = dnn.RNNSpec("gru", I, H, dtype="float64")
+    first, second = values_of(spec), values_of(spec, 1)
+    weights = dnn.RNNWeights.from_arrays(handle, spec, first)
+    some = {name: second[name] for name in list(second)[1::3]}
+    weights.update(some)
+    for name, got in weights.numpy().items():
+        np.testing.assert_array_equal(got, (first | some)[name])
+
+
 REFUSED: dict[str, tuple[str, Any]] = {
     "missing": (r"values: missing layer0\.forward\.input\.i$", lambda v: v.pop("layer0.forward.input.i")),
     "two_missing": (
@@ -342,7 +352,8 @@ def test_an_update_is_all_or_nothing(handle: dnn.Handle, case: str) -> None:
     before, held = memory_of(weights.array), used(handle.device)
     values = values_of(spec, 1)
     change(values)
-    refuses(ARGUMENT, match, lambda: weights.update(values))
+    if "not known" in match or "missing" not in match:  # a part will do
+        refuses(ARGUMENT, match.split("; ")[-1], lambda: weights.update(values))
     np.testing.assert_array_equal(memory_of(weights.array), before)
     refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_arrays(handle, spec, values))
     assert used(handle.device) == held

@@ -41,6 +41,7 @@ RESULTS = {
     "DeviceArray",
     "ListedProblem",
     "ModelTuning",
+    "PackedSequences",
     "RNNGradients",
     "RNNOutput",
     "RNNPlan",
@@ -373,6 +374,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
     },
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
+    "pack_sequences": lambda t: {"sequences": [np.ones((2, 3)), np.ones((4, 3))]},
     "find_convolution_forward": lambda t: _convolving(t, **_FIND),
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
     "get_convolution_forward": lambda t: _convolving(t, out=t.y),
@@ -423,11 +425,13 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.ConvolutionForwardProblem: lambda t: t.problem,
     dnn.ConvolutionSpec: lambda t: t.conv,
     dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
+    dnn.DeviceArray: lambda t: t.x,
     dnn.DropoutState: lambda t: t.dropout,
     dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
     dnn.Handle: lambda t: t.handle,
     dnn.ModelTuning: lambda t: dnn.ModelTuning(()),
+    dnn.PackedSequences: lambda t: dnn.pack_sequences([np.ones((2, 3)), np.ones((4, 3))]),
     dnn.PoolingSpec: lambda t: dnn.PoolingSpec(2),
     dnn.ProblemList: lambda t: dnn.ProblemList([t.problem]),
     dnn.RNNDataSpec: lambda t: dnn.RNNDataSpec((4, 2, 3)),
@@ -488,7 +492,8 @@ def public_methods() -> Iterator[tuple[type, str]]:
     for kind in INSTANCES:
         for name, method in inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each)):
             is_ours = (getattr(method, "__module__", "") or "").startswith("cudnnlite")
-            if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in CALLED):
+            called = CALLED | ({"__getitem__"} if kind is dnn.DeviceArray else set())
+            if not is_ours or name in NO_METHODS or (name.startswith("_") and name not in called):
                 continue
             if len(inspect.signature(method).parameters) > (0 if inspect.ismethod(method) else 1):
                 yield kind, name

@@ -261,7 +261,9 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
     )
     assert [(each.problem, each.count, each.names) for each in tuner.listed] == [(stem, 1, ("stem",)), (PROBLEM, 2, ())]
     assert "cudnnlite: skipped: crooked (Conv): " in result.stderr
-    assert autotune("--onnx", "model.onnx").exit_code == 1  # without a shape there is nothing to tune
+    without = autotune("--onnx", "model.onnx")
+    assert without.exit_code == 2
+    assert "the size of batch, height is open; --batch tells" in " ".join(without.stderr.split())
 
 
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):

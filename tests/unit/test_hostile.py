@@ -370,7 +370,7 @@ FOREIGN = {
     "the home of nobody": lambda h: dnn.TuningCache("~nouser/x"),
     "a model of nobody": lambda h: dnn.problems_from_onnx("~nouser/x.onnx"),
     "too long a name": lambda h: dnn.TuningCache("x" * 5000).merge("y" * 5000),
-    "zeros_like": lambda h: dnn.RNNWeights.zeros_like(dnn.RNNWeights(h, LSTM), None),
+    "zeros_like": lambda h: dnn.RNNWeights.zeros_like(None, dnn.RNNWeights(h, LSTM)),
     "cell": lambda h: dnn.RNNSpec(dnn.RNNMode(9), 2, 3),
     "from_tensor": lambda h: dnn.FilterSpec.from_tensor((3, 2, 3, 3)),
     "from_torch": lambda h: dnn.RNNWeights.from_torch(h, "lstm", {}),
@@ -389,7 +389,7 @@ def test_only_our_exceptions_come_out(own_handle, name):
 
 def test_gradients_like_weights_of_another_device_are_on_the_handles(own_handle):
     with dnn.Handle(EmulatedDevice(8, capacity="1 MiB")) as there:
-        zeros = dnn.RNNWeights.zeros_like(dnn.RNNWeights(there, LSTM), own_handle)
+        zeros = dnn.RNNWeights.zeros_like(own_handle, dnn.RNNWeights(there, LSTM))
         assert zeros.device is own_handle.device
         assert zeros.array.device is own_handle.device
         assert not zeros.array.numpy().any()

@@ -26,7 +26,7 @@ LAYERS = (
      "operations.problem_list", "operations.recording", "operations.rnn.cells", "operations.rnn.equations",
      "operations.rnn.formats", "search.results", "search.accuracy"),
     ("devices.device", "devices.foreign", "devices.storage", "search.timing_policy"),
-    ("devices.cuda", "devices.cuda_graph", "emulated"),
+    ("devices.cuda", "devices.cuda_graph", "devices.cuda_loss", "emulated"),
     ("devices.choice",),
     ("devices",),
     ("search",),

@@ -32,10 +32,17 @@ MADE_FOR_YOU = {
     "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
     "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput",
-    "CapturedGraph", "Replay", "ReplayCosts",
+    "CapturedGraph", "PackedSequences", "Replay", "ReplayCosts",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
-ABOVE_CUDNN = {"autotuned", "fold_batch_normalization", "problems_from_onnx", "record_problems", "tune_model"}
+ABOVE_CUDNN = {
+    "autotuned",
+    "fold_batch_normalization",
+    "pack_sequences",
+    "problems_from_onnx",
+    "record_problems",
+    "tune_model",
+}
 # What constructors take through **options.
 THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
@@ -54,6 +61,7 @@ OPERANDS = {
     "multi_head_attention_backward_data": "handle reserve dy",
     "multi_head_attention_backward_weights": "handle reserve",
     "multi_head_attention_forward": "handle spec weights q k v",
+    "pack_sequences": "sequences",
     "problems_from_onnx": "model",
     "record_problems": "",
     "tune_model": "problems",
@@ -121,7 +129,7 @@ def test_all_is_complete():
     for name in NAMES:
         getattr(dnn, name)  # the tuner's are imported when they are first asked for
     public = {name for name, value in vars(dnn).items() if not name.startswith("_") and not inspect.ismodule(value)}
-    assert public - {"TYPE_CHECKING", "import_module"} | {"errors", "raw"} == set(NAMES) <= set(dir(dnn))
+    assert public - {"TYPE_CHECKING", "import_module"} | {"errors", "raw"} == set(NAMES) == set(dir(dnn))
     with pytest.raises(AttributeError, match="module 'cudnnlite' has no attribute 'Hanlde'"):
         _ = dnn.Hanlde
 

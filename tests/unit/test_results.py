@@ -2,10 +2,14 @@
 
 import dataclasses
 import html.parser
+import json
 import pickle
+import sys
+from types import SimpleNamespace
 
 import pytest
 
+import cudnnlite as dnn
 from cudnnlite import (
     AlgorithmResult,
     AlgorithmTable,
@@ -545,3 +549,16 @@ def test_the_front_of_each_objective():
     assert table.pareto("latency") == (rows[2], rows[1])
     with pytest.raises(ArgumentError, match="objective='host'; allowed: 'device', 'latency'"):
         table.pareto("host")
+
+
+def test_columns_as_plain_values(monkeypatch, own_handle):
+    table = dnn.find_convolution_forward(own_handle, own_handle.zeros((1, 3, 6, 6)), own_handle.zeros((2, 3, 3, 3)))
+    columns = table.to_dict()
+    assert columns["algorithm"] == [str(row.algorithm) for row in table]
+    assert columns["workspace"] == [row.workspace for row in table]
+    assert json.loads(json.dumps(columns)) == columns
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda values: ("frame", values)))
+    assert table.to_pandas() == ("frame", columns)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(dnn.MissingPackageError, match="to_pandas needs pandas"):
+        table.to_pandas()

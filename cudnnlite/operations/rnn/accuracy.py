@@ -48,7 +48,7 @@ class PrefixCheck:
         self._sequences = np.unique(np.linspace(0, data.batch - 1, _SEQUENCES).astype(int))
         self._expected: list[Array] | None = None
 
-    def errors_of(self, plan: RNNPlan) -> Errors:
+    def errors_of(self, plan: RNNPlan[Any]) -> Errors:
         """Return the errors of a plan's y, hy and cy over the first steps."""
         out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._lengths)
         if isinstance(out, RNNTrainingOutput):

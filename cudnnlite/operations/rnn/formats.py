@@ -171,10 +171,12 @@ def _without_missing_bias(spec: RNNSpec, values: dict[str, Array], argument: str
     return values
 
 
-def check_names(argument: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_names(
+    argument: str, given: Mapping[str, Any], wanted: Mapping[str, Any], *, all_of_them: bool = True
+) -> None:  # fmt: skip
     """Raise ArgumentError unless all names that are wanted are given, and no others."""
     check_mapping(given, argument)
-    missing = sorted(set(wanted) - set(given))
+    missing = sorted(set(wanted) - set(given)) if all_of_them else []
     extra = sorted(set(given) - set(wanted))
     told = [f"{kind} {', '.join(names)}" for kind, names in (("missing", missing), ("not known", extra)) if names]
     if told:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, overload
 
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
-from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
@@ -21,20 +22,33 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
 
 
+@overload
 def plan_rnn(
-    handle: Handle,
-    spec: RNNSpec,
-    x: Any,
-    *,
-    lengths: Sequence[int] | None = None,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    training: bool = False,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
-    padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None,
-    workspace_limit: int | str | None = None,
-    replay: bool = False,
-) -> RNNPlan:
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
+    layout: RNNDataLayout | str = ..., training: Literal[False] = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+) -> RNNPlan[RNNOutput]: ...  # fmt: skip
+@overload
+def plan_rnn(
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
+    layout: RNNDataLayout | str = ..., training: Literal[True],
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+) -> RNNPlan[RNNTrainingOutput]: ...  # fmt: skip
+@overload
+def plan_rnn(
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
+    layout: RNNDataLayout | str = ..., training: bool,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+) -> RNNPlan[Any]: ...  # fmt: skip
+def plan_rnn(
+    handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = None,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, training: bool = False,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = None, padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None, workspace_limit: int | str | None = None, replay: bool = False,
+) -> RNNPlan[Any]:  # fmt: skip
     """Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
 
     Parameters
@@ -43,8 +57,8 @@ def plan_rnn(
         The plan belongs to it and is closed with it.
     spec : RNNSpec
         The network.
-    x : TensorSpec or device array
-        An input, as in `rnn_forward`.
+    x : TensorSpec, RNNDataSpec or device array
+        An input, as in `rnn_forward`; an RNNDataSpec has lengths and layout.
     lengths : sequence of int, optional
         As in `rnn_forward`.  Calls may have other lengths; a plan that was made without any takes full sequences only, as
         some algorithms do.
@@ -87,11 +101,16 @@ def plan_rnn(
     """
     use(handle)
     check_spec(spec)
+    if isinstance(x, RNNDataSpec):
+        if lengths is not None or parse_data_layout(layout) not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED):
+            raise ArgumentError(f"lengths or layout are given beside a whole spec, {x}, which has its own")
+        layout, lengths = x.layout, None if x.is_full and not x.is_packed else x.lengths
+        x = x.tensor()
     x_spec = x if isinstance(x, TensorSpec) else on_device(handle, x, "x").spec
     data = data_spec(spec, x_spec, lengths, parse_data_layout(layout))
     limit = handle.workspace.limit_for(workspace_limit)
     algorithm = _tuned(handle, spec, data, training, algorithm, limit, lengths is not None)
-    plan = RNNPlan(
+    plan = RNNPlan[Any](
         handle,
         make_request(handle, spec, data, training, algorithm, padding_fill, dropout_state, limit, lengths is not None),
         replay=replay,
@@ -104,25 +123,45 @@ def plan_rnn(
     return plan
 
 
+@overload
 def rnn_forward(
-    handle: Handle,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    x: Any,
-    hx: Any = None,
-    cx: Any = None,
-    *,
-    lengths: Sequence[int] | None = None,
-    training: bool = False,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
+    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: Literal[False] = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
+    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNOutput: ...  # fmt: skip
+@overload
+def rnn_forward(
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
+    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: Literal[True],
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
+    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> RNNTrainingOutput: ...  # fmt: skip
+@overload
+def rnn_forward(
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
+    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: bool,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
+    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
+    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
+    workspace: AnyArray | None = ...,
+) -> Any: ...  # fmt: skip
+def rnn_forward(
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None,
+    cx: AnyArray | None = None, *, lengths: Iterable[int] | None = None, training: bool = False,
     algorithm: AlgorithmResult | RNNAlgo | str | None = None,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None,
-    out: Sequence[Any] | None = None,
-    reserve: RNNReserve | None = None,
-    workspace_limit: int | str | None = None,
-    workspace: Any = None,
-) -> Any:
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, padding_fill: float = 0.0,
+    dropout_state: DropoutState | None = None, out: Sequence[Any] | None = None,
+    reserve: RNNReserve | None = None, workspace_limit: int | str | None = None,
+    workspace: AnyArray | None = None,
+) -> Any:  # fmt: skip
     """Run a recurrent network over a batch of sequences, asynchronously.
 
     Parameters
@@ -219,7 +258,7 @@ def rnn_forward(
     if choice is not algorithm:  # what was tuned is a guess too: it was measured with similar lengths, maybe
         request = request._replace(guessed=True)
     lengths = None if lengths is None else data.lengths
-    arguments = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
+    arguments: dict[str, Any] = {"lengths": lengths, "out": out, "reserve": reserve, "workspace": workspace}
     try:
         plan = handle.plans.get(request, RNNPlan, handle, request)
         return plan(weights, x, hx, cx, **arguments)
@@ -234,7 +273,13 @@ def rnn_forward(
 
 
 def rnn_backward_data(
-    handle: Handle, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+    handle: Handle,
+    reserve: RNNReserve,
+    dy: Any = None,
+    dhy: Any = None,
+    dcy: Any = None,
+    *,
+    out: Sequence[Any] | None = None,
 ) -> RNNGradients:
     """Compute the gradients of input and first states from those of output and last states, asynchronously.
 
@@ -245,10 +290,10 @@ def rnn_backward_data(
     reserve : RNNReserve
         What the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
         that this can be done once for each training call.
-    dy : device array
+    dy : device array, optional
         Shaped as y.  What lies beyond a sequence's end is not read.
     dhy, dcy : device array, optional
-        Shaped as hy and cy; zeros if not given.
+        Shaped as hy and cy.  Of the three, zeros for what is not given; one is needed.
     out : tuple of device arrays, optional
         (dx, dhx, dcx), (dx, dhx) if not an LSTM: written in place instead of new arrays.
 
@@ -347,7 +392,7 @@ def _tuned(
     return tuned_choice(handle, posed, lambda: RNNForwardProblem(*posed), limit)
 
 
-def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
+def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[Any]:
     use(handle)
     request = RNNReserve.checked(handle, reserve).call.plan
     return handle.plans.get(request, RNNPlan, handle, request)  # type: ignore[no-any-return]

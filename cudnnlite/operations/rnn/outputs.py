@@ -27,7 +27,7 @@ class RNNOutput(NamedTuple):
 
     y: DeviceArray
     hy: DeviceArray
-    cy: DeviceArray | None
+    cy: DeviceArray | Any  # None but for an LSTM, whose users need not be asked
 
 
 class RNNTrainingOutput(NamedTuple):
@@ -43,7 +43,7 @@ class RNNTrainingOutput(NamedTuple):
 
     y: DeviceArray
     hy: DeviceArray
-    cy: DeviceArray | None
+    cy: DeviceArray | Any  # None but for an LSTM, whose users need not be asked
     reserve: RNNReserve
 
 
@@ -62,7 +62,7 @@ class RNNGradients(NamedTuple):
 
     dx: DeviceArray
     dhx: DeviceArray
-    dcx: DeviceArray | None
+    dcx: DeviceArray | Any
 
 
 class ForwardCall(NamedTuple):

@@ -7,12 +7,13 @@ that would be longer than this code.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
+from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
@@ -25,11 +26,13 @@ from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutpu
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.warn import log
 
+OutputT = TypeVar("OutputT")  # RNNOutput, or RNNTrainingOutput
 _MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
 
 
-class RNNPlan(PlanByHand):
+class RNNPlan(PlanByHand, Generic[OutputT]):
     """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `plan_rnn`.
 
     The sequences' lengths, and how many steps there is room for, may change from call to call; what depends on them is
@@ -68,6 +71,7 @@ class RNNPlan(PlanByHand):
         self._pointers: dict[str, int] = {}
         try:
             self._problem = RNNProblem(handle, request, self._resources)
+            log.debug("%s: %s", self._description, self.choice)
             self._resources.callback(_close_all, self._replayed)
         except BaseException as error:
             if isinstance(error, CudnnError):
@@ -97,11 +101,11 @@ class RNNPlan(PlanByHand):
         hx: Any = None,
         cx: Any = None,
         *,
-        lengths: Sequence[int] | None = None,
+        lengths: Iterable[int] | None = None,
         out: Sequence[Any] | None = None,
         reserve: RNNReserve | None = None,
         workspace: Any = None,
-    ) -> RNNOutput | RNNTrainingOutput:
+    ) -> OutputT:
         """Enqueue the forward pass on the handle's stream.
 
         Parameters
@@ -160,16 +164,21 @@ class RNNPlan(PlanByHand):
         if recording.active:
             recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
         if space is None:
-            return RNNOutput(y, hy, cy)
+            return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y))
-        return RNNTrainingOutput(y, hy, cy, space)
+        return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
     def backward_data(
-        self, reserve: RNNReserve, dy: Any, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+        self, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
     ) -> RNNGradients:
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=False), self._problem
+        if dy is None:  # cuDNN follows that pointer
+            if dhy is None and dcy is None:
+                raise ArgumentError("none of dy, dhy and dcy is given: there is no gradient to go back from")
+            dy = arrays.empty(self._device, self._handle.stream, problem.y)
+            dy.fill(0)
         dy = self._operand(dy, "dy", problem.y)
         dhy, dcy = self._hidden(dhy, dcy, "dhy", "dcy")
         dx, dhx, dcx = self._results(out, ("dx", "dhx", "dcx"), call.data.tensor())
@@ -219,7 +228,7 @@ class RNNPlan(PlanByHand):
     def _explain(self, error: CudnnError) -> None:
         explain(error, self._request, self._problem.data)
 
-    def describe(self, x: TensorSpec, lengths: Sequence[int] | None = None) -> None:
+    def describe(self, x: TensorSpec, lengths: Iterable[int] | None = None) -> None:
         """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
         data = self._problem.check_data(x, lengths)
         if data != self._problem.data:
@@ -228,7 +237,7 @@ class RNNPlan(PlanByHand):
         self._x_seen, self._lengths_seen = (x, lengths) if unchanging else (None, None)
 
     def check_operands(
-        self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Sequence[int] | None
+        self, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, lengths: Iterable[int] | None
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Check what a call would be given, without a call; return hx and cx as device arrays."""
         self._check_weights(weights)

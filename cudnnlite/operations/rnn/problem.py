@@ -46,8 +46,8 @@ class RNNProblem:
         spec, batch, own = request.spec, request.batch, stack.enter_context
         self.lstm = spec.cell == RNNMode.LSTM
         self.mode = ForwardMode.TRAINING if request.training else ForwardMode.INFERENCE
-        self.hidden = TensorSpec(spec.hidden_shape(batch), spec.dtype)
-        self.cell = TensorSpec(spec.cell_shape(batch), spec.dtype)
+        self.hidden = TensorSpec(spec.hidden_shape(batch), spec.dtype, "states")
+        self.cell = TensorSpec(spec.cell_shape(batch), spec.dtype, "states")
         self.data: RNNDataSpec | None = None
         self.x_desc: RNNDataDescriptor
         self.y_desc: RNNDataDescriptor
@@ -133,7 +133,9 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     if x.rank != rank or x.size == 0:
         padded = "(N, T, {})" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "(T, N, {})"
         wanted = (padded if rank == 3 else "(sum of lengths, {})").format(spec.input_size)
-        raise ArgumentError(f"x has shape {x.shape}; allowed in this layout: {wanted}, none of them 0")
+        raise ArgumentError(
+            f"x has shape {x.shape}; allowed in this layout: {wanted}, none of them 0 (without sequences leave the call out)"
+        )
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
         raise ArgumentError(f"x is {x}; {spec} wants vectors of {spec.input_size}, {dtype_name(spec.dtype)}")
     if not x.fits("NCW" if rank == 3 else "packed"):

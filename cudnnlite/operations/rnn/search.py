@@ -39,7 +39,7 @@ _HARDLY = 1.03  # so many times the first's time may the heuristic's choice take
 
 def find_rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: Any, hx: Any = None, cx: Any = None, *,
-    lengths: Sequence[int] | None = None, training: bool = False,
+    lengths: Iterable[int] | None = None, training: bool = False,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, algorithms: Iterable[RNNAlgo | str] | None = None,
     workspace_limit: int | str | None = None, replay: bool = False,
 ) -> AlgorithmTable:  # fmt: skip
@@ -143,7 +143,7 @@ def search_rnn_forward(
     with own_stream(handle) as stream, ExitStack() as stack:
         standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
         given = make_request(handle, spec, data, training, standard, 0.0, None, None)
-        with RNNPlan(handle, given) as plan:
+        with RNNPlan[Any](handle, given) as plan:
             hx, cx = plan.check_operands(weights, x, hx, cx, data.lengths if with_lengths else None)
         states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
         known = data.lengths if with_lengths else None
@@ -223,7 +223,7 @@ class _Outputs:
         self.out: Sequence[DeviceArray] | None = None
         self.reserve: RNNReserve | None = None
 
-    def make_room(self, plan: RNNPlan) -> None:
+    def make_room(self, plan: RNNPlan[Any]) -> None:
         """Allocate what a plan writes to, where it is not there yet, or too small."""
         if self.out is None:
             self.out = [array for array in plan.new_outputs() if array is not None]
@@ -234,7 +234,7 @@ class _Outputs:
 class _Candidate:
     """One algorithm and math type; called, it makes the call once, without an allocation."""
 
-    def __init__(self, plan: RNNPlan, arguments: _Arguments, outputs: _Outputs) -> None:
+    def __init__(self, plan: RNNPlan[Any], arguments: _Arguments, outputs: _Outputs) -> None:
         self._plan, self._arguments, self._outputs = plan, arguments, outputs
         plan.describe(arguments.x.spec, arguments.lengths)
         outputs.make_room(plan)
@@ -265,7 +265,7 @@ def _try_out(
             rows[request] = replace(row, why_not=hopeless)
             continue
         try:
-            plan = stack.enter_context(RNNPlan(handle, request))
+            plan = stack.enter_context(RNNPlan[Any](handle, request))
             error, largest = check.errors_of(plan)
             candidate = _Candidate(plan, arguments, outputs)
             reserve = plan.reserve if request.training else None
@@ -285,7 +285,7 @@ def _try_out(
 
 def _replayed(request: RNNRequest, arguments: _Arguments) -> Replay | None:
     """Return what a plan that launches graphs tells after two calls: the first is recorded, the second has other results."""
-    with RNNPlan(arguments.handle, request, replay=True) as plan:
+    with RNNPlan[Any](arguments.handle, request, replay=True) as plan:
         both = _Outputs(), _Outputs()
         for outputs in both:
             _Candidate(plan, arguments, outputs)()

@@ -1,0 +1,207 @@
+"""What arrays do besides being operands: parts, shapes, copies, filling; NumPy says what has to come out."""
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite import ArgumentError, ArrayTypeError, CaptureError, ClosedError, TensorSpec
+
+from .problems import memory_of, poisoned, random_values, upload, with_gaps
+
+SHAPE = (3, 4, 5, 6)
+KEYS = {
+    "int": 1, "negative": -2, "batch": slice(1, 3),
+    "steps": (slice(None), slice(None), slice(1, None, 2), slice(None, None, 3)),
+    "ellipsis": (..., 2), "middle": (1, ..., slice(2, 4)), "channel": (slice(None), 3), "value": (2, 1, 0, -1),
+    "far": slice(1, 900), "one": (slice(None), slice(2, 3)), "all": ..., "numpy": np.int64(2), "nobody": slice(2, 1),
+}  # fmt: skip
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int64")
+
+
+def both(handle, layout, dtype="float32"):
+    spec = with_gaps(SHAPE, dtype) if layout == "strided" else TensorSpec(SHAPE, dtype, layout)
+    values = random_values(np.random.default_rng(3), SHAPE, dtype)
+    return upload(handle, spec, values), values
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "strided"])
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_parts_are_views(handle, layout, key):
+    array, values = both(handle, layout)
+    part, expected = array[key], values[key]
+    assert part.shape == (expected.shape or (1,))
+    assert (part.ndim, part.size) == (max(1, expected.ndim), expected.size)
+    np.testing.assert_array_equal(part.numpy(), expected.reshape(part.shape))
+    if not part.size:
+        return
+    new = random_values(np.random.default_rng(4), part.shape, "float32")
+    part.copy_from(new)
+    values[key] = new.reshape(expected.shape)
+    np.testing.assert_array_equal(array.numpy(), values)
+    part.fill(2.5)
+    values[key] = 2.5
+    np.testing.assert_array_equal(array.numpy(), values)
+    back = np.full(part.shape, np.nan, np.float32)
+    part.copy_to(back)
+    assert (back == 2.5).all()
+
+
+def test_a_part_is_an_operand_and_keeps_the_memory(handle):
+    array, values = both(handle, "NHWC")
+    w = handle.array(np.ones((2, 4, 1, 1), np.float32), layout="NHWC")
+    part = array[1:]
+    assert part.layout == "NHWC"
+    assert part.ptr == array.ptr + values[0].nbytes
+    array.close()
+    np.testing.assert_array_equal(part.numpy(), values[1:])
+    y = dnn.convolution_forward(handle, part, w, dnn.ConvolutionSpec(math_type="fma")).numpy()
+    np.testing.assert_allclose(y[:, 0], values[1:].sum(axis=1), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ClosedError):
+        array[0]
+
+
+@pytest.mark.parametrize(("key", "kind", "told"), [
+    ((slice(None, None, -1),), ArgumentError, "steps of 1 or more"), (3, IndexError, r"index 3 on axis 0; allowed: -3 to 2"),
+    ((0,) * 5, ArgumentError, "too many entries"), ((..., ...), ArgumentError, "too many entries"),
+    ([0, 1], ArgumentError, "is not an integer"), (None, ArgumentError, "is not an integer"),
+    (True, ArgumentError, "is not an integer"), ((slice(None), slice(2, 2)), ArgumentError, "size 0 on axis 1"),
+    (slice("a"), ArgumentError, "on axis 0"),
+])  # fmt: skip
+def test_no_parts(handle, key, kind, told):
+    with pytest.raises(kind, match=told):
+        handle.empty(SHAPE)[key]
+
+
+def test_rows_can_be_walked(handle):
+    array, values = both(handle, "NCHW")
+    assert [row.numpy()[0, 0, 0] for row in array] == values[:, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("shape", [(60, 6), (-1,), (3, 1, 20, 6), (1, 3, 4, 5, 6), (3, 2, 2, 30)], ids=str)
+def test_reshape(handle, shape):
+    array, values = both(handle, "NCHW")
+    np.testing.assert_array_equal(array.reshape(shape).numpy(), values.reshape(shape))
+    np.testing.assert_array_equal(array.reshape(*shape).numpy(), values.reshape(shape))
+    assert array.reshape(shape).ptr == array.ptr
+    np.testing.assert_array_equal(array[:, :2].reshape(3, -1).numpy(), values[:, :2].reshape(3, -1))
+
+
+def test_no_reshape(handle):
+    array, _ = both(handle, "NHWC")
+    np.testing.assert_array_equal(array.reshape(3, 2, 2, 5, 6).numpy(), array.numpy().reshape(3, 2, 2, 5, 6))
+    for shape, told in {
+        (3, 120): "without a copy",
+        (7, 2): "does not hold",
+        (-1, -1): "size -1",
+        (-1, 7): "size -1",
+    }.items():
+        with pytest.raises(ArgumentError, match=told):
+            array.reshape(shape)
+    with pytest.raises(ArgumentError, match="does not hold"):
+        handle.empty((1, 4, 2, 2), "int8x4").reshape(16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["NHWC", "strided"])
+def test_filling_and_copying_leave_gaps_alone(handle, dtype, layout):
+    array, values = both(handle, layout, dtype)
+    before = memory_of(array)
+    copied = array.copy()
+    assert copied.spec == array.spec
+    np.testing.assert_array_equal(memory_of(copied), before)
+    array.fill(1.5 if array.dtype.kind not in "iu" else -3)
+    assert len(set(array.numpy().ravel().tolist())) == 1
+    array.copy_from(values)
+    np.testing.assert_array_equal(memory_of(array), before)
+    back = handle.pinned(array.spec)
+    array.copy_to(back)
+    handle.synchronize()
+    np.testing.assert_array_equal(back, values)
+
+
+def test_vector_types(handle):
+    values = random_values(np.random.default_rng(5), (2, 8, 3, 4), "int8")
+    array = handle.full(values.shape, 7, "int8x4")
+    assert (array.numpy() == 7).all()
+    array.copy_from(values)
+    back = np.empty_like(values)
+    array.copy_to(back)
+    np.testing.assert_array_equal(array.numpy(), values)
+    np.testing.assert_array_equal(back, values)
+    with pytest.raises(ArgumentError, match="no parts"):
+        array[0]
+
+
+def test_zeros_full_and_the_context_manager(handle):
+    with handle.zeros(SHAPE, "float64", "NHWC") as zeros:
+        assert (zeros.layout, zeros.numpy().any(), zeros.dtype) == ("NHWC", False, np.float64)
+    with pytest.raises(ClosedError):
+        zeros.fill(1)
+    assert handle.full((0, 2), 3).numpy().shape == (0, 2)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["another stream", "its stream"])
+def test_pinned_memory_and_streams(handle, own):
+    stream = handle.stream if own else handle.device.create_stream()
+    values = random_values(np.random.default_rng(6), (8, 16, 32, 33), "float16")
+    staging, back = handle.pinned(values.shape, "float16", "NHWC"), handle.pinned(values.shape, "float16", "NHWC")
+    staging[...] = values
+    array = poisoned(handle, TensorSpec(values.shape, "float16", "NHWC"))
+    array.copy_from(staging, stream=stream)
+    array[0].fill(3, stream=stream)
+    array.copy_to(back, stream=stream)
+    handle.synchronize()  # the array's stream waits for the other
+    values[0] = 3
+    np.testing.assert_array_equal(back, values)
+
+
+def test_a_device_array_as_source(handle):
+    array, values = both(handle, "NHWC")
+    other = poisoned(handle, array.spec)
+    other.copy_from(array)
+    np.testing.assert_array_equal(other.numpy(), values)
+    other.copy_from(other)
+    for source in (handle.empty(SHAPE), handle.empty(SHAPE, "float16", "NHWC"), array[1:]):
+        with pytest.raises(ArgumentError, match="transform_tensor"):
+            other.copy_from(source)
+    with pytest.raises(ArgumentError, match="overlaps"):
+        other[1:].copy_from(other[:2])
+
+
+def test_refusals(handle):
+    array, values = both(handle, "NCHW")
+    frozen = values.copy()
+    frozen.flags.writeable = False
+    calls = {
+        "source has shape": lambda: array.copy_from(values[1:]),
+        "would lose values": lambda: handle.zeros((2,), "int8").copy_from([1.5, 2]),
+        r"needed: an ndarray, float32 \(3, 4, 5, 6\)": lambda: array.copy_to(values.astype(np.float64)),
+        "target is read-only": lambda: array.copy_to(frozen),
+        "would lose": lambda: handle.full((2,), 300, "int8"),
+        "not one number": lambda: array.fill([1, 2]),
+        "overlaps itself": lambda: handle.empty(TensorSpec((2, 3), strides=(1, 1))).fill(0),
+    }
+    for told, call in calls.items():
+        with pytest.raises(ArgumentError, match=told):
+            call()
+    with pytest.raises(ArrayTypeError, match="no numbers"):
+        array.copy_from(np.full(SHAPE, "a"))
+    np.testing.assert_array_equal(array.numpy(), values)
+
+
+def test_in_a_capture(handle):
+    array, values = both(handle, "NCHW")
+    x, w = handle.zeros(SHAPE), handle.array(np.ones((2, 4, 1, 1), np.float32))
+    y = dnn.convolution_forward(handle, x, w)
+    with dnn.capture(handle) as graph:
+        x.copy_from(array)
+        x[0].fill(0)
+        for refused in (lambda: x.copy_from(values), lambda: array.copy_to(values)):
+            with pytest.raises(CaptureError):
+                refused()
+        dnn.convolution_forward(handle, x, w, out=y)
+    assert not x.numpy().any()
+    graph.launch()
+    np.testing.assert_array_equal(x.numpy()[1:], values[1:])
+    assert not x.numpy()[0].any()
+    graph.close()

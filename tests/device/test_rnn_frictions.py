@@ -1,0 +1,149 @@
+"""What users of recurrent networks stumbled over: names of layouts, gradients of states alone, packing, specs of others."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite import ArgumentError, RNNSpec
+
+LSTM = RNNSpec("lstm", 3, 4)
+
+
+def random(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def weights_of(handle, spec):
+    weights = dnn.RNNWeights(handle, spec)
+    weights.update({name: random(number, *weights[name].shape) for number, name in enumerate(weights)})
+    return weights
+
+
+def test_layouts_have_the_names_of_recurrent_networks(handle):
+    weights = weights_of(handle, LSTM)
+    for layout, shape, lengths in (
+        ("sequence_major", (5, 2, 3), None), ("batch_major", (2, 5, 3), [5, 2]), ("packed", (7, 3), [5, 2]),
+    ):  # fmt: skip
+        x = handle.array(random(0, *shape), layout=layout)
+        out = dnn.rnn_forward(handle, LSTM, weights, x, lengths=lengths, layout=layout)
+        assert (x.layout, out.y.layout, out.hy.layout, out.cy.layout) == (layout, layout, "states", "states")
+        assert f"float32 {layout} on" in repr(x)
+        assert x.spec == dnn.TensorSpec(shape)
+        assert x.spec.fits(layout)
+    assert eval(repr(out.hy.spec), {"TensorSpec": dnn.TensorSpec}) == out.hy.spec
+    for refused in ({"shape": (2, 3, 4, 5)}, {"shape": (8, 4, 2, 2), "dtype": "int8x4"}):
+        with pytest.raises(ArgumentError, match="layout='states'"):
+            dnn.TensorSpec(layout="states", **refused)
+
+
+def test_a_loss_on_the_last_state_alone(handle):
+    weights, x = weights_of(handle, LSTM), handle.array(random(1, 5, 2, 3))
+    dhy, zeros = handle.array(random(2, 1, 2, 4)), handle.zeros((5, 2, 4))
+    results = []
+    for dy in (None, zeros):
+        out = dnn.rnn_forward(handle, LSTM, weights, x, training=True)
+        gradients = dnn.rnn_backward_data(handle, out.reserve, dy, dhy)
+        results.append(
+            [*(each.numpy() for each in gradients), dnn.rnn_backward_weights(handle, out.reserve).array.numpy()]
+        )
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.abs(results[0][0]).max() > 0
+    with pytest.raises(ArgumentError, match="none of dy, dhy and dcy"):
+        dnn.rnn_backward_data(handle, dnn.rnn_forward(handle, LSTM, weights, x, training=True).reserve)
+
+
+def test_packed_sequences_are_those_alone(handle):
+    weights = weights_of(handle, LSTM)
+    sequences = [random(number, length, 3) for number, length in enumerate((2, 5, 1, 5))]
+    packed = dnn.pack_sequences(sequences)
+    assert (packed.lengths, packed.order) == ((5, 5, 2, 1), (1, 3, 0, 2))
+    for got, given in zip(packed.unpack(packed.values), sequences, strict=True):
+        np.testing.assert_array_equal(got, given)
+    out = dnn.rnn_forward(
+        handle,
+        LSTM,
+        weights,
+        handle.array(packed.values),
+        lengths=packed.lengths,
+        layout="packed",
+        algorithm="standard",
+    )
+    for number, (y, given) in enumerate(zip(packed.unpack(out.y.numpy()), sequences, strict=True)):
+        alone = dnn.rnn_forward(handle, LSTM, weights, handle.array(given[:, None]), algorithm="standard")
+        np.testing.assert_allclose(y, alone.y.numpy()[:, 0], rtol=2e-3, atol=2e-3)  # TF32, in another order
+        place = packed.order.index(number)
+        np.testing.assert_allclose(out.hy.numpy()[:, place], alone.hy.numpy()[:, 0], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ([], "at least one"), ([np.ones((0, 3))], "each 1 or more"), ([np.ones((2, 3)), np.ones((2, 4))], "one vector size"),
+    ([np.ones(3)], "one vector size"), (7, "is not arrays"), ([["a"]], "real numbers"),
+])  # fmt: skip
+def test_no_sequences_to_pack(given, told):
+    with pytest.raises(ArgumentError, match=told):
+        dnn.pack_sequences(given)
+    with pytest.raises(ArgumentError, match="add up to 3"):
+        dnn.pack_sequences([np.ones((3, 2))]).unpack(np.ones((4, 2)))
+
+
+def test_a_plan_takes_a_spec_of_the_sequences(handle):
+    weights = weights_of(handle, LSTM)
+    data = dnn.RNNDataSpec((2, 5, 3), [5, 3], layout="batch_major")
+    x = handle.array(random(3, 2, 5, 3))
+    expected = dnn.rnn_forward(handle, LSTM, weights, x, lengths=[5, 3], layout="batch_major").y.numpy()
+    with dnn.plan_rnn(handle, LSTM, data) as plan:
+        np.testing.assert_array_equal(plan(weights, x, lengths=[5, 3]).y.numpy(), expected)
+    for beside in ({"lengths": [5, 3]}, {"layout": "packed"}):
+        with pytest.raises(ArgumentError, match="beside a whole spec"):
+            dnn.plan_rnn(handle, LSTM, data, **beside)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_another_dtype_computes_in_its_own(handle, dtype):
+    spec = LSTM.replace(dtype=dtype)
+    assert spec == RNNSpec("lstm", 3, 4, dtype=dtype)
+    y = dnn.rnn_forward(handle, spec, dnn.RNNWeights(handle, spec), handle.zeros((2, 1, 3), dtype)).y
+    assert not y.numpy().any()
+    kept = RNNSpec("lstm", 3, 4, dtype="float16", compute_type="float16").replace(dtype="float32", math_type="fma")
+    assert kept.compute_type == dnn.DataType.HALF
+    with pytest.raises(dnn.NotSupportedError, match=r"rnn = RNNSpec\('lstm'.*\n.*compute_type"):
+        dnn.RNNWeights(handle, RNNSpec("lstm", 3, 4, compute_type="float64"))
+
+
+def test_specs_of_pytorch():
+    torch = pytest.importorskip("torch")
+    lstm = torch.nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2, dropout=0.25, dtype=torch.float64, batch_first=True)
+    expected = RNNSpec("lstm", 3, 4, 2, True, projection_size=2, dropout=0.25, dtype="float64", math_type="fma")
+    assert RNNSpec.from_torch(lstm, math_type="fma") == expected
+    assert RNNSpec.from_torch(torch.nn.GRU(3, 4, bias=False)) == RNNSpec("gru", 3, 4, bias=False)
+    assert RNNSpec.from_torch(torch.nn.RNN(3, 4, nonlinearity="relu")).cell == dnn.RNNMode.RELU
+    for module, options in ((torch.nn.Linear(3, 4), {}), (SimpleNamespace(mode="LSTM"), {}), (lstm, {"depth": 3})):
+        with pytest.raises(ArgumentError):
+            RNNSpec.from_torch(module, **options)
+
+
+def test_a_dtype_of_out_that_does_not_fit_is_named(handle):
+    x, w = handle.zeros((2, 3, 5, 5)), handle.zeros((4, 3, 3, 3))
+    out = handle.zeros((2, 4, 3, 3), "float16")
+    said = ""
+    try:  # an H200 has engines that convert
+        dnn.convolution_forward(handle, x, w, out=out)
+    except dnn.NotSupportedError as error:
+        said = str(error)
+    assert "out is float16, x is float32" in said or handle.device.kind == "cuda"
+    outs = handle.zeros((5, 2, 4)), handle.zeros((1, 2, 4), "float16"), handle.zeros((1, 2, 4))
+    with pytest.raises(ArgumentError, match=r"out\['hy'\] is .*float16.*needed: .*float32"):
+        dnn.rnn_forward(handle, LSTM, weights_of(handle, LSTM), handle.zeros((5, 2, 3)), out=outs)
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_channels_given_last_are_offered_the_transpose(handle, rank):
+    image, layout = (6, 7, 8)[: rank - 2], {3: "NWC", 4: "NHWC", 5: "NDHWC"}[rank]
+    values, w = random(5, 2, *image, 3), handle.zeros((4, 3, *(2,) * (rank - 2)), layout=layout)
+    with pytest.raises(ArgumentError, match=r"if x was given as \(N, \*spatial, C\)") as caught:
+        dnn.convolution_forward(handle, handle.array(values, layout=layout), w)
+    offered = eval(str(caught.value).split("handle.array(")[1].split(", layout")[0], {"x": values})
+    assert dnn.convolution_forward(handle, handle.array(offered, layout=layout), w).shape[1] == 4

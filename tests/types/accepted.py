@@ -1,0 +1,73 @@
+"""User code that `mypy --strict` passes; what is revealed stands beside it."""
+
+from typing import Any
+
+import numpy as np
+
+import cudnnlite as dnn
+
+
+class Foreign:
+    """Another library's array."""
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> object:
+        return object()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class Numba:
+    """One with the other interface."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {}
+
+
+def arrays(handle: dnn.Handle) -> None:
+    x = handle.array([[1.0]], dtype="float16", layout=None)
+    reveal_type(x)  # DeviceArray
+    reveal_type(x[0, ..., 1:3:2])  # DeviceArray
+    reveal_type(x.reshape(-1).copy().ndim)  # int
+    reveal_type(handle.pinned((1, 2)))  # ndarray
+    with handle.zeros((1, 2, 3, 4)) as zeros:
+        zeros.copy_from(np.ones((1, 2, 3, 4)), stream=handle.stream)
+        zeros.copy_to(handle.pinned(zeros.shape))
+        zeros[:1].fill(2)
+
+
+def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.DeviceArray:
+    found = dnn.find_convolution_forward(handle, x, w, dnn.ConvolutionSpec(padding=1))
+    best = found.best(workspace_limit="64 MiB", deterministic=True)
+    reveal_type(best)  # AlgorithmResult
+    y = dnn.convolution_forward(handle, x, w, algorithm=best)
+    return dnn.softmax_forward(handle, dnn.activation_forward(handle, y, "relu", out=y))
+
+
+def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
+    lstm = dnn.RNNSpec("lstm", 3, 4)
+    weights = dnn.RNNWeights(handle, lstm)
+    y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, lengths=[3, 1])
+    reveal_type(cy)  # DeviceArray | Any
+    out = dnn.rnn_forward(handle, lstm, weights, x, training=True)
+    reveal_type(out.reserve)  # RNNReserve
+    dx, dhx, dcx = dnn.rnn_backward_data(handle, out.reserve, dhy=hy)
+    reveal_type(dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.i"])  # DeviceArray
+    either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
+    reveal_type(either)  # Any
+    with dnn.plan_rnn(handle, lstm, dnn.RNNDataSpec((4, 2, 3)), training=True) as plan:
+        reveal_type(plan(weights, y).reserve)  # RNNReserve
+    with dnn.plan_rnn(handle, lstm, x) as plan_of_inference:
+        reveal_type(plan_of_inference(weights, dx))  # RNNOutput
+
+
+def raw(handle: dnn.Handle) -> None:
+    with dnn.TensorDescriptor((1, 2, 3, 4)) as x_desc, dnn.PoolingDescriptor(dnn.PoolingSpec(2)) as pooling:
+        reveal_type(handle.ptr)  # cudnnHandle_t
+        reveal_type(x_desc.ptr)  # cudnnTensorDescriptor_t
+        reveal_type(pooling.ptr)  # cudnnPoolingDescriptor_t
+        handle.api.cudnnSetStream(handle, None)
+        handle.api.cudnnDestroyTensorDescriptor(x_desc.ptr)
+        handle.api.cudnnDestroyPoolingDescriptor(pooling)
+        reveal_type(handle.api.cudnnGetVersion())  # int
