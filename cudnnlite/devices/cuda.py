@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_graph import CudaRecorder
-from cudnnlite.devices.device import DeviceFacts, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.errors import (
     ArgumentError,
@@ -58,7 +57,7 @@ class CudaDevice:
         self.index = index
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
-        self.stand_ins: dict[tuple[int, int], Any] = {}  # by thread and stream: what is recorded in place of that
+        self.stand_ins = StandIns()
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -128,10 +127,6 @@ class CudaDevice:
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
         refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
 
-    def _recorded(self, stream: Any) -> Any:
-        """Return what work for a stream is enqueued on: its stand-in while a graph is recorded, or itself."""
-        return self.stand_ins.get((get_ident(), int(stream.handle)), stream) if self.stand_ins else stream
-
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
         self.activate()
@@ -173,12 +168,12 @@ class CudaDevice:
         """Copy device memory to device memory, in stream order."""
         self.activate()
         buffer = self._core.Buffer.from_handle
-        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self._recorded(stream))
+        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self.stand_ins.of(stream))
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
         self.activate()
-        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=self._recorded(stream))
+        self._core.Buffer.from_handle(ptr, nbytes).fill(byte, stream=self.stand_ins.of(stream))
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work`, wait for it, and return the milliseconds between two events around it."""
@@ -195,32 +190,28 @@ class CudaDevice:
         self.activate()
         if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream
-        builder = stream.create_graph_builder()
+        recorder = CudaRecorder(stream)
         try:
-            builder.begin_building()
-            try:
+            with recorder:
                 work()
-            finally:
-                builder.end_building()
-            graph = builder.complete()
-        except CudnnError:
+        except (CudnnError, CaptureError):
             return None
         except CudnnliteError:  # our own refusal: the work itself is wrong
             raise
         except Exception:  # cuda.core's, for what CUDA does not record
             return None
-        return lambda: graph.launch(stream)
+        return lambda: recorder.graph.launch(stream)
 
-    def recorder(self, stream: Any) -> CudaRecorder:
-        """Return what records the calls of this thread on `stream`, on another one in its place."""
-        return CudaRecorder(self, stream)
+    def recorder(self) -> CudaRecorder:
+        """Return what records a stream of its own."""
+        return CudaRecorder(self.create_stream())
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
         return self._records(stream)
 
     def _records(self, stream: Any) -> bool:
-        result, status = self._driver.cuStreamIsCapturing(int(self._recorded(stream).handle))
+        result, status = self._driver.cuStreamIsCapturing(int(self.stand_ins.of(stream).handle))
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
         return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 

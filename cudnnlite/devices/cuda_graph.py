@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from threading import get_ident
+from types import TracebackType
 from typing import Any
 
 from cudnnlite.errors import CaptureError
 
 
 class CudaRecorder:
-    """Records a stream; see `cudnnlite.devices.device.Recorder`.
+    """Records what is enqueued on a stream in a `with` block; see `cudnnlite.devices.device.Recorder`."""
 
-    In its place another stream is recorded, which the device's copies go to meanwhile.  So the legacy default stream, which
-    CUDA does not record, is like any other; what is dropped meanwhile is freed (in a stream that is being recorded that fails);
-    and what other threads do on the stream is their own affair.  The stand-in waits for nothing: what is recorded does not run.
-    """
-
-    def __init__(self, device: Any, stream: Any) -> None:
-        self._device, self._key = device, (get_ident(), int(stream.handle))
-        self.stream = device.create_stream()
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
         self.graph: Any = None
-        self._builder = self.stream.create_graph_builder()
+        self._builder = stream.create_graph_builder()
 
-    def begin(self) -> None:
-        """Begin to record."""
+    def __enter__(self) -> CudaRecorder:
         self._builder.begin_building()
-        self._device.stand_ins[self._key] = self.stream
+        return self
 
-    def end(self, *, keep: bool = True) -> None:
-        """End the recording; CaptureError where it should be kept and CUDA gave it up."""
-        del self._device.stand_ins[self._key]
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self._builder.end_building()
-            if keep:
+            if kind is None:
                 self.graph = self._builder.complete()
-        except Exception as error:  # cuda.core's own
-            if keep:
-                raise CaptureError(f"CUDA gave up the recording: {error}") from error
+        except Exception as given_up:  # cuda.core's own
+            if kind is None:
+                raise CaptureError(f"CUDA gave up the recording: {given_up}") from given_up
         finally:
             self._builder.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
@@ -48,8 +47,7 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
-        # by thread and address of each stream that is being recorded: the work so far
-        self.tapes: dict[tuple[int, int], Tape] = {}
+        self.tapes: dict[int, Tape] = {}  # by the address of each stream that is being recorded: the work so far
         # ctypes needs these alive as long as they may be called
         self._callbacks: dict[str, Any] = {}
 
@@ -107,7 +105,7 @@ class EmulatedApi(CudnnApi):
 
     def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
         """Do work on a stream: now, or at each launch of the graph where the stream is being recorded."""
-        tape = self.tapes.get((get_ident(), stream))
+        tape = self.tapes.get(stream)
         if tape is None:
             work()
         else:

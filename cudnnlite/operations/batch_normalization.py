@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import BatchNormOps
-from cudnnlite.arguments import real_number, shown
+from cudnnlite.arguments import one_of, real_number, shown
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
 from cudnnlite.errors import ArgumentError
@@ -20,7 +20,7 @@ _SAVED = ("saved_mean", "saved_inv_variance")
 
 def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     """Return what scale, bias and statistics look like: one value for each channel, or for each value of an image."""
-    each = x.shape[1:] if mode == BatchNormMode.PER_ACTIVATION else (x.shape[1], *[1] * (x.rank - 2))
+    each = x.shape[1:] if mode == BatchNormMode.PER_ACTIVATION else (*x.shape[1:2], *[1] * (x.rank - 2))
     return x.packed((1, *each), DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT)
 
 
@@ -216,7 +216,7 @@ def batch_normalization_training(
 def _mode(mode: Any, activation: Any, added: bool) -> Any:
     if added and activation is None:
         raise ArgumentError("z is given without an activation; cuDNN adds it before a relu alone: activation='relu'")
-    if mode == "auto":
+    if isinstance(mode, str) and mode == "auto":
         return BatchNormMode.SPATIAL if activation is None else BatchNormMode.SPATIAL_PERSISTENT
     return mode
 
@@ -252,7 +252,7 @@ def batch_normalization_backward(
     ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
     [0. 0.] [2.] [4.]
     """
-    options: tuple[Any, ...] = (_mode(mode, activation, added), epsilon)
+    options: tuple[Any, ...] = (_mode(mode, activation, one_of(added, "added", True, False)), epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:

@@ -123,7 +123,7 @@ class RNNPlan(Plan):
         CudnnError
             The C function failed.
         """
-        if self._closed or get_ident() != self._thread:
+        if self._closed or get_ident() != self._thread or recording.active:
             self.use()
         problem = self._problem
         x = on_device(self._handle, x, "x")
