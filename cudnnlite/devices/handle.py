@@ -130,7 +130,7 @@ class Handle(NativeObject):
             what = "through this handle on another thread; leave it to that"
             outside = self.recorded_by != get_ident()
         else:
-            what = f"on {self._stream} through another handle; call through that one, or put this one on another stream"
+            what = f"on {self._stream} through another handle; call through that one, or put this one on another stream before"
             outside = (get_ident(), int(self._stream.handle)) in self.device.stand_ins
         if outside:
             raise CaptureError(f"a CUDA graph is recorded {what}: what is called here would not be in it")

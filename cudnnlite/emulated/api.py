@@ -20,7 +20,7 @@ from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError
 from cudnnlite.enums import Status
-from cudnnlite.errors import CudnnError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 
 Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
 
@@ -69,6 +69,8 @@ class EmulatedApi(CudnnApi):
             status, words = refusal.status, refusal.message
         except CudnnError as error:  # from the real library, reading a descriptor back
             status, words = Status(error.status), f"{error.function}: {error.detail}"
+        except ArgumentError as error:  # a descriptor that was never set, for instance
+            status, words = Status.BAD_PARAM, str(error)
         except IllegalAddressError as error:
             status, words = Status.EXECUTION_FAILED, str(error)
         except (DeviceMemoryError, MemoryError) as error:
