@@ -301,7 +301,10 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
     put_on_stream(handle, own_stream)
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     y = problem.run()
-    with dnn.Handle(device, stream=handle.stream) as second, dnn.plan_convolution_forward(second, problem.x, problem.w, problem.conv) as plan:
+    with (
+        dnn.Handle(device, stream=handle.stream) as second,
+        dnn.plan_convolution_forward(second, problem.x, problem.w, problem.conv) as plan,
+    ):
         y2 = plan(problem.x, problem.w)
         with capture() as graph:
             for refused in (
@@ -310,7 +313,9 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
                 lambda: second.array([1.0]),
                 second.synchronize,
             ):
-                with pytest.raises(dnn.CaptureError, match=r"recorded on .* through another handle; call through that one"):
+                with pytest.raises(
+                    dnn.CaptureError, match=r"recorded on .* through another handle; call through that one"
+                ):
                     refused()
             problem.run(out=y)
         assert graph.calls == 1

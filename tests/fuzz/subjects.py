@@ -25,8 +25,7 @@ from cudnnlite.search.timing_policy import TimingPolicy
 QUICK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01)
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
-# no calls, and arithmetic on whatever arrays of others it is given, whose own exceptions come out
-NO_CALLABLES = {"fold_batch_normalization", "TF32", "TRUE_FLOAT32", "errors", "raw"}
+NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
     "AttentionGradients",
@@ -363,6 +362,12 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "out": None,
     },
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
+    "fold_batch_normalization": lambda t: {
+        "w": np.ones((3, 2, 3, 3), np.float16),
+        "bias": np.ones(3),
+        **{name: np.ones((1, 3, 1, 1), np.float32) for name in ("scale", "shift", "mean", "var")},
+        "epsilon": 1e-5,
+    },
     "find_convolution_forward": lambda t: _convolving(t, **_FIND),
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
     "get_convolution_forward": lambda t: _convolving(t, out=t.y),

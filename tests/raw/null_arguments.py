@@ -34,7 +34,9 @@ LOST = 17  # the exit code where the device can be used no more
 
 def is_pointer(kind: Any) -> bool:
     """Tell whether an argument of that type can be null."""
-    return hasattr(kind, "contents") or (isinstance(kind, type) and issubclass(kind, (ctypes.c_void_p, ctypes.c_char_p)))
+    return hasattr(kind, "contents") or (
+        isinstance(kind, type) and issubclass(kind, (ctypes.c_void_p, ctypes.c_char_p))
+    )
 
 
 CASES = [
@@ -126,7 +128,9 @@ class Values:
             return (ctypes.c_double * 2)() if scalars else zeros.get(kind, 1)
         if kind not in self._made:
             self._made[kind] = made = kind()
-            create = getattr(self.handle.api, f"cudnnCreate{kind.__name__.removeprefix('cudnn').removesuffix('_t')}", None)
+            create = getattr(
+                self.handle.api, f"cudnnCreate{kind.__name__.removeprefix('cudnn').removesuffix('_t')}", None
+            )
             if create is not None and len(create.record.argtypes) == 1:
                 create(ctypes.byref(made))
         return self._made[kind]
