@@ -139,8 +139,24 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
         number = len(converted)
-        raise CallArgumentError(f"{record.name}, argument {number + 1} ({record.argnames[number]}): {error}") from error
+        why = _what_is_needed(record.argtypes[number], arguments[number]) or error
+        raise CallArgumentError(f"{record.name}, argument {number + 1} ({record.argnames[number]}): {why}") from error
     return converted
+
+
+def _what_is_needed(kind: Any, value: Any) -> str:
+    """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
+    if value is None or isinstance(value, (int, float)):
+        return ""
+    found = f"a {type(value).__name__} is no"
+    if hasattr(kind, "contents"):
+        return f"{found} pointer to a {kind._type_.__name__}; pass one of ctypes, by ctypes.byref or as an array"
+    if issubclass(kind, Opaque):
+        describes = hasattr(value, "spec") and not hasattr(value, "api")
+        return f"{found} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)" * describes
+    if issubclass(kind, ctypes.c_void_p):
+        return f"{found} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
+    return ""
 
 
 def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:

@@ -22,7 +22,7 @@ from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.steps import parse_steps
 
@@ -396,18 +396,21 @@ def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out:
     use(handle)
     if hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray):
         like = on_device(handle, like, argument)
-    spec = getattr(like, "spec", like)
+    spec, made = getattr(like, "spec", like), None
     if not isinstance(spec, (TensorSpec, FilterSpec)):
         shape = parse_shape(like, argument)
         known = beside if isinstance(beside, TensorSpec) else tensor_spec(on_device(handle, beside, name), name)
         if len(shape) != known.rank:
             raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {known}")
-        spec = known.packed(shape)
+        spec = made = known.packed(shape)  # of a shape alone, `out` may have another dtype and layout
     if out is None:
         return spec
     given = getattr(out, "spec", out)
-    if isinstance(given, (TensorSpec, FilterSpec)) and given.shape != spec.shape:
-        raise ArgumentError(f"out has shape {given.shape}; the result has that of {argument}, {spec.shape}")
+    if isinstance(given, (TensorSpec, FilterSpec)):
+        if given.shape != spec.shape:
+            raise ArgumentError(f"out has shape {given.shape}; the result has that of {argument}, {spec.shape}")
+        if spec is not made and not is_as(as_tensor(given), spec):
+            raise ArgumentError(f"out is {given}; {argument}, which says what the result is, is {spec}")
     return out
 
 

@@ -109,7 +109,9 @@ class CTCLossPlan(Plan):
         try:
             self._x_desc = self._resources.enter_context(RNNStateDescriptor(x)).ptr  # of rank 3
             self._ctc_desc = self._resources.enter_context(CTCLossDescriptor(ctc, api=handle.api)).ptr
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CudnnError):
+                error.involving(x=x, ctc=ctc)
             self.close()
             raise
 

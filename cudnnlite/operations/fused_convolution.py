@@ -161,15 +161,15 @@ def _posed(
 ) -> tuple[Operation, tuple[Any, ...], tuple[Any, ...]]:
     """Return the operation, its operands and its options."""
     if z is not None:
-        return FUSED_WITH_Z, (x, w, bias, z), (conv, activation, alpha2)
-    if real_number(alpha2, "alpha2"):
+        return FUSED_WITH_Z, (x, w, bias, z), (conv, activation, 1.0 if alpha2 is None else alpha2)
+    if alpha2 is not None and real_number(alpha2, "alpha2"):
         raise ArgumentError(f"alpha2={shown(alpha2)} scales z, which is not given")
     return FUSED, (x, w, bias), (conv, activation)
 
 
 def plan_convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> OperationPlan:  # fmt: skip
@@ -222,7 +222,7 @@ def plan_convolution_bias_activation_forward(
 
 def convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
 ) -> DeviceArray:  # fmt: skip
@@ -245,7 +245,7 @@ def convolution_bias_activation_forward(
     z : device array, optional
         What is added: of the result's shape and data type, and lying in memory as it does.  Not the result itself.
     alpha, alpha2 : float
-        Host scalars.
+        Host scalars; where `z` is given and `alpha2` is not, that is 1.
     out : device array, optional
         ``(N, K, *spatial)``, written in place and not read; a new array of the dtype and layout of `x` if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional

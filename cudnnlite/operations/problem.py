@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -161,7 +162,12 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
         return real_number(value, argument)
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
         return kind(parse_enum(kind.named_by, value, argument))
-    hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
+    fields = ", ".join([*signature(kind).parameters][:3])
+    hint = (
+        "; pass its .spec"
+        if isinstance(getattr(value, "spec", None), kind)
+        else f": dnn.{kind.__name__}({fields}, ...)"
+    )
     return instance_of(value, kind, argument, hint)
 
 

@@ -2,22 +2,21 @@
 
     python tests/raw/null_arguments.py cuda 14
 
-prints what died, by the C function and the argument, and how many calls ended otherwise.  The arguments are those of legal calls
-of the operations where there are any, for other functions zeros of a kind.
+prints what died, by the C function and the argument, and how many calls ended otherwise.  The other arguments are those of legal
+calls of the operations where there are any, and for other functions zeros of a kind.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 import numpy as np
 
@@ -177,7 +176,7 @@ def run(device: str, shards: int) -> list[tuple[str, str, bool, str]]:
         found: list[tuple[str, str, bool, str]] = []
         while True:
             line = [sys.executable, __file__, device, str(shards), str(shard), str(len(found))]
-            ended = subprocess.run(line, capture_output=True, text=True, check=False)
+            ended = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
             told = ended.stdout.splitlines()
             lost = ended.returncode == LOST
             for case, outcome in zip(told[::2], [*told[1::2], f"died: {ended.returncode}"], strict=False):
@@ -189,6 +188,7 @@ def run(device: str, shards: int) -> list[tuple[str, str, bool, str]]:
             elif not told:
                 raise RuntimeError(ended.stderr[-3000:])
 
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).resolve().parents[1:3]))}
     with ThreadPoolExecutor(shards) as pool:
         return [row for rows in pool.map(of, range(shards)) for row in rows]
 

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-
 from null_arguments import CASES, run
 
 
