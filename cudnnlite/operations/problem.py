@@ -16,6 +16,7 @@ from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.plain import from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
@@ -162,12 +163,9 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
         return real_number(value, argument)
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
         return kind(parse_enum(kind.named_by, value, argument))
-    fields = ", ".join([*signature(kind).parameters][:3])
-    hint = (
-        "; pass its .spec"
-        if isinstance(getattr(value, "spec", None), kind)
-        else f": dnn.{kind.__name__}({fields}, ...)"
-    )
+    hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
+    if not hint and issubclass(kind, FrozenSpec):
+        hint = f": dnn.{kind.__name__}({', '.join([*signature(kind).parameters][:3])}, ...)"
     return instance_of(value, kind, argument, hint)
 
 

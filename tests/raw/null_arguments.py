@@ -2,8 +2,8 @@
 
     python tests/raw/null_arguments.py cuda 14
 
-prints what died, by the C function and the argument, and how many calls ended otherwise.  The other arguments are those of legal
-calls of the operations where there are any, and for other functions zeros of a kind.
+prints what died, by the C function and the argument, and how many calls ended otherwise.  The other arguments are those of a
+legal call where an operation makes one, and zeros of a kind for other functions.
 """
 
 from __future__ import annotations
