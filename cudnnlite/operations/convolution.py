@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
@@ -14,6 +14,7 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
 from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
 
@@ -132,6 +133,7 @@ def plan_convolution_forward(
     )  # fmt: skip
 
 
+@hides_unknown
 def convolution_forward(
     handle: Handle,
     x: Any,
@@ -146,6 +148,7 @@ def convolution_forward(
     workspace_limit: int | str | None = None,
     interface: str | None = None,
     workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
 
@@ -209,6 +212,8 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0 27.0
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec)
     if bias is not None:
         given = (x, w, bias), (conv, IDENTITY)
         return call(handle, BIAS, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)

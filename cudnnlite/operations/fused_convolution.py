@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.described import Described
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
@@ -220,11 +221,13 @@ def plan_convolution_bias_activation_forward(
     )  # fmt: skip
 
 
+@hides_unknown
 def convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
     activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
 
@@ -285,5 +288,7 @@ def convolution_bias_activation_forward(
     ...     print(y.numpy()[0, 0, 0, :2], more.numpy()[0, 0, 1, :2])
     [0. 0.] [-2. 21.]
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec, activation=ActivationSpec)
     operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
     return call(handle, operation, operands, options, alpha, 0.0, out, algorithm, workspace_limit, workspace, interface)

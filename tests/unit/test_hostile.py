@@ -464,6 +464,15 @@ def test_the_words_say_what_to_do(own_handle, what):
         call(own_handle)
 
 
+def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
+    x = own_handle.empty((1, 3, 8, 8))
+    for function in (dnn.convolution_forward, dnn.convolution_transpose, dnn.convolution_backward_filter):
+        with pytest.raises(TypeError, match=r"'padding'; it is a field of conv: conv=dnn.ConvolutionSpec\(padding=1\)"):
+            function(own_handle, x, x, padding=1)
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'pad'$"):
+            function(own_handle, x, x, pad=1)
+
+
 def test_a_residual_is_added_whole_where_nobody_says_otherwise(own_handle):
     x, w = own_handle.array(np.ones((1, 2, 3, 3), np.float32)), own_handle.array(np.ones((4, 2, 1, 1), np.float32))
     bias, z = own_handle.array(np.ones((1, 4, 1, 1), np.float32)), own_handle.array(np.ones((1, 4, 3, 3), np.float32))
