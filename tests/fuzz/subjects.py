@@ -52,11 +52,14 @@ RESULTS = {
 
 
 class Things:
-    """What calls are made of, on an emulated device of its own."""
+    """What calls are made of, on an emulated device of its own unless another is given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: Any = None) -> None:
         self.folder = folder
-        self.device, self.elsewhere = EmulatedDevice(3, capacity="64 MiB"), EmulatedDevice(4, capacity="1 MiB")
+        self.device, self.elsewhere = (
+            device or EmulatedDevice(3, capacity="64 MiB"),
+            EmulatedDevice(4, capacity="1 MiB"),
+        )
         self.handle, self.other = dnn.Handle(self.device), dnn.Handle(self.elsewhere)
         self.closed = dnn.Handle(self.device)
         self.closed.close()

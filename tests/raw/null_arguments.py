@@ -9,16 +9,14 @@ legal call where an operation makes one, and zeros of a kind for other functions
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 import cudnnlite as dnn
 from cudnnlite._raw import calls
@@ -26,29 +24,30 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.descriptors import native
+from cudnnlite.devices.choice import get_device
 
-ENDS = ("cudnnDestroy", "cudnnSubquadraticOpsVersionCheck")  # give back what others need
 LOST = 17  # the exit code where the device can be used no more
-
-
-def is_pointer(kind: Any) -> bool:
-    """Tell whether an argument of that type can be null."""
-    return hasattr(kind, "contents") or (
-        isinstance(kind, type) and issubclass(kind, (ctypes.c_void_p, ctypes.c_char_p))
-    )
-
-
 CASES = [
     (name, position)
     for name, record in FUNCTIONS.items()
     for position, kind in enumerate(record.argtypes)
-    if is_pointer(kind) and record.returns_status and not name.startswith(ENDS)
+    if record.returns_status and not name.startswith("cudnnDestroy")
+    if hasattr(kind, "contents") or issubclass(kind, (ctypes.c_void_p, ctypes.c_char_p))
 ]
 
 
-def legal_calls(handle: dnn.Handle) -> dict[str, list[Any]]:
-    """Make calls of all operations; return the arguments of each C function that they called, in order."""
-    from device.operation_samples import SAMPLES, Case
+class Row(NamedTuple):
+    """What came of a null: 'refused', 'success', a status, or 'died'; the others may be a legal call's."""
+
+    function: str
+    argument: str
+    others: str
+    outcome: str
+
+
+def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
+    """Make calls of all operations; return what they were made of, and the arguments of each C function, in order."""
+    from fuzz.subjects import SAMPLES, Case, Things
 
     seen: dict[str, list[Any]] = {}
     convert, replace = calls.convert, calls.PreparedCall.replace
@@ -64,131 +63,90 @@ def legal_calls(handle: dnn.Handle) -> dict[str, list[Any]]:
 
     calls.convert, calls.PreparedCall.replace = noted, replaced  # type: ignore[method-assign]
     native.release = lambda *_: None  # their descriptors are used again
-    rng = np.random.default_rng(0)
-
-    def array(*shape: int) -> dnn.DeviceArray:
-        return handle.array(rng.standard_normal(shape, np.float32))
-
-    kept = [Case(handle, name) for name in SAMPLES]
-    for case in kept:
+    things: Any = Things(Path(tempfile.mkdtemp()), device)
+    dnn.plan_convolution_forward(things.handle, things.x, things.w, things.conv, interface="descriptor")(
+        things.x, things.w
+    )
+    dnn.rnn_backward_data(things.handle, things.reserve, things.sequences)
+    dnn.rnn_backward_weights(things.handle, things.reserve)
+    dnn.multi_head_attention_backward_weights(things.handle, things.reserves[1])
+    dnn.dropout_backward(things.handle, things.x, 0.5, reserve=things.kept, dropout_state=things.dropout)
+    things.costs = dnn.ctc_loss(things.handle, things.sequence, [1, 1], [1, 1], [4, 3])
+    things.cases = [Case(things.handle, name) for name in SAMPLES]
+    for case in things.cases:
         try:
             case.call()
-        except dnn.NotSupportedError:
-            print(f"not supported: {case.name}", file=sys.stderr)
-    case = Case(handle, "convolution_forward")
-    x, w = case.arrays["x"], case.arrays["w"]
-    dnn.find_convolution_forward(handle, x, w, case.options["conv"])
-    dnn.plan_convolution_forward(handle, x, w, case.options["conv"], interface="descriptor")(x, w)
-    spec, sequence = dnn.RNNSpec("lstm", 2, 3, dropout=0.5, num_layers=2), array(4, 2, 2)
-    state, weights = dnn.DropoutState(handle), dnn.RNNWeights(handle, spec)
-    out = dnn.rnn_forward(handle, spec, weights, sequence, training=True, dropout_state=state)
-    kept += [x, w, state, weights, out, dnn.rnn_backward_data(handle, out.reserve, out.y), case]
-    kept += [dnn.rnn_backward_weights(handle, out.reserve)]
-    attention, q = dnn.AttentionSpec(1, 2, q_proj_size=2, o_proj_size=2, bias=True), array(2, 3, 2)
-    projections = dnn.AttentionWeights(handle, attention)
-    out = dnn.multi_head_attention_forward(handle, attention, projections, q, q, q, training=True)
-    kept += [projections, out, dnn.multi_head_attention_backward_data(handle, out.reserve, q)]
-    kept += [dnn.multi_head_attention_backward_weights(handle, out.reserve)]
-    y, reserve = dnn.dropout_forward(handle, q, 0.5, dropout_state=state)
-    kept += [y, reserve, dnn.dropout_backward(handle, y, 0.5, reserve=reserve, dropout_state=state)]
-    kept += [dnn.ctc_loss(handle, sequence, [1, 1], [1, 1], [4, 3], gradients=True)]
-    kept += [dnn.transform_filter(handle, w, layout="NHWC")]
-    handle.synchronize()
+        except dnn.NotSupportedError as error:
+            print(error, file=sys.stderr)
+    things.handle.synchronize()
     calls.convert, calls.PreparedCall.replace = convert, replace  # type: ignore[method-assign]
-    handle.kept_by_test = kept  # type: ignore[attr-defined]
-    return seen
+    return things, seen
 
 
-class Values:
-    """Arguments for functions that no operation calls: fresh descriptors, zeros, memory of the device."""
-
-    def __init__(self, handle: dnn.Handle) -> None:
-        self.handle, self.memory, self._made = handle, handle.empty((1 << 20,)), dict[type, Any]()
-        shape = (2, 3, 4, 5)
-        self._kept = [
-            dnn.TensorDescriptor(shape), dnn.FilterDescriptor(shape), dnn.ConvolutionDescriptor(1),
-            dnn.PoolingDescriptor(dnn.PoolingSpec(2)), dnn.ActivationDescriptor(dnn.ActivationSpec("relu")),
-            dnn.LRNDescriptor(dnn.LRNSpec()), dnn.OpTensorDescriptor(dnn.OpTensorSpec("add")), dnn.DropoutState(handle),
-            dnn.ReduceTensorDescriptor(dnn.ReduceTensorSpec("add")), dnn.CTCLossDescriptor(dnn.CTCLossSpec()),
-            dnn.SeqDataDescriptor(dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])), dnn.RNNDescriptor(dnn.RNNSpec("gru", 2, 3)),
-            dnn.RNNDataDescriptor((2, 3, 4)),
-        ]  # fmt: skip
-        self._made |= {type(each.ptr): each.ptr for each in self._kept if hasattr(each, "ptr")}
-
-    def of(self, kind: Any, name: str) -> Any:
-        """Return a value of a type."""
-        if kind is cudnnHandle_t:
-            return self.handle.ptr
-        if hasattr(kind, "contents"):
-            return ctypes.cast((ctypes.c_char * 4096)(), kind)
-        if not issubclass(kind, Opaque):
-            zeros = {ctypes.c_void_p: self.memory.ptr, ctypes.c_char_p: b" " * 4096}
-            scalars = name in ("alpha", "beta", "alpha1", "alpha2")
-            return (ctypes.c_double * 2)() if scalars else zeros.get(kind, 1)
-        if kind not in self._made:
-            self._made[kind] = made = kind()
-            create = getattr(
-                self.handle.api, f"cudnnCreate{kind.__name__.removeprefix('cudnn').removesuffix('_t')}", None
-            )
-            if create is not None and len(create.record.argtypes) == 1:
-                create(ctypes.byref(made))
-        return self._made[kind]
+def any_value(things: Any, kind: Any, name: str, made: dict[type, Any]) -> Any:
+    """Return a value of a type: a descriptor that is not set yet, zeros, the address of an array."""
+    if kind is cudnnHandle_t:
+        return things.handle.ptr
+    if hasattr(kind, "contents"):
+        return ctypes.cast((ctypes.c_char * 4096)(), kind)
+    if not issubclass(kind, Opaque):
+        is_scalar = name.startswith(("alpha", "beta"))
+        return (ctypes.c_double * 2)() if is_scalar else {ctypes.c_void_p: things.x.ptr}.get(kind, 1)
+    if kind not in made:
+        made[kind] = kind()
+        create = getattr(things.handle.api, f"cudnnCreate{kind.__name__[5:-2]}", None)
+        if create is not None and len(create.record.argtypes) == 1:
+            create(ctypes.byref(made[kind]))
+    return made[kind]
 
 
-def child(device: str, shard: int, shards: int, start: int) -> None:
+def child(device: Any, shard: int, shards: int, start: int) -> None:
     """Make the calls of a shard, from one on; say before and after each what it is."""
-    if device == "emulated":
-        from cudnnlite.emulated.device import EmulatedDevice
-
-        handle = dnn.Handle(EmulatedDevice(7, capacity="256 MiB"))
-    else:
-        handle = dnn.Handle(device)
-    legal, values = legal_calls(handle), Values(handle)
-    for index in range(shard + start * shards, len(CASES), shards):
-        name, position = CASES[index]
-        record = FUNCTIONS[name]
-        print(json.dumps([name, record.argnames[position], name in legal]), flush=True)
-        if not handle.api.has(name):
-            print("missing", flush=True)
-            continue
-        arguments = legal.get(name) or [values.of(*each) for each in zip(record.argtypes, record.argnames, strict=True)]
+    things, legal = legal_calls(device)
+    made: dict[type, Any] = {}
+    for name, position in CASES[shard::shards][start:]:
+        record, api = FUNCTIONS[name], things.handle.api
+        print(name, record.argnames[position], "legal" if name in legal else "zeros", flush=True)
+        kinds = zip(record.argtypes, record.argnames, strict=True)
+        arguments = legal.get(name) or [any_value(things, *each, made) for each in kinds]
+        outcome = "success"
         try:
-            getattr(handle.api, name)(*(None if at == position else each for at, each in enumerate(arguments)))
-            handle.synchronize()
-            outcome = "success"
+            getattr(api, name)(*(None if at == position else each for at, each in enumerate(arguments)))
+            things.handle.synchronize()
         except calls.CallArgumentError:
             outcome = "refused"
         except dnn.CudnnError as error:
-            outcome = str(error.status)
+            outcome = dnn.Status(error.status).name
+        except dnn.errors.SymbolNotFoundError:
+            outcome = "not there"
         except Exception as error:
             outcome = f"{type(error).__name__}: {error}"
-        print(outcome, flush=True)
+        print(outcome.partition("\n")[0], flush=True)
         try:
-            handle.device.synchronize()
+            things.device.synchronize()
         except Exception:
             sys.exit(LOST)
 
 
-def run(device: str, shards: int) -> list[tuple[str, str, bool, str]]:
-    """Make all calls; return of each the C function, the argument, whether others were legal, and what came of it."""
+def run(device: str, shards: int) -> list[Row]:
+    """Make all calls, and start again behind each that ended its process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).resolve().parents[1:3]))}
 
-    def of(shard: int) -> list[tuple[str, str, bool, str]]:
-        found: list[tuple[str, str, bool, str]] = []
+    def of(shard: int) -> list[Row]:
+        found: list[Row] = []
         while True:
             line = [sys.executable, __file__, device, str(shards), str(shard), str(len(found))]
             ended = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
             told = ended.stdout.splitlines()
-            lost = ended.returncode == LOST
             for case, outcome in zip(told[::2], [*told[1::2], f"died: {ended.returncode}"], strict=False):
-                found.append((*json.loads(case), outcome))
-            if lost:
-                found[-1] = (*found[-1][:3], f"lost the device: {found[-1][3]}")
+                found.append(Row(*case.split(), outcome))
+            if ended.returncode == LOST:
+                found[-1] = found[-1]._replace(outcome=f"lost the device: {found[-1].outcome}")
             elif not ended.returncode:
                 return found
             elif not told:
                 raise RuntimeError(ended.stderr[-3000:])
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).resolve().parents[1:3]))}
     with ThreadPoolExecutor(shards) as pool:
         return [row for rows in pool.map(of, range(shards)) for row in rows]
 
@@ -196,10 +154,10 @@ def run(device: str, shards: int) -> list[tuple[str, str, bool, str]]:
 if __name__ == "__main__":
     device, shards, *rest = sys.argv[1:]
     if rest:
-        child(device, int(rest[0]), int(shards), int(rest[1]))
+        child(get_device(device), int(rest[0]), int(shards), int(rest[1]))
     else:
         rows = run(device, int(shards))
-        for function, argument, legal, outcome in sorted(rows):
-            if "died" in outcome or "lost" in outcome:
-                print(f"{outcome:12} {function}({argument}){'' if legal else ', the others zeros'}")
-        print(len(rows), "calls:", dict(Counter("died" if "died" in row[3] else row[3] for row in rows).most_common()))
+        for row in sorted(rows):
+            if row.outcome.startswith(("died", "lost")):
+                print(*row)
+        print(len(rows), "calls:", dict(Counter(row.outcome for row in rows).most_common()))
