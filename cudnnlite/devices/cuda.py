@@ -11,7 +11,7 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.cuda_graph import CudaRecorder
+from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.errors import (
@@ -58,6 +58,8 @@ class CudaDevice:
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
         self.stand_ins = StandIns()
+        self._borrowed: set[int] = set()  # addresses of other libraries' streams, which they may record
+        self._unfreed: list[tuple[Any, Any]] = []  # memory that was let go while its stream was recorded, and that
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -96,11 +98,16 @@ class CudaDevice:
         if isinstance(stream, self._core.Stream):
             return stream
         if hasattr(stream, "__cuda_stream__"):
-            return self._device.create_stream(stream)
+            return self._borrow(stream)
         address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
         if not isinstance(address, int) or isinstance(address, bool):
             raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
-        return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
+        return self._borrow(_BorrowedStream(address, stream)) if address else self.default_stream
+
+    def _borrow(self, stream: Any) -> Any:
+        borrowed = self._device.create_stream(stream)
+        self._borrowed.add(int(borrowed.handle))
+        return borrowed
 
     def create_stream(self) -> Any:
         """Make a `cuda.core.Stream`."""
@@ -111,8 +118,11 @@ class CudaDevice:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
         if self.stand_ins:  # CUDA sees no capture on the stream itself
             self._refuse(nbytes, stream)
+        if self._unfreed:
+            self._free_now()
         try:
-            return self._device.memory_resource.allocate(nbytes, stream=stream)
+            buffer = self._device.memory_resource.allocate(nbytes, stream=stream)
+            return LateBuffer(self, buffer, stream) if int(stream.handle) in self._borrowed else buffer
         except Exception as error:
             self._refuse(nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
@@ -125,7 +135,19 @@ class CudaDevice:
 
     def _refuse(self, nbytes: int, stream: Any) -> None:
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
+        refuse_in_capture(self.is_capturing(stream), stream, what, "allocate them before the capture")
+
+    def free(self, buffer: Any, stream: Any) -> None:
+        """Free memory in the order of a stream; later, where that is being recorded."""
+        if self._is_recorded(stream):
+            self._unfreed.append((buffer, stream))
+        else:
+            buffer.close(stream)
+
+    def _free_now(self) -> None:
+        unfreed, self._unfreed = self._unfreed, []
+        for buffer, stream in unfreed:
+            self.free(buffer, stream)
 
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes: what the driver has, and what the pool holds but nobody uses."""
@@ -138,6 +160,7 @@ class CudaDevice:
 
     def memory_used(self) -> int:
         """Return the bytes in use in the device's memory pool, by whoever uses that pool."""
+        self._free_now()
         pool = getattr(self._device.memory_resource, "attributes", None)
         return int(pool.used_mem_current) if pool is not None else 0
 
@@ -145,7 +168,7 @@ class CudaDevice:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
         self.activate()
         refuse_in_capture(
-            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
+            self.is_capturing(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
         )
         buffer = self._core.Buffer.from_handle
         buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
@@ -158,7 +181,7 @@ class CudaDevice:
         """Copy device memory to a contiguous host array, and wait for it."""
         self.activate()
         refuse_in_capture(
-            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
+            self.is_capturing(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
         )
         buffer = self._core.Buffer.from_handle
         buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
@@ -208,10 +231,10 @@ class CudaDevice:
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
-        return self._records(stream)
+        return self._is_recorded(self.stand_ins.of(stream))
 
-    def _records(self, stream: Any) -> bool:
-        result, status = self._driver.cuStreamIsCapturing(int(self.stand_ins.of(stream).handle))
+    def _is_recorded(self, stream: Any) -> bool:
+        result, status = self._driver.cuStreamIsCapturing(int(stream.handle))
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
         return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 

@@ -1,7 +1,8 @@
-"""`CudaRecorder`: what is enqueued on a stream, recorded as a CUDA graph of cuda.core's."""
+"""CUDA graphs: `CudaRecorder` records one; `LateBuffer` outlives one that another library records."""
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -32,3 +33,29 @@ class CudaRecorder:
                 raise CaptureError(f"CUDA gave up the recording: {given_up}") from given_up
         finally:
             self._builder.close()
+
+
+class LateBuffer:
+    """Memory on another library's stream: where that is being recorded CUDA frees nothing, and the device does it later.
+
+    Attributes
+    ----------
+    handle, size
+        As of the `cuda.core.Buffer` that it holds.
+    """
+
+    __slots__ = ("__weakref__", "_buffer", "_device", "_stream", "handle", "size")
+
+    def __init__(self, device: Any, buffer: Any, stream: Any) -> None:
+        self._device, self._buffer, self._stream = device, buffer, stream
+        self.handle, self.size = buffer.handle, buffer.size
+
+    def close(self, stream: Any = None) -> None:
+        """Free it, in the order of its stream or another one; harmless when called again."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._device.free(buffer, self._stream if stream is None else stream)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # then the driver may be gone
+            self.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ CASES = [
     if record.returns_status and not name.startswith("cudnnDestroy")
     if hasattr(kind, "contents") or issubclass(kind, (ctypes.c_void_p, ctypes.c_char_p))
 ]
+# last what the device alone may follow, which costs a process each
+CASES.sort(key=lambda case: FUNCTIONS[case[0]].argtypes[case[1]] is ctypes.c_void_p)
 
 
 class Row(NamedTuple):
@@ -102,6 +105,7 @@ def any_value(things: Any, kind: Any, name: str, made: dict[type, Any]) -> Any:
 
 def child(device: Any, shard: int, shards: int, start: int) -> None:
     """Make the calls of a shard, from one on; say before and after each what it is."""
+    signal.alarm(120)  # whose signal ends the process, as a call that hangs
     things, legal = legal_calls(device)
     made: dict[type, Any] = {}
     for name, position in CASES[shard::shards][start:]:
@@ -110,6 +114,7 @@ def child(device: Any, shard: int, shards: int, start: int) -> None:
         kinds = zip(record.argtypes, record.argnames, strict=True)
         arguments = legal.get(name) or [any_value(things, *each, made) for each in kinds]
         outcome = "success"
+        signal.alarm(20)
         try:
             getattr(api, name)(*(None if at == position else each for at, each in enumerate(arguments)))
             things.handle.synchronize()
@@ -125,7 +130,8 @@ def child(device: Any, shard: int, shards: int, start: int) -> None:
         try:
             things.device.synchronize()
         except Exception:
-            sys.exit(LOST)
+            os._exit(LOST)
+    os._exit(0)
 
 
 def run(device: str, shards: int) -> list[Row]:
@@ -142,6 +148,8 @@ def run(device: str, shards: int) -> list[Row]:
                 found.append(Row(*case.split(), outcome))
             if ended.returncode == LOST:
                 found[-1] = found[-1]._replace(outcome=f"lost the device: {found[-1].outcome}")
+            if ended.returncode and told:
+                print(*found[-1], flush=True)
             elif not ended.returncode:
                 return found
             elif not told:
@@ -157,7 +165,4 @@ if __name__ == "__main__":
         child(get_device(device), int(rest[0]), int(shards), int(rest[1]))
     else:
         rows = run(device, int(shards))
-        for row in sorted(rows):
-            if row.outcome.startswith(("died", "lost")):
-                print(*row)
         print(len(rows), "calls:", dict(Counter(row.outcome for row in rows).most_common()))
