@@ -100,8 +100,9 @@ class FilterSpec(FrozenSpec):
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> FilterSpec:
+        shape = parse_shape(values["shape"], batch_may_be_empty=False)
         layouts = _layouts(parse_enum(TensorFormat, values["format"], "format"))
-        return cls(values["shape"], values["dtype"], layouts.get(len(values["shape"])))
+        return cls(shape, values["dtype"], layouts.get(len(shape)))
 
     @property
     def rank(self) -> int:

@@ -1,7 +1,7 @@
 """How much is drawn: little, and always the same, in CI; `--fuzz N` draws N examples in each test, others each time.
 
-N is shared among the cases of a test.  Where few cases have to share it, each is drawn in every process of `-n` as well, so
-that all have something to do.  The number at the end counts the examples that were run.
+N is shared among the cases of a test.  Where these are few, each is drawn by many tests, so that all processes of `-n` have
+something to do.  The number at the end counts the examples that were run to their end.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from cudnnlite.devices.choice import get_device
 from cudnnlite.emulated.device import EmulatedDevice
 
 
-def processes(config: pytest.Config) -> int:
-    """Return among how many processes a long run shares the examples of one case."""
-    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) if config.getoption("--fuzz") else 1
+def shards(config: pytest.Config) -> int:
+    """Return in how many tests a long run draws the examples of one case: some for each process, so that all end together."""
+    return 4 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) if config.getoption("--fuzz") else 1
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test that takes `shard` one for each process."""
     if "shard" in metafunc.fixturenames:
-        metafunc.parametrize("shard", range(processes(metafunc.config)))
+        metafunc.parametrize("shard", range(shards(metafunc.config)))
 
 
 class Drawing:
@@ -36,7 +36,7 @@ class Drawing:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._wanted = request.config.getoption("--fuzz")
-        self._shards = processes(request.config) if "shard" in request.fixturenames else 1
+        self._shards = shards(request.config) if "shard" in request.fixturenames else 1
         self.run = self.refused = 0
 
     def __call__(self, usual: int, share: int = 1) -> Callable[[Any], Any]:
