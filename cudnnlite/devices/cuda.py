@@ -135,7 +135,7 @@ class CudaDevice:
 
     def _refuse(self, nbytes: int, stream: Any) -> None:
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self.is_capturing(stream), stream, what, "allocate them before the capture")
+        refuse_in_capture(self, stream, what, "allocate them before the capture")
 
     def free(self, buffer: Any, stream: Any) -> None:
         """Free memory in the order of a stream; later, where that is being recorded."""
@@ -167,9 +167,7 @@ class CudaDevice:
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
         self.activate()
-        refuse_in_capture(
-            self.is_capturing(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
-        )
+        refuse_in_capture(self, stream, "a copy from the host cannot be recorded", "make it before the capture")
         buffer = self._core.Buffer.from_handle
         buffer(source.ctypes.data, source.nbytes, owner=source).copy_to(buffer(ptr, source.nbytes), stream=stream)
         memory_type = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -180,9 +178,7 @@ class CudaDevice:
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array, and wait for it."""
         self.activate()
-        refuse_in_capture(
-            self.is_capturing(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
-        )
+        refuse_in_capture(self, stream, "a copy to the host waits, and cannot", "read results after a launch")
         buffer = self._core.Buffer.from_handle
         buffer(ptr, target.nbytes).copy_to(buffer(target.ctypes.data, target.nbytes, owner=target), stream=stream)
         stream.sync()

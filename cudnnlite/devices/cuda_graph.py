@@ -36,13 +36,7 @@ class CudaRecorder:
 
 
 class LateBuffer:
-    """Memory on another library's stream: where that is being recorded CUDA frees nothing, and the device does it later.
-
-    Attributes
-    ----------
-    handle, size
-        As of the `cuda.core.Buffer` that it holds.
-    """
+    """A buffer on another library's stream: where that is being recorded CUDA frees nothing, and the device does it later."""
 
     __slots__ = ("__weakref__", "_buffer", "_device", "_stream", "handle", "size")
 

@@ -171,9 +171,9 @@ class Device(Protocol):
         """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""
 
 
-def refuse_in_capture(capturing: bool, stream: Any, what: str, instead: str) -> None:
-    """Raise CaptureError if a graph is being recorded on `stream`, as `capturing` says."""
-    if capturing:
+def refuse_in_capture(device: Device, stream: Any, what: str, instead: str) -> None:
+    """Raise CaptureError if a graph is being recorded on `stream`."""
+    if device.is_capturing(stream):
         raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
 
 

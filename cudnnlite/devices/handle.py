@@ -165,12 +165,7 @@ class Handle(NativeObject):
     def synchronize(self) -> None:
         """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
         self.use()
-        refuse_in_capture(
-            self.device.is_capturing(self._stream),
-            self._stream,
-            "nothing can be waited for",
-            "synchronize after a launch",
-        )
+        refuse_in_capture(self.device, self._stream, "nothing can be waited for", "synchronize after a launch")
         self._stream.sync()
 
     def array(

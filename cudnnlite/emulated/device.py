@@ -149,7 +149,7 @@ class EmulatedDevice:
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
+        refuse_in_capture(self, stream, what, "allocate them before the capture")
         return self.memory.allocate(nbytes)
 
     def memory_info(self) -> tuple[int, int]:
@@ -162,16 +162,12 @@ class EmulatedDevice:
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
-        refuse_in_capture(
-            self._records(stream), stream, "a copy from the host cannot be recorded", "make it before the capture"
-        )
+        refuse_in_capture(self, stream, "a copy from the host cannot be recorded", "make it before the capture")
         self.memory.view(ptr, source.nbytes)[:] = _bytes(source)
 
     def copy_out(self, target: np.ndarray[Any, Any], ptr: int, stream: Any) -> None:
         """Copy device memory to a contiguous host array."""
-        refuse_in_capture(
-            self._records(stream), stream, "a copy to the host waits, and cannot", "read results after a launch"
-        )
+        refuse_in_capture(self, stream, "a copy to the host waits, and cannot", "read results after a launch")
         _bytes(target)[:] = self.memory.view(ptr, target.nbytes)
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
@@ -202,9 +198,6 @@ class EmulatedDevice:
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
-        return self._records(stream)
-
-    def _records(self, stream: Any) -> bool:
         return bool(self.stand_ins) and self.stand_ins.of(stream).handle in self.api.tapes
 
     def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:

@@ -84,12 +84,7 @@ class CapturedGraph(Plan):
             raise
 
     def _refuse_in_capture(self) -> None:
-        refuse_in_capture(
-            self._device.is_capturing(self._stream),
-            self._stream,
-            "no graph can be launched",
-            "launch it after the capture",
-        )
+        refuse_in_capture(self._device, self._stream, "no graph can be launched", "launch it after the capture")
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else "" if self._graph is not None else "recording "
@@ -173,7 +168,7 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
         The stream is being recorded already; at the end, where CUDA gave the recording up.
     """
     stream, thread = handle.stream, get_ident()
-    refuse_in_capture(handle.device.is_capturing(stream), stream, "no other can be", "end that capture first")
+    refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
     recorder, stand_ins, key = handle.device.recorder(), handle.device.stand_ins, (thread, int(stream.handle))
     handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(recorder.stream.handle)))
     try:

@@ -420,10 +420,9 @@ def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out:
         return spec
     given = getattr(out, "spec", out)
     if isinstance(given, (TensorSpec, FilterSpec)):
-        if given.shape != spec.shape:
-            raise ArgumentError(f"out has shape {given.shape}; the result has that of {argument}, {spec.shape}")
-        if spec is not made and not is_as(as_tensor(given), spec):
-            raise ArgumentError(f"out is {given}; {argument}, which says what the result is, is {spec}")
+        wanted, fits = (spec.shape, given.shape == spec.shape) if made else (spec, is_as(as_tensor(given), spec))
+        if not fits:
+            raise ArgumentError(f"out is {given}; the result is as {argument} says, {wanted}")
     return out
 
 

@@ -133,9 +133,8 @@ class CTCLossPlan(Plan):
         api, ctc, kind, x_desc = handle.api, self._ctc_desc, self.algorithm, self._x_desc
         flat, lengths, steps = (device_ints(a.ptr) if there else c_ints(a) for a in integers)
         if not there:  # from where a graph would copy them again, when they are gone
-            capturing = self._device.is_capturing(stream)
             instead = "have labels and lengths on the device"
-            refuse_in_capture(capturing, stream, "labels cannot be copied from the host", instead)
+            refuse_in_capture(self._device, stream, "labels cannot be copied from the host", instead)
         operands = [x, costs, *there, *([] if dx is None else [dx])]
         try:
             with self._in_order(operands):

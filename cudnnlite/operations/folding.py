@@ -48,26 +48,20 @@ def fold_batch_normalization(
     epsilon = real_number(epsilon, "epsilon")
     rank, filters = len(_shape(w)), _shape(w)[:1]
     if rank < 2 or not hasattr(w, "__mul__"):
-        raise ArgumentError(
-            f"w of type {type(w).__name__} has no arithmetic, or no shape (K, C / groups, *taps); fold on the host, or in "
-            "CuPy or PyTorch"
-        )
+        what = "has no arithmetic, or no shape (K, C / groups, *taps); fold on the host, or in CuPy or PyTorch"
+        raise ArgumentError(f"w of type {type(w).__name__} {what}")
     given = {"bias": bias, "scale": scale, "shift": shift, "mean": mean, "var": var}
     for name, array in given.items():
         if (array is not None or name != "bias") and prod(_shape(array) or (0,)) != filters[0]:
-            raise ArgumentError(
-                f"{name} has shape {_shape(array)}; needed: {filters[0]} values, one for each filter of w"
-            )
+            needed = f"{filters[0]} values, one for each filter of w"
+            raise ArgumentError(f"{name} has shape {_shape(array)}; needed: {needed}")
     try:
-        bias, scale, shift, mean, var = (
-            None if array is None else _wide(array.reshape(-1)) for array in given.values()
-        )
+        bias, scale, shift, mean, var = (a if a is None else _wide(a.reshape(-1)) for a in given.values())
         factor = scale * (var + epsilon) ** -0.5
         moved = shift - mean * factor if bias is None else shift + (bias - mean) * factor
         ones = (1,) * (rank - 2)
-        return _as(_wide(w) * factor.reshape((*filters, 1, *ones)), w.dtype), _as(
-            moved.reshape((1, -1, *ones)), w.dtype
-        )
+        folded = _wide(w) * factor.reshape((*filters, 1, *ones)), moved.reshape((1, *filters, *ones))
+        return tuple(a.astype(w.dtype) if hasattr(a, "astype") else a.to(w.dtype) for a in folded)
     except Exception as error:  # each library has its own
         raise ArgumentError(f"w and the others cannot be folded: {error}") from error
 
@@ -82,10 +76,5 @@ def _wide(array: Any) -> Any:
     """Return an array in float32, or float64 where that is its type."""
     is_double = array.dtype.itemsize == 8
     if hasattr(array, "astype"):
-        return array.astype("float64" if is_double else "float32", copy=False)
+        return array.astype("float64" if is_double else "float32")
     return array.double() if is_double else array.float()
-
-
-def _as(array: Any, dtype: Any) -> Any:
-    """Return an array in a data type, by whichever name its library has for that."""
-    return array.astype(dtype) if hasattr(array, "astype") else array.to(dtype)

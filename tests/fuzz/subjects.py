@@ -328,7 +328,7 @@ def subject(things: Things, name: str) -> Subject:
         parameters = inspect.signature(bound).parameters.values()
         named = {each.name for each in parameters}
         legal = {n: value for n, value in {"handle": things.handle, "spec": things.lstm}.items() if n in named}
-        if any(each.kind is each.VAR_KEYWORD for each in parameters):  # fields of the class
+        if method == "replace":  # fields of the class
             legal |= LEGAL[kind.__name__](things)
         return Subject(bound, legal)
     function = getattr(dnn, name)

@@ -447,11 +447,11 @@ WORDS = {
     "uneven no images": (lambda h: plan(h, ((0, 1), 0), interface="descriptor"), "only graphs pad the two ends"),
     "an output of another type": (
         lambda h: gradient(h, dnn.TensorSpec((1, 3, 8, 8)), ("float16",)),
-        "out is .*float16.*; x, which says what",
+        "out is .*float16.*; the result is as x says, TensorSpec",
     ),
     "an output that lies otherwise": (
         lambda h: gradient(h, dnn.TensorSpec((1, 3, 8, 8)), ("float32", "NHWC")),
-        "out is .*NHWC.*; x, which says",
+        "out is .*NHWC.*; the result is as x says",
     ),
 }
 
