@@ -325,7 +325,9 @@ def test_transposed_refuses_by_name(handle: dnn.Handle) -> None:
     refuses(ARGUMENT, "padding=", lambda: dnn.convolution_transpose(handle, x, w, dnn.ConvolutionSpec(padding=9)))
     refuses(ARGUMENT, "beta=", lambda: dnn.convolution_transpose(handle, x, w, conv, beta=1.0))
     refuses(
-        ARGUMENT, "out is .* as conv says", lambda: dnn.convolution_transpose(handle, x, w, conv, out=handle.empty((1, 3, 8, 8)))
+        ARGUMENT,
+        "out is .* as conv",
+        lambda: dnn.convolution_transpose(handle, x, w, conv, out=handle.empty((1, 3, 8, 8))),
     )
     refuses(dnn.ArrayTypeError, r"\bx\b", lambda: dnn.convolution_transpose(handle, x.numpy(), w, conv))
     refuses(dnn.ArrayTypeError, r"\bw\b", lambda: dnn.convolution_transpose(handle, x, w.numpy(), conv))
