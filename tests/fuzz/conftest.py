@@ -32,16 +32,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Drawing:
-    """What makes a test of hypothesis draw as much as it should, and counts what it does: `refused` by the test itself."""
+    """What makes a test of hypothesis draw as much as it should, and counts what it does: `refused` by the test itself.
+
+    Where there are not so many different examples of a case, the next one in its process draws the rest.
+    """
+
+    missing = 0
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._wanted = request.config.getoption("--fuzz")
         self._shards = shards(request.config) if "shard" in request.fixturenames else 1
-        self.run = self.refused = 0
+        self.run = self.refused = self.most = 0
 
     def __call__(self, usual: int, share: int = 1) -> Callable[[Any], Any]:
         """Return a decorator for examples: so many in CI; of a long run's, one share of so many."""
-        most = -(-self._wanted // (share * self._shards)) if self._wanted else usual
+        self.most = most = -(-self._wanted // (share * self._shards)) + Drawing.missing if self._wanted else usual
 
         def decorate(test: Any) -> Any:
             inner = test.hypothesis.inner_test
@@ -65,6 +70,7 @@ def drawing(request: pytest.FixtureRequest) -> Any:
     """See `Drawing`; what it counted goes with the test's report."""
     made = Drawing(request)
     yield made
+    Drawing.missing = max(0, made.most - made.run)
     request.node.user_properties.append(("examples", (request.node.originalname, made.run, made.refused)))
 
 
