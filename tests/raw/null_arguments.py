@@ -136,7 +136,10 @@ def child(device: Any, shard: int, shards: int, start: int) -> None:
 
 def run(device: str, shards: int) -> list[Row]:
     """Make all calls, and start again behind each that ended its process."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).resolve().parents[1:3]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*map(str, Path(__file__).resolve().parents[1:3]), *filter(None, sys.path)]),
+    }
 
     def of(shard: int) -> list[Row]:
         found: list[Row] = []
