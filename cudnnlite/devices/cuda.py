@@ -29,6 +29,7 @@ from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_PER_THREAD_STREAM, _FIRST_ADDRESS = 2, 4096  # CUDA's name for a stream; below the other nothing is ever mapped
 _LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
 
 
@@ -100,7 +101,8 @@ class CudaDevice:
         if hasattr(stream, "__cuda_stream__"):
             return self._borrow(stream)
         address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
-        if not isinstance(address, int) or isinstance(address, bool):
+        is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
+        if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
             raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
         return self._borrow(_BorrowedStream(address, stream)) if address else self.default_stream
 
