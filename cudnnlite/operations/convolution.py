@@ -15,7 +15,8 @@ from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
 
 

@@ -21,7 +21,8 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape

@@ -31,6 +31,7 @@ RESULTS = {
     "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput", "Replay", "ReplayCosts", "AlgorithmResult",
     "AlgorithmTable", "ConvolutionForwardPlan", "DeviceArray", "ListedProblem", "ModelTuning", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "SkippedNode", "TunedProblem", "WeightLayout", "WeightPlace",
+    "ConvolutionResult", "RNNResult",
 }  # fmt: skip
 
 
