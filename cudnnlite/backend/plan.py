@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
-from typing import Any
+from operator import itemgetter
+from struct import Struct
+from typing import Any, NoReturn
 
 from cudnnlite._raw.enums import BackendAttributeType
 from cudnnlite.backend.attributes import attribute
@@ -49,10 +51,10 @@ class ExecutionPlan:
         plan = BackendDescriptor(handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor)
         stack.enter_context(plan).finalize()
         self.workspace: int = plan.get("workspace_size")
-        self._packs = _VariantPacks(handle, graph.uids, stack)
         prepared = handle.api.prepare("cudnnBackendExecute", handle.ptr, plan.ptr, None)
         self.function, self.check = prepared.function, prepared.check
-        self._common = prepared.arguments[:2]
+        self._packs = _VariantPacks(handle, graph.uids, stack, prepared.arguments[:2], self.workspace)
+        self._known = self._packs.known
         self.arguments: tuple[Any, ...] = prepared.arguments
 
     def replace(self, workSpace: int = 0, **addresses: int) -> None:
@@ -63,7 +65,8 @@ class ExecutionPlan:
         ArgumentError
             One is not aligned as the plan was made for.
         """
-        self.arguments = (*self._common, self._packs.of(addresses, workSpace))
+        key = (workSpace, *addresses.values())
+        self.arguments = self._known.get(key) or self._packs.make(key, addresses, workSpace)
 
     def __call__(self) -> None:
         """Call it, and check the status."""
@@ -73,24 +76,31 @@ class ExecutionPlan:
 
 
 class _VariantPacks:
-    """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many."""
+    """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many.
 
-    def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack) -> None:
+    Attributes
+    ----------
+    known : dict
+        By workspace and addresses: the arguments of a call.
+    """
+
+    def __init__(
+        self, handle: Any, uids: dict[str, int], stack: ExitStack, common: tuple[Any, ...], workspace: int
+    ) -> None:
         self._api = api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
-        self._known: dict[tuple[int, ...], Any] = {}
+        self._common = common
+        self.known: dict[tuple[int, ...], tuple[Any, ...]] = {}
         self._free: list[Any] = []
-        self._pointers = (ctypes.c_void_p * len(uids))()
-        self._workspace = ctypes.c_void_p()
         self._names = tuple(uids)
+        # addresses in their order, and the workspace behind them: written and looked through in C
+        self._pointers = (ctypes.c_void_p * (len(uids) + 1))()
+        self._write = Struct(f"{len(uids) + 1}P").pack_into
+        self._ordered = itemgetter(*uids)
+        behind = ctypes.c_void_p(ctypes.addressof(self._pointers) + len(uids) * ctypes.sizeof(ctypes.c_void_p))
         ids = (ctypes.c_int64 * len(uids))(*uids.values())
-        begin = api.prepare("cudnnBackendInitialize", None)
-        values = (
-            ("unique_ids", ids),
-            ("data_pointers", self._pointers),
-            ("workspace", ctypes.pointer(self._workspace)),
-        )
-        steps = [begin]
+        values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
+        steps = [api.prepare("cudnnBackendInitialize", None)]
         for name, array in values:
             number, type_name, many = attribute("VARIANT_PACK", name)
             kind, count = BackendAttributeType[type_name], len(uids) if many else 1
@@ -98,30 +108,32 @@ class _VariantPacks:
         steps.append(api.prepare("cudnnBackendFinalize", None))
         self._steps = [(step.function, step.arguments[1:], step.check) for step in steps]
 
-    def of(self, addresses: dict[str, int], workspace: int) -> Any:
-        """Return the pack of these addresses, as an argument."""
-        key = (workspace, *addresses.values())
-        pack = self._known.get(key)
-        return self._make(key, addresses, workspace) if pack is None else pack
-
-    def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
-        for name, address in (*addresses.items(), ("workspace", workspace)):
-            if address % ALIGNMENT:
-                argument = "out" if name == self._names[-1] else name
-                raise ArgumentError(
-                    f"{argument} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
-                    "(interface='descriptor' makes one that takes any)"
-                )
-        if len(self._known) >= MOST_PACKS:
-            self._free.append(self._known.pop(next(iter(self._known))))
+    def make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> tuple[Any, ...]:
+        """Return the arguments of a call with these addresses, of which there is no pack."""
+        ordered = self._ordered(addresses)
+        bits = workspace
+        for address in ordered:
+            bits |= address
+        if bits % ALIGNMENT:
+            self._refuse(addresses | {"workspace": workspace})
+        known = self.known
+        if len(known) >= MOST_PACKS:
+            self._free.append(known.pop(next(iter(known)))[-1])
         elif not self._free:
             self._free.append(self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr)
         pack = self._free[-1]
-        self._pointers[:] = [addresses[name] for name in self._names]
-        self._workspace.value = workspace
+        self._write(self._pointers, 0, *ordered, workspace)
         for function, arguments, check in self._steps:  # a new one is initialised for nothing, once
             if status := function(pack, *arguments):
                 assert check is not None
                 check(status)
-        self._known[key] = self._free.pop()  # not before it is good
-        return pack
+        known[key] = made = (*self._common, self._free.pop())  # not before it is good
+        return made
+
+    def _refuse(self, addresses: dict[str, int]) -> NoReturn:
+        name, address = next((name, address) for name, address in addresses.items() if address % ALIGNMENT)
+        argument = "out" if name == self._names[-1] else name
+        raise ArgumentError(
+            f"{argument} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
+            "(interface='descriptor' makes one that takes any)"
+        )

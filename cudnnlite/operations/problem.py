@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
+from cudnnlite.kept import kept
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
@@ -131,7 +132,7 @@ class Problem:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
 
-    @property
+    @kept
     def terms(self) -> str:
         """The specs and options in words: 'x by w to y, conv'."""
         specs, options = self.specs, "".join(f", {option}" for option in self.options.values())

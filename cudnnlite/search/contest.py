@@ -73,7 +73,7 @@ class Contest:
 
     def _repeat(self, keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, Timing, CallTime | None]]:
         works, firsts = [self._works[key] for key in keys], [self._firsts[key] for key in keys]
-        timings = dict(zip(keys, self._stopwatch.repeat(works, firsts), strict=True))
+        timings = dict(zip(keys, self._stopwatch.repeat(works, firsts, thorough=not self._latency), strict=True))
         best = min(timing.ms for timing in timings.values())
         # what a call costs of something far from the best is of interest only where that decides
         asked = [key for key in keys if self._latency or timings[key].ms <= self._may_win * best]
