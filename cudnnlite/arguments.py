@@ -44,11 +44,14 @@ def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT
 
 
 def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
-    """Return integers, of too many one more than `most`: what is given may be endless."""
+    """Return integers, of too many one more than `most`: what is given may be endless.  A bool is none."""
     try:
-        return tuple(index(value) for value in islice(values, most + 1))
+        given = tuple(islice(values, most + 1))
+        if bool not in map(type, given):
+            return tuple(map(index, given))
     except TypeError:
-        raise ArgumentError(f"{argument}={shown(values)} is not a sequence of integers") from None
+        pass
+    raise ArgumentError(f"{argument}={shown(values)} is not a sequence of integers")
 
 
 def real_number(value: Any, argument: str) -> float:

@@ -40,9 +40,8 @@ _started: list[str] = []  # processes, by the test that runs
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let tests/fuzz run for longer than in CI."""
-    parser.addoption(
-        "--fuzz", type=int, default=0, metavar="N", help="draw about N examples in each test of tests/fuzz"
-    )
+    parser.addoption("--fuzz", type=int, default=0, metavar="N", help="draw N examples in each test of tests/fuzz")
+    parser.addoption("--fuzz-device", default="emulated", help="where tests/fuzz makes legal calls: emulated, cuda")
 
 
 @lru_cache(maxsize=1)

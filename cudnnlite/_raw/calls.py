@@ -24,12 +24,14 @@ _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, 
 # Tried with cuDNN 9.28: these follow pointers without a look at them; the others answer BAD_PARAM, or leave out a result.
 _CRASH_AT_NULL = frozenset(
     f"cudnn{name}" for name in (
-        "BackendCreateDescriptor", "CreateLRNDescriptor", "DeriveBNTensorDescriptor", "DropoutGetReserveSpaceSize",
+        "BackendCreateDescriptor", "CreateLRNDescriptor", "DeriveBNTensorDescriptor", "DeriveNormTensorDescriptor",
+        "DropoutGetReserveSpaceSize",
         "GetActivationDescriptor", "GetConvolution2dDescriptor", "GetConvolution2dForwardOutputDim", "GetConvolutionGroupCount",
         "GetConvolutionMathType", "GetConvolutionNdDescriptor", "GetFilter4dDescriptor", "GetFilterNdDescriptor",
         "GetFilterSizeInBytes", "GetOpTensorDescriptor", "GetPooling2dDescriptor", "GetPooling2dForwardOutputDim",
         "GetPoolingNdDescriptor", "GetReduceTensorDescriptor", "GetTensorNdDescriptor", "GetTensorSizeInBytes",
-        "SetLRNDescriptor", "SetTensorNdDescriptor", "SetTensorNdDescriptorEx",
+        "SetConvolutionNdDescriptor", "SetFilterNdDescriptor", "SetLRNDescriptor", "SetPoolingNdDescriptor",
+        "SetSeqDataDescriptor", "SetTensorNdDescriptor", "SetTensorNdDescriptorEx",
     )
 )  # fmt: skip
 
@@ -111,19 +113,36 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     try:
         for kind, value in zip(record.argtypes, arguments, strict=True):
             if (value is None and record.name in _CRASH_AT_NULL) or isinstance(value, int):
-                _check(kind, value, record, record.argnames[len(converted)])
+                _check(kind, value, record, len(converted), arguments)
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
         number = len(converted)
-        raise CallArgumentError(f"{record.name}, argument {number + 1} ({record.argnames[number]}): {error}") from error
+        why = _what_is_needed(record.argtypes[number], arguments[number]) or error
+        raise CallArgumentError(f"{record.name}, argument {number + 1} ({record.argnames[number]}): {why}") from error
     return converted
 
 
-def _check(kind: Any, value: int | None, record: Function, name: str) -> None:
+def _what_is_needed(kind: Any, value: Any) -> str:
+    """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
+    if value is None or isinstance(value, (int, float)):
+        return ""
+    found = f"a {type(value).__name__} is no"
+    if hasattr(kind, "contents"):
+        return f"{found} pointer to a {kind._type_.__name__}; pass one of ctypes, by ctypes.byref or as an array"
+    if issubclass(kind, Opaque):
+        describes = hasattr(value, "spec") and not hasattr(value, "api")
+        return f"{found} {kind.__name__}; one of its .spec is dnn.{kind.__name__[5:-2]}(x.spec)" * describes
+    if issubclass(kind, ctypes.c_void_p):
+        return f"{found} address; pass .ptr of a device array, and what is on the host by ctypes.byref"
+    return ""
+
+
+def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:
     """Raise TypeError for what C would cut off, or crash at."""
+    name = record.argnames[position]
     smallest, largest = _COUNTS.get(name, (-inf, inf))
-    if value is None:
-        may_be_null = record.name == "cudnnGetTensorNdDescriptor" and name in ("dimA", "strideA")
+    if value is None:  # where no sizes are wanted, there need be no place for them
+        may_be_null = record.name == "cudnnGetTensorNdDescriptor" and position > 3 and arguments[1] == 0
         if not may_be_null and (issubclass(kind, Opaque) or hasattr(kind, "contents")):
             raise TypeError("a null pointer, which C would follow")
     elif issubclass(kind, ctypes.c_void_p):

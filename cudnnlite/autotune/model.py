@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cudnnlite._raw.library import format_version
-from cudnnlite.arguments import instance_of, integer, shown
+from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import is_like
 from cudnnlite.autotune.keys import DeviceIdentity
@@ -192,7 +192,8 @@ def _facts(known: Remembered, workers: Counter[Worker]) -> dict[str, Any]:
 def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
     """Return the distinct problems, what is skipped and what is noted; ArgumentError if they cannot be tuned."""
     if isinstance(problems, (str, os.PathLike)):
-        saved = os.fspath(problems).endswith(".json")
+        problems = path_of(problems, "problems")
+        saved = problems.suffix == ".json"
         problems = ProblemList.load(problems) if saved else problems_from_onnx(problems)
     skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
     if isinstance(problems, ProblemList):  # a program poses others too; who names a problem by itself is told
@@ -200,14 +201,8 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
         problems = [one for one in problems if one not in others]
         why = "cuDNN has no choice of algorithms for it"
         skipped += tuple(SkippedNode(", ".join(one.names) or one.problem.kind, one.problem.kind, why) for one in others)
-    try:
-        given = tuple(problems)
-    except TypeError:
-        raise ArgumentError(
-            f"problems={shown(problems)} is neither a list of problems nor the path of a model"
-        ) from None
     found = ProblemList()
-    for item in given:
+    for item in sequence(problems, "problems", "a list of problems or the path of a model"):
         one = item if isinstance(item, ListedProblem) else ListedProblem(item, 1)
         search_of(one.problem)  # which refuses what cannot be tuned
         found.extend([one])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from cudnnlite._raw.types import cudnnDropoutDescriptor_t
+from cudnnlite._raw.types import cudnnDropoutDescriptor_t, cudnnHandle_t
 from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.errors import ArgumentError
@@ -62,7 +62,7 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
         self._states = states
         one_of(initialize, "initialize", True, False)
         self._set_function = "cudnnSetDropoutDescriptor" if initialize else "cudnnRestoreDropoutDescriptor"
-        if not hasattr(handle, "api"):
+        if not isinstance(getattr(handle, "ptr", None), cudnnHandle_t):
             raise ArgumentError(f"handle={shown(handle)} is not a Handle")
         if not hasattr(states, "ptr") or not hasattr(states, "nbytes"):
             raise ArgumentError(f"states={shown(states)} is not a device array")

@@ -12,7 +12,7 @@ from cudnnlite._raw.types import (
     cudnnDropoutDescriptor_t,
     cudnnRNNDescriptor_t,
 )
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
@@ -73,7 +73,7 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     ) -> None:
         instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
-        self.padded_io = bool(padded_io)
+        self.padded_io: bool = one_of(padded_io, "padded_io", True, False)
         self._dropout = None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
         super().__init__(spec, api=api)
 

@@ -40,7 +40,7 @@ def get_device(device: Any = None) -> Device:
     argument = "device"
     if device is None:
         device, argument = default_device(), DEVICE_VARIABLE
-    if hasattr(device, "copy_in"):
+    if hasattr(type(device), "copy_in"):
         found: Device = device
         return found
     kind, index = parse_device(device, argument)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.cuda_graph import CudaRecorder
+from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
-from cudnnlite.devices.device import DeviceFacts, refuse_host_copy, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_host_copy, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row, host_bytes
 from cudnnlite.errors import (
@@ -33,6 +32,7 @@ from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_PER_THREAD_STREAM, _FIRST_ADDRESS = 2, 4096  # CUDA's name for a stream; below the other nothing is ever mapped
 _LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
 
 
@@ -63,7 +63,9 @@ class CudaDevice:
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
         self.default_stream = self._device.default_stream
-        self.stand_ins: dict[tuple[int, int], Any] = {}  # by thread and stream: what is recorded in place of that
+        self.stand_ins = StandIns()
+        self._borrowed: set[int] = set()  # addresses of other libraries' streams, which they may record
+        self._unfreed: list[tuple[Any, Any]] = []  # memory that was let go while its stream was recorded, and that
 
     def __repr__(self) -> str:
         return f"<cuda:{self.index} {self.name}>"
@@ -113,11 +115,17 @@ class CudaDevice:
         if isinstance(stream, self._core.Stream):
             return stream
         if hasattr(stream, "__cuda_stream__"):
-            return self._device.create_stream(stream)
+            return self._borrow(stream)
         address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
-        if not isinstance(address, int) or isinstance(address, bool):
+        is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
+        if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
             raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
-        return self._device.create_stream(_BorrowedStream(address, stream)) if address else self.default_stream
+        return self._borrow(_BorrowedStream(address, stream)) if address else self.default_stream
+
+    def _borrow(self, stream: Any) -> Any:
+        borrowed = self._device.create_stream(stream)
+        self._borrowed.add(int(borrowed.handle))
+        return borrowed
 
     @telling_loss
     def create_stream(self) -> Any:
@@ -130,8 +138,11 @@ class CudaDevice:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
         if self.stand_ins:  # CUDA sees no capture on the stream itself
             self._refuse(nbytes, stream)
+        if self._unfreed:
+            self._free_now()
         try:
-            return self._device.memory_resource.allocate(nbytes, stream=stream)
+            buffer = self._device.memory_resource.allocate(nbytes, stream=stream)
+            return LateBuffer(self, buffer, stream) if int(stream.handle) in self._borrowed else buffer
         except Exception as error:
             self._refuse(nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
@@ -144,11 +155,19 @@ class CudaDevice:
 
     def _refuse(self, nbytes: int, stream: Any) -> None:
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
+        refuse_in_capture(self, stream, what, "allocate them before the capture")
 
-    def _recorded(self, stream: Any) -> Any:
-        """Return what work for a stream is enqueued on: its stand-in while a graph is recorded, or itself."""
-        return self.stand_ins.get((get_ident(), int(stream.handle)), stream) if self.stand_ins else stream
+    def free(self, buffer: Any, stream: Any) -> None:
+        """Free memory in the order of a stream; later, where that is being recorded."""
+        if self._is_recorded(stream):
+            self._unfreed.append((buffer, stream))
+        else:
+            buffer.close(stream)
+
+    def _free_now(self) -> None:
+        unfreed, self._unfreed = self._unfreed, []
+        for buffer, stream in unfreed:
+            self.free(buffer, stream)
 
     @telling_loss
     def memory_info(self) -> tuple[int, int]:
@@ -162,6 +181,7 @@ class CudaDevice:
     @telling_loss
     def memory_used(self) -> int:
         """Return the bytes in use in the device's memory pool, by whoever uses that pool."""
+        self._free_now()
         pool = getattr(self._device.memory_resource, "attributes", None)
         return int(pool.used_mem_current) if pool is not None else 0
 
@@ -195,7 +215,7 @@ class CudaDevice:
     def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
         """Copy between contiguous host memory and rows on the device (`cuMemcpy2DAsync`)."""
         self.activate()
-        refuse_host_copy(self._records(stream), stream, out=out)
+        refuse_host_copy(self, stream, out=out)
         rows, width = host.shape
         if rows == 1:  # of any size; a pitch ends at 2 GiB
             here, there = (self._core.Buffer.from_handle(address, width) for address in (host.ctypes.data, ptr))
@@ -217,7 +237,7 @@ class CudaDevice:
     def fill_rows(self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any) -> None:
         """Set rows to a repeated pattern (`cuMemsetD2D8Async`, `...D16Async`, `...D32Async`; without gaps those of one row)."""
         self.activate()
-        on = self._recorded(stream)
+        on = self.stand_ins.of(stream)
         if rows == 1:
             self._core.Buffer.from_handle(ptr, width).fill(pattern, stream=on)
             return
@@ -234,7 +254,7 @@ class CudaDevice:
         """Copy device memory to device memory, in stream order."""
         self.activate()
         buffer = self._core.Buffer.from_handle
-        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self._recorded(stream))
+        buffer(source, nbytes).copy_to(buffer(target, nbytes), stream=self.stand_ins.of(stream))
 
     def fill(self, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Set device memory to a repeated byte, in stream order."""
@@ -256,33 +276,29 @@ class CudaDevice:
         self.activate()
         if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream
-        builder = stream.create_graph_builder()
+        recorder = CudaRecorder(stream)
         try:
-            builder.begin_building()
-            try:
+            with recorder:
                 work()
-            finally:
-                builder.end_building()
-            graph = builder.complete()
-        except CudnnError:
+        except (CudnnError, CaptureError):
             return None
         except CudnnliteError:  # our own refusal: the work itself is wrong
             raise
         except Exception:  # cuda.core's, for what CUDA does not record
             return None
-        return lambda: graph.launch(stream)
+        return lambda: recorder.graph.launch(stream)
 
     @telling_loss
-    def recorder(self, stream: Any) -> CudaRecorder:
-        """Return what records the calls of this thread on `stream`, on another one in its place."""
-        return CudaRecorder(self, stream)
+    def recorder(self) -> CudaRecorder:
+        """Return what records a stream of its own."""
+        return CudaRecorder(self.create_stream())
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
-        return self._records(stream)
+        return self._is_recorded(self.stand_ins.of(stream))
 
-    def _records(self, stream: Any) -> bool:
-        result, status = self._driver.cuStreamIsCapturing(self._recorded(stream).handle)
+    def _is_recorded(self, stream: Any) -> bool:
+        result, status = self._driver.cuStreamIsCapturing(stream.handle)
         if result:
             self.loss.tell()
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too

@@ -1,41 +1,55 @@
-"""`CudaRecorder`: what is enqueued on a stream, recorded as a CUDA graph of cuda.core's."""
+"""CUDA graphs: `CudaRecorder` records one; `LateBuffer` outlives one that another library records."""
 
 from __future__ import annotations
 
-from threading import get_ident
+import sys
+from types import TracebackType
 from typing import Any
 
 from cudnnlite.errors import CaptureError
 
 
 class CudaRecorder:
-    """Records a stream; see `cudnnlite.devices.device.Recorder`.
+    """Records what is enqueued on a stream in a `with` block; see `cudnnlite.devices.device.Recorder`."""
 
-    In its place another stream is recorded, which the device's copies go to meanwhile.  So the legacy default stream, which
-    CUDA does not record, is like any other; what is dropped meanwhile is freed (in a stream that is being recorded that fails);
-    and what other threads do on the stream is their own affair.  The stand-in waits for nothing: what is recorded does not run.
-    """
-
-    def __init__(self, device: Any, stream: Any) -> None:
-        self._device, self._key = device, (get_ident(), int(stream.handle))
-        self.stream = device.create_stream()
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
         self.graph: Any = None
-        self._builder = self.stream.create_graph_builder()
+        self._builder = stream.create_graph_builder()
 
-    def begin(self) -> None:
-        """Begin to record."""
+    def __enter__(self) -> CudaRecorder:
         self._builder.begin_building()
-        self._device.stand_ins[self._key] = self.stream
+        return self
 
-    def end(self, *, keep: bool = True) -> None:
-        """End the recording; CaptureError where it should be kept and CUDA gave it up."""
-        del self._device.stand_ins[self._key]
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self._builder.end_building()
-            if keep:
+            if kind is None:
                 self.graph = self._builder.complete()
-        except Exception as error:  # cuda.core's own
-            if keep:
-                raise CaptureError(f"CUDA gave up the recording: {error}") from error
+        except Exception as given_up:  # cuda.core's own
+            if kind is None:
+                raise CaptureError(f"CUDA gave up the recording: {given_up}") from given_up
         finally:
             self._builder.close()
+
+
+class LateBuffer:
+    """A buffer on another library's stream: where that is being recorded CUDA frees nothing, and the device does it later."""
+
+    __slots__ = ("__weakref__", "_buffer", "_device", "_stream", "handle", "size")
+
+    def __init__(self, device: Any, buffer: Any, stream: Any) -> None:
+        self._device, self._buffer, self._stream = device, buffer, stream
+        self.handle, self.size = buffer.handle, buffer.size
+
+    def close(self, stream: Any = None) -> None:
+        """Free it, in the order of its stream or another one; harmless when called again."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._device.free(buffer, self._stream if stream is None else stream)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # then the driver may be gone
+            self.close()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from threading import get_ident
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,24 +41,39 @@ class DeviceFacts(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Records what is enqueued between `begin` and `end`.
+    """Records what is enqueued on a stream while a `with` block lasts; CaptureError at its end where that is no good.
 
     Attributes
     ----------
     stream : stream object
-        What cuDNN enqueues on meanwhile: the stream itself, or one in its place.
+        What is recorded.
     graph : object
-        After `end`, what was recorded: `launch(stream)` enqueues it, `close()` gives it back.
+        After a block that ended well, what was recorded: `launch(stream)` enqueues it, `close()` gives it back.
     """
 
     stream: Any
     graph: Any
 
-    def begin(self) -> None:
-        """Begin; from now on the stream is capturing."""
+    def __enter__(self) -> Recorder:
+        """Begin."""
 
-    def end(self, *, keep: bool = True) -> None:
-        """End, whatever happened meanwhile; CaptureError where what was recorded should be kept and is no good."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, whatever happened meanwhile."""
+
+
+class StandIns(dict[tuple[int, int], Any]):
+    """The streams of a device that are recorded in place of others, by the thread and the stream in whose place.
+
+    So the legacy default stream, which CUDA does not record, is like any other; what is dropped meanwhile is freed (in a stream
+    that is being recorded that fails); and what other threads and libraries do on the stream is their own affair.  A stand-in
+    waits for nothing: what is recorded does not run.
+    """
+
+    def of(self, stream: Any) -> Any:
+        """Return what work of this thread for a stream is enqueued on: its stand-in, or itself."""
+        return self.get((get_ident(), int(stream.handle)), stream) if self else stream
 
 
 class Device(Protocol):
@@ -77,6 +94,10 @@ class Device(Protocol):
     @property
     def api(self) -> CudnnApi:
         """The function table for calls on this device."""
+
+    @property
+    def stand_ins(self) -> StandIns:
+        """What is being recorded."""
 
     @property
     def default_stream(self) -> Any:
@@ -150,8 +171,8 @@ class Device(Protocol):
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues on `stream`; return what enqueues all of it at once, or None where that is not done."""
 
-    def recorder(self, stream: Any) -> Recorder:
-        """Return what records the calls of this thread on `stream` as a graph."""
+    def recorder(self) -> Recorder:
+        """Return what records a stream of its own as a graph."""
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`, where nothing may be waited for."""
@@ -169,17 +190,17 @@ class Device(Protocol):
         """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""
 
 
-def refuse_in_capture(capturing: bool, stream: Any, what: str, instead: str) -> None:
-    """Raise CaptureError if a graph is being recorded on `stream`, as `capturing` says."""
-    if capturing:
+def refuse_in_capture(device: Device, stream: Any, what: str, instead: str) -> None:
+    """Raise CaptureError if a graph is being recorded on `stream`."""
+    if device.is_capturing(stream):
         raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
 
 
-def refuse_host_copy(capturing: bool, stream: Any, *, out: bool) -> None:
+def refuse_host_copy(device: Device, stream: Any, *, out: bool) -> None:
     """Raise CaptureError for a copy from the host, or to it, while a graph is recorded."""
     if out:
-        refuse_in_capture(capturing, stream, "a copy to the host waits, and cannot", "read results after a launch")
-    refuse_in_capture(capturing, stream, "a copy from the host cannot be recorded", "make it before the capture")
+        refuse_in_capture(device, stream, "a copy to the host waits, and cannot", "read results after a launch")
+    refuse_in_capture(device, stream, "a copy from the host cannot be recorded", "make it before the capture")
 
 
 def check_recorded_together(device: Device, stream: Any, other: Any) -> None:

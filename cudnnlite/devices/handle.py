@@ -97,6 +97,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         self.plans = PlanCache()
         self.chooser: Chooser | None = None  # who chooses algorithms where the caller does not; see `autotuned`
         self.graph: Any = None  # what is being recorded, and keeps what it will need; see `capture`
+        self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
 
@@ -112,6 +113,8 @@ class Handle(NativeObject[cudnnHandle_t]):
             After `close()`.
         ThreadError
             On another thread than the one that made it.
+        CaptureError
+            A CUDA graph is recorded on its stream, and what it is asked for would not be in it.
         """
         if self._native is None:
             raise ClosedError("this Handle was closed")
@@ -122,6 +125,18 @@ class Handle(NativeObject[cudnnHandle_t]):
             )
         if self._activates:
             self.device.activate()
+        if self.device.stand_ins:
+            self._check_recorded()
+
+    def _check_recorded(self) -> None:
+        if self.recorded_by:
+            what = "through this handle on another thread; leave it to that"
+            outside = self.recorded_by != get_ident()
+        else:
+            what = f"on {self._stream} through another handle; call through that one, or put this one on another stream before"
+            outside = (get_ident(), int(self._stream.handle)) in self.device.stand_ins
+        if outside:
+            raise CaptureError(f"a CUDA graph is recorded {what}: what is called here would not be in it")
 
     @property
     def calling_thread(self) -> int:
@@ -153,12 +168,7 @@ class Handle(NativeObject[cudnnHandle_t]):
     def synchronize(self) -> None:
         """Wait until everything on the stream is done, as copies, searches and `close` do, and no other call."""
         self.use()
-        refuse_in_capture(
-            self.device.is_capturing(self._stream),
-            self._stream,
-            "nothing can be waited for",
-            "synchronize after a launch",
-        )
+        refuse_in_capture(self.device, self._stream, "nothing can be waited for", "synchronize after a launch")
         self.device.wait(self._stream)
 
     def array(
@@ -283,9 +293,16 @@ class Handle(NativeObject[cudnnHandle_t]):
         """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.
 
         Calls still in flight on the device are not waited for by us (`cudnnDestroy` waits).
+
+        Raises
+        ------
+        CaptureError
+            A CUDA graph is recorded through it.
         """
         if self._native is None:
             return
+        if self.recorded_by:
+            raise CaptureError("the handle cannot be closed while a CUDA graph is recorded through it: end the capture")
         # all of it happens, in this order from the last line up, whichever fails
         with self.device.closing(), ExitStack() as stack:
             self.device.activate()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.errors import CaptureError, ClosedError, WorkspaceLimitError
 from cudnnlite.sizes import format_size, parse_size
@@ -36,7 +37,7 @@ class Workspace:
     """
 
     def __init__(self, device: Device, limit: int | str | None = None) -> None:
-        self._device = device
+        self._device: Device = get_device(device)
         # by the stream's address; the stream is kept, so that its address cannot come to mean another one
         self._buffers: dict[int, tuple[Any, Any]] = {}
         self._leased: set[int] = set()
@@ -59,9 +60,9 @@ class Workspace:
 
     @limit.setter
     def limit(self, value: int | str | None) -> None:
-        self._limit = self.parse(value, "limit")
+        self._limit = self._parse(value, "limit")
 
-    def parse(self, value: int | str | None, argument: str) -> int | None:
+    def _parse(self, value: int | str | None, argument: str) -> int | None:
         """Turn a limit into bytes; a percentage is of the device's whole memory."""
         if value is None:
             return None
@@ -70,7 +71,7 @@ class Workspace:
 
     def limit_for(self, workspace_limit: int | str | None) -> int | None:
         """Return a call's limit in bytes: its own `workspace_limit`, or the workspace's where it has none."""
-        return self._limit if workspace_limit is None else self.parse(workspace_limit, "workspace_limit")
+        return self._limit if workspace_limit is None else self._parse(workspace_limit, "workspace_limit")
 
     @property
     def size(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
@@ -21,7 +20,7 @@ from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
 from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError
 from cudnnlite.enums import Status
-from cudnnlite.errors import CudnnError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 
 Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
 
@@ -43,9 +42,8 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
+        self.tapes: dict[int, Tape] = {}  # by the address of each stream that is being recorded: the work so far
         self.ran: set[object] = set()  # the kernels that did something since this was emptied
-        # by thread and address of each stream that is being recorded: the work so far
-        self.tapes: dict[tuple[int, int], Tape] = {}
         # ctypes needs these alive as long as they may be called
         self._callbacks: dict[str, Any] = {}
 
@@ -67,6 +65,8 @@ class EmulatedApi(CudnnApi):
             status, words = refusal.status, refusal.message
         except CudnnError as error:  # from the real library, reading a descriptor back
             status, words = Status(error.status), f"{error.function}: {error.detail}"
+        except ArgumentError as error:  # a descriptor that was never set, for instance
+            status, words = Status.BAD_PARAM, str(error)
         except IllegalAddressError as error:
             status, words = Status.EXECUTION_FAILED, str(error)
         except (DeviceMemoryError, MemoryError) as error:
@@ -103,7 +103,7 @@ class EmulatedApi(CudnnApi):
 
     def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
         """Do work on a stream: now, or at each launch of the graph where the stream is being recorded."""
-        tape = self.tapes.get((get_ident(), stream))
+        tape = self.tapes.get(stream)
         if tape is None:
             work()
         else:

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from threading import get_ident
+from types import TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,7 +15,7 @@ import numpy as np
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.device import DeviceFacts, refuse_host_copy, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_host_copy, refuse_in_capture
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row
 from cudnnlite.dtypes import numpy_dtype
@@ -50,19 +50,19 @@ class EmulatedStream:
 class EmulatedRecorder:
     """Records a stream, whose work is not done meanwhile; see `cudnnlite.devices.device.Recorder`."""
 
-    def __init__(self, api: EmulatedApi, stream: Any) -> None:
+    def __init__(self, api: EmulatedApi, stream: EmulatedStream) -> None:
         self._api, self.stream = api, stream
-        self._key = get_ident(), stream.handle
         self.graph: Any = None
 
-    def begin(self) -> None:
-        """Begin to record."""
-        self._api.tapes[self._key] = []
+    def __enter__(self) -> EmulatedRecorder:
+        self._api.tapes[self.stream.handle] = []
+        return self
 
-    def end(self, *, keep: bool = True) -> None:
-        """End the recording."""
-        tape = self._api.tapes.pop(self._key)
-        if keep:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tape = self._api.tapes.pop(self.stream.handle)
+        if kind is None:
             self.graph = EmulatedGraph(self._api, tape)
 
 
@@ -104,6 +104,7 @@ class EmulatedDevice:
         # an address that was given is good as long as somebody keeps its stream
         self._streams: WeakValueDictionary[int, EmulatedStream] = WeakValueDictionary({1: self.default_stream})
         self.api = EmulatedApi(load_library(), self.memory)
+        self.stand_ins = StandIns()
 
     def __repr__(self) -> str:
         return f"<emulated:{self.index}>"
@@ -127,7 +128,7 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
-        if self.api.tapes:
+        if self.stand_ins:
             raise CaptureError(
                 f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
             )
@@ -163,7 +164,7 @@ class EmulatedDevice:
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self._records(stream), stream, what, "allocate them before the capture")
+        refuse_in_capture(self, stream, what, "allocate them before the capture")
         return self.memory.allocate(nbytes)
 
     def memory_info(self) -> tuple[int, int]:
@@ -198,7 +199,7 @@ class EmulatedDevice:
 
     def copy_rows(self, ptr: int, pitch: int, host: np.ndarray[Any, Any], stream: Any, *, out: bool) -> None:
         """Copy between contiguous host memory and rows on the device."""
-        refuse_host_copy(self._records(stream), stream, out=out)
+        refuse_host_copy(self, stream, out=out)
         rows = self._rows(ptr, pitch, host.shape[1], host.shape[0])
         (host if out else rows)[...] = rows if out else host
 
@@ -230,19 +231,16 @@ class EmulatedDevice:
         """Return None: the times of a replay would say no more than those of calls."""
         return None
 
-    def recorder(self, stream: Any) -> EmulatedRecorder:
-        """Return what records the calls on `stream`."""
-        return EmulatedRecorder(self.api, stream)
+    def recorder(self) -> EmulatedRecorder:
+        """Return what records a stream of its own."""
+        return EmulatedRecorder(self.api, self.create_stream())
 
     def is_capturing(self, stream: Any) -> bool:
         """Tell whether a graph is being recorded on `stream`."""
-        return self._records(stream)
-
-    def _records(self, stream: Any) -> bool:
-        return bool(self.api.tapes) and (get_ident(), stream.handle) in self.api.tapes
+        return bool(self.stand_ins) and self.stand_ins.of(stream).handle in self.api.tapes
 
     def _enqueue(self, stream: Any, name: str, work: Callable[[], object]) -> None:
-        self.api.enqueue(stream.handle, name, work) if self.api.tapes else work()
+        self.api.enqueue(self.stand_ins.of(stream).handle, name, work) if self.stand_ins else work()
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array that another library made over this device's memory (from a DeviceArray's `__dlpack__`).

@@ -59,6 +59,18 @@ def _descriptor(described: Described) -> Any:
     return described.descriptors[_algorithms(described.problem.operation).option]
 
 
+def check_asked(problem: Problem, algorithm: Any, interface: str | None) -> None:
+    """Raise ArgumentError where algorithm, interface and padding contradict each other."""
+    engine = isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
+    kind = interface if algorithm is None else "graph" if engine else "descriptor"
+    conv = problem.options[_algorithms(problem.operation).option]
+    if kind == "descriptor" and is_asymmetric(conv):
+        given = "interface='descriptor'" if algorithm is None else f"algorithm={algorithm}"
+        raise ArgumentError(f"{given} with padding={conv.padding}: only graphs pad the two ends of an axis differently")
+    if interface not in (None, UNALIGNED, kind):
+        raise ArgumentError(f"interface={interface!r} and algorithm={algorithm}, which is of {kind!r}")
+
+
 def choose(
     described: Described, algorithm: Any, limit: int | None, interface: str | None, stack: ExitStack
 ) -> AlgorithmResult | EngineChoice:
@@ -69,23 +81,13 @@ def choose(
     problem = described.problem
     conv = problem.options[_algorithms(problem.operation).option]
     if is_asymmetric(conv):
-        of_descriptor = algorithm is not None and not isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
-        if of_descriptor or interface == "descriptor":
-            given = f"algorithm={algorithm}" if of_descriptor else "interface='descriptor'"
-            raise ArgumentError(
-                f"{given} with padding={conv.padding}: only graphs pad the two ends of an axis differently"
-            )
         if interface == UNALIGNED:
             raise ArgumentError(
                 f"an operand is not aligned to 16 bytes, as graphs want it; padding={conv.padding} needs one"
             )
         interface = "graph"
     if algorithm is not None:
-        choice = _choose(described, algorithm, limit)
-        kind = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
-        if interface not in (None, UNALIGNED, kind):
-            raise ArgumentError(f"interface={interface!r} and algorithm={choice.algorithm}, which is of {kind!r}")
-        return choice
+        return _choose(described, algorithm, limit)
     if interface == "descriptor" or not _algorithms(problem.operation).graph:
         return _choose(described, None, limit)
     found: Any = NoEngine("an operand is not aligned to 16 bytes")

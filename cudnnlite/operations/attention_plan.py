@@ -19,6 +19,7 @@ from cudnnlite.descriptors.c_ints import c_ints, device_ints
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.dtypes import dtype_name
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention_outputs import (
     AttentionCall,
@@ -202,7 +203,8 @@ def make_request(
     }
     for name, found in whole.items():
         if found.shape != shapes[name] or found.dtype != spec.dtype:
-            raise ArgumentError(f"{name} is {found}; needed: {TensorSpec(shapes[name], spec.dtype)}")
+            own, wanted = given[name].spec, _at_rank(TensorSpec(shapes[name], spec.dtype), given[name].spec.rank)
+            raise ArgumentError(f"{name} is {own}; needed: {wanted.shape} in {dtype_name(spec.dtype)}")
     lengths = (
         parse_seq_lengths(q_lengths, "q_lengths", batch * beam, steps, 0),
         parse_seq_lengths(kv_lengths, "kv_lengths", batch, reach, 0),
@@ -226,7 +228,7 @@ def make_request(
             y = SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes)
             ends = _parse_window(window, steps, reach, spec.max_q_length)
             return AttentionRequest(spec, data[0], data[1], data[2], y, *lengths, ends, training, dropout_state)
-    listed = ", ".join(f"{name} is {found}" for name, found in whole.items())
+    listed = ", ".join(f"{name} is {array.spec}" for name, array in given.items())
     raise ArgumentError(f"{listed}; needed: all packed in one order of their axes, and the vectors last")
 
 

@@ -84,12 +84,7 @@ class CapturedGraph(Plan):
             raise
 
     def _refuse_in_capture(self) -> None:
-        refuse_in_capture(
-            self._device.is_capturing(self._stream),
-            self._stream,
-            "no graph can be launched",
-            "launch it after the capture",
-        )
+        refuse_in_capture(self._device, self._stream, "no graph can be launched", "launch it after the capture")
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else "" if self._graph is not None else "recording "
@@ -108,7 +103,8 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     Parameters
     ----------
     handle : Handle
-        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that stream runs at once.
+        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that stream runs at once.  In the
+        block no other handle on that stream is used on this thread, nor this one on another thread, nor is it closed.
 
     Yields
     ------
@@ -171,20 +167,17 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
     CaptureError
         The stream is being recorded already; at the end, where CUDA gave the recording up.
     """
-    stream = handle.stream
-    refuse_in_capture(handle.device.is_capturing(stream), stream, "no other can be", "end that capture first")
-    recorder = handle.device.recorder(stream)
-    elsewhere = recorder.stream is not stream
-    if elsewhere:
-        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(recorder.stream.handle)))
+    stream, thread = handle.stream, get_ident()
+    refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
+    recorder, stand_ins, key = handle.device.recorder(), handle.device.stand_ins, (thread, int(stream.handle))
+    handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(recorder.stream.handle)))
     try:
-        recorder.begin()
-        try:
-            yield recorder
-        except BaseException:
-            recorder.end(keep=False)
-            raise
-        recorder.end()
+        with recorder:
+            stand_ins[key], handle.recorded_by = recorder.stream, thread
+            try:
+                yield recorder
+            finally:
+                del stand_ins[key]
+                handle.recorded_by = 0
     finally:
-        if elsewhere and not handle.closed:
-            handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(stream.handle)))
+        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(stream.handle)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
@@ -15,6 +15,7 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
@@ -62,11 +63,13 @@ def plan_convolution_forward(
     )  # fmt: skip
 
 
+@hides_unknown
 @documented_choice(FORWARD, "call", "conv(x, w)")
 def convolution_forward(
     handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, bias: Any = None, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
 
@@ -99,6 +102,8 @@ def convolution_forward(
     ...     print(y.shape, y.numpy()[0, 0, 1, 1], same.numpy()[0, 0, 1, 1])
     (1, 4, 4, 4) 27.0 27.0
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec)
     if bias is not None:
         given = (x, w, bias), (conv, IDENTITY)
         return call(handle, BIAS, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)

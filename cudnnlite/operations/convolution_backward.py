@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.steps import parse_steps
 
@@ -73,10 +74,12 @@ def plan_convolution_backward_data(
 
 
 @documented_choice(DATA, "call")
+@hides_unknown
 def convolution_backward_data(
     handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a convolution's input: how a change of x changes a loss whose gradient at y is dy.
 
@@ -102,6 +105,8 @@ def convolution_backward_data(
     ...     print(same.shape, same.numpy()[0, 0, :2, :2].tolist())
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec)
     out = _output(handle, x, "x", dy, "dy", out, beta)
     return call(handle, DATA, (w, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
@@ -193,10 +198,12 @@ def plan_convolution_backward_filter(
 
 
 @documented_choice(FILTER, "call")
+@hides_unknown
 def convolution_backward_filter(
     handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a convolution's filter: how a change of w changes a loss whose gradient at y is dy.
 
@@ -222,6 +229,8 @@ def convolution_backward_filter(
     ...     print(total.shape, total.numpy()[0, 0].tolist())
     (4, 3, 3, 3) [[18.0, 24.0, 24.0], [24.0, 32.0, 32.0], [24.0, 32.0, 32.0]]
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec)
     out = _output(handle, w, "w", x, "x", out, beta)
     return call(handle, FILTER, (x, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
@@ -276,11 +285,13 @@ def find_convolution_backward_filter(
     return find(handle, FILTER, (x, dy), (conv,), beta, out, workspace_limit, _written(handle, w, "w", x, "x", out))
 
 
+@hides_unknown
 @documented_choice(DATA, "call", "result", "y")
 def convolution_transpose(
     handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: Any = 0, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
 
@@ -309,10 +320,12 @@ def convolution_transpose(
     ...     print(y.shape, y.numpy()[0, 0, :2, :2].tolist())
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec)
     use(handle)
     x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
     shape = _transposed_shape(x.spec, w.spec, conv, output_padding)
-    out = _output(handle, x.spec.packed(shape), "conv", x, "x", out, beta)
+    out = _output(handle, shape, "conv", x, "x", out, beta)
     return call(handle, DATA, (w, x), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
 
@@ -345,18 +358,20 @@ def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out:
     use(handle)
     if hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray):
         like = on_device(handle, like, argument)
-    spec = getattr(like, "spec", like)
+    spec, made = getattr(like, "spec", like), None
     if not isinstance(spec, (TensorSpec, FilterSpec)):
         shape = parse_shape(like, argument)
         known = beside if isinstance(beside, TensorSpec) else tensor_spec(on_device(handle, beside, name), name)
         if len(shape) != known.rank:
             raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {known}")
-        spec = known.packed(shape)
+        spec = made = known.packed(shape)  # of a shape alone, `out` may have another dtype and layout
     if out is None:
         return spec
     given = getattr(out, "spec", out)
-    if isinstance(given, (TensorSpec, FilterSpec)) and given.shape != spec.shape:
-        raise ArgumentError(f"out has shape {given.shape}; the result has that of {argument}, {spec.shape}")
+    if isinstance(given, (TensorSpec, FilterSpec)):
+        wanted, fits = (spec.shape, given.shape == spec.shape) if made else (spec, is_as(as_tensor(given), spec))
+        if not fits:
+            raise ArgumentError(f"out is {given}; the result is as {argument} says, {wanted}")
     return out
 
 

@@ -97,7 +97,9 @@ class CTCLossPlan(PlanByHand):
         try:
             self._x_desc = self._resources.enter_context(RNNStateDescriptor(x)).ptr  # of rank 3
             self._ctc_desc = self._resources.enter_context(CTCLossDescriptor(ctc, api=handle.api)).ptr
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CudnnError):
+                error.involving(x=x, ctc=ctc)
             self.close()
             raise
 
@@ -117,9 +119,8 @@ class CTCLossPlan(PlanByHand):
         api, ctc, kind, x_desc = handle.api, self._ctc_desc, self.algorithm, self._x_desc
         flat, lengths, steps = (device_ints(a.ptr) if there else c_ints(a) for a in integers)
         if not there:  # from where a graph would copy them again, when they are gone
-            capturing = self._device.is_capturing(stream)
             instead = "have labels and lengths on the device"
-            refuse_in_capture(capturing, stream, "labels cannot be copied from the host", instead)
+            refuse_in_capture(self._device, stream, "labels cannot be copied from the host", instead)
 
         def run() -> None:
             if there:

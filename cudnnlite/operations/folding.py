@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from cudnnlite.arguments import real_number
 from cudnnlite.errors import ArgumentError
 
 
@@ -13,7 +14,7 @@ def fold_batch_normalization(
 ) -> tuple[Any, Any]:
     """Return the filter and the bias of a convolution that does what a normalisation behind it would, in inference.
 
-    Nothing is called but the arrays' own operators; nothing is written.
+    Nothing is called but the arrays' own operators, in float32 at least; nothing is written.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def fold_batch_normalization(
     Raises
     ------
     ArgumentError
-        One of them has not K values, or no arithmetic.
+        One of them has not K values, or no arithmetic; or they have none in common.
 
     Examples
     --------
@@ -44,23 +45,36 @@ def fold_batch_normalization(
     >>> print(w.ravel(), bias.ravel(), bias.shape)
     [3. 3.] [-4. -4.] (1, 2, 1, 1)
     """
-    if not hasattr(w, "__mul__") or not hasattr(w, "reshape"):
-        raise ArgumentError(f"w of type {type(w).__name__} has no arithmetic; fold on the host, or in CuPy or PyTorch")
-    filters = w.shape[0]
+    epsilon = real_number(epsilon, "epsilon")
+    rank, filters = len(_shape(w)), _shape(w)[:1]
+    if rank < 2 or not hasattr(w, "__mul__"):
+        what = "has no arithmetic, or no shape (K, C / groups, *taps); fold on the host, or in CuPy or PyTorch"
+        raise ArgumentError(f"w of type {type(w).__name__} {what}")
     given = {"bias": bias, "scale": scale, "shift": shift, "mean": mean, "var": var}
     for name, array in given.items():
-        if array is None and name == "bias":
-            continue
-        if prod(getattr(array, "shape", ())) != filters or not hasattr(array, "reshape"):
-            shape = tuple(getattr(array, "shape", ()))
-            raise ArgumentError(f"{name} has shape {shape}; needed: {filters} values, one for each filter of w")
-    scale, shift, mean, var = (array.reshape(-1) for array in (scale, shift, mean, var))
-    factor = scale * (var + epsilon) ** -0.5
-    moved = shift - mean * factor if bias is None else shift + (bias.reshape(-1) - mean) * factor
-    ones = (1,) * (len(w.shape) - 2)
-    return _like(w * factor.reshape((filters, 1, *ones)), w), _like(moved.reshape((1, filters, *ones)), w)
+        if (array is not None or name != "bias") and prod(_shape(array) or (0,)) != filters[0]:
+            needed = f"{filters[0]} values, one for each filter of w"
+            raise ArgumentError(f"{name} has shape {_shape(array)}; needed: {needed}")
+    try:
+        bias, scale, shift, mean, var = (a if a is None else _wide(a.reshape(-1)) for a in given.values())
+        factor = scale * (var + epsilon) ** -0.5
+        moved = shift - mean * factor if bias is None else shift + (bias - mean) * factor
+        ones = (1,) * (rank - 2)
+        folded = _wide(w) * factor.reshape((*filters, 1, *ones)), moved.reshape((1, *filters, *ones))
+        return tuple(a.astype(w.dtype) if hasattr(a, "astype") else a.to(w.dtype) for a in folded)
+    except Exception as error:  # each library has its own
+        raise ArgumentError(f"w and the others cannot be folded: {error}") from error
 
 
-def _like(array: Any, other: Any) -> Any:
-    """Return an array in the data type of another, by whichever name its library has for that."""
-    return array.astype(other.dtype) if hasattr(array, "astype") else array.to(other.dtype)
+def _shape(array: Any) -> tuple[int, ...]:
+    """Return the shape of an array; that of anything else is empty."""
+    shape = getattr(array, "shape", ())
+    return tuple(shape) if isinstance(shape, tuple) and hasattr(array, "reshape") else ()
+
+
+def _wide(array: Any) -> Any:
+    """Return an array in float32, or float64 where that is its type."""
+    is_double = array.dtype.itemsize == 8
+    if hasattr(array, "astype"):
+        return array.astype("float64" if is_double else "float32")
+    return array.double() if is_double else array.float()

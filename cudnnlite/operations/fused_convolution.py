@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.operations.problem import KINDS, Problem
+from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
@@ -201,8 +202,8 @@ def _posed(
 ) -> tuple[Operation, tuple[Any, ...], tuple[Any, ...]]:
     """Return the operation, its operands and its options."""
     if z is not None:
-        return FUSED_WITH_Z, (x, w, bias, z), (conv, activation, alpha2)
-    if real_number(alpha2, "alpha2"):
+        return FUSED_WITH_Z, (x, w, bias, z), (conv, activation, 1.0 if alpha2 is None else alpha2)
+    if alpha2 is not None and real_number(alpha2, "alpha2"):
         raise ArgumentError(f"alpha2={shown(alpha2)} scales z, which is not given")
     return FUSED, (x, w, bias), (conv, activation)
 
@@ -210,7 +211,7 @@ def _posed(
 @documented_choice(FUSED, "plan")
 def plan_convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> OperationPlan:  # fmt: skip
@@ -241,12 +242,14 @@ def plan_convolution_bias_activation_forward(
     )  # fmt: skip
 
 
+@hides_unknown
 @documented_choice(FUSED, "call")
 def convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
     out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
 
@@ -278,5 +281,7 @@ def convolution_bias_activation_forward(
     ...     print(y.numpy()[0, 0, 0, :2], more.numpy()[0, 0, 1, :2])
     [0. 0.] [-2. 21.]
     """
+    if unknown:
+        refuse_unknown(unknown, conv=ConvolutionSpec, activation=ActivationSpec)
     operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
     return call(handle, operation, operands, options, alpha, 0.0, out, algorithm, workspace_limit, workspace, interface)

@@ -13,7 +13,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
-from cudnnlite.operations.algorithms import choose, prepare
+from cudnnlite.operations.algorithms import check_asked, choose, prepare
 from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.engines import EngineChoice
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
@@ -108,12 +108,15 @@ class OperationPlan(Plan):
         self.descriptors: dict[str, Any] = {}
         self._limit = limit
         self._reserve = handle.workspace.reserve
-        if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
-            return
         try:
+            replays = parse_replay(replay)
+            if operation.algorithms is not None:
+                check_asked(problem, algorithm, interface)
+            if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
+                return
             self._prepare(algorithm, limit, interface, graph)
             log.debug("%s: %s", self._description, self.choice)
-            if parse_replay(replay) or getattr(self.choice, "replay", False):
+            if replays or getattr(self.choice, "replay", False):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed
                 self._resources.callback(self._replayed.close)

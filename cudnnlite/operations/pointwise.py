@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import index
 from typing import Any
 
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.dtypes import compute_type_for
@@ -200,10 +199,10 @@ def reduce_tensor(
     [ 3. 12.]
     [5.]
     """
+    use(handle)
     if out is None:
-        if beta:
+        if real_number(beta, "beta"):
             raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
-        use(handle)
         a = on_device(handle, a, "a")
         out = arrays.empty(handle.device, handle.stream, _reduced(a.spec, axes))
     elif axes is not None:
@@ -217,10 +216,11 @@ def reduce_tensor(
 
 
 def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
-    try:
-        listed = range(a.rank) if axes is None else [index(axes)] if hasattr(axes, "__index__") else [*map(index, axes)]
-        gone = {range(a.rank)[axis] for axis in listed}
-    except (TypeError, IndexError):
-        raise ArgumentError(f"axes={shown(axes)}; allowed: integers from {-a.rank} to {a.rank - 1}") from None
+    listed = (
+        [*range(a.rank)] if axes is None else [axes] if hasattr(axes, "__index__") else integers(axes, "axes", a.rank)
+    )
+    gone = {integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in listed}
+    if len(gone) != len(listed):
+        raise ArgumentError(f"axes={shown(axes)} names an axis twice")
     shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
     return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)

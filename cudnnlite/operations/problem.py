@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.plain import from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
@@ -163,6 +165,8 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
         return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
+    if not hint and issubclass(kind, FrozenSpec):
+        hint = f": dnn.{kind.__name__}({', '.join([*signature(kind).parameters][:3])}, ...)"
     return instance_of(value, kind, argument, hint)
 
 

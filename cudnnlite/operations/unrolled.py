@@ -31,7 +31,8 @@ _OUTPUT = """\
 """
 _CALL = """\
 def __call__(self, {reads}*, out=None, workspace=None{reserve}):
-    if self._closed or get_ident() != self._thread:
+    recorded = recording.active
+    if recorded or self._closed or get_ident() != self._thread:
         self.use()
     device = self._device
 {operands}\
@@ -68,7 +69,7 @@ def __call__(self, {reads}*, out=None, workspace=None{reserve}):
         if crossed:
             for other in crossed:
                 other.wait(stream)
-    if recording.active:
+    if recorded:
         recording.record(self.problem)
         self.keep_for_graph(({all}, workspace))
     return {result}

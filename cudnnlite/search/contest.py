@@ -153,8 +153,7 @@ def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemor
 
 def refuse_search(handle: Handle) -> None:
     """Raise CaptureError if a graph is being recorded on the handle's stream."""
-    capturing = handle.device.is_capturing(handle.stream)
-    refuse_in_capture(capturing, handle.stream, "a search waits, and cannot be made", "search before the capture")
+    refuse_in_capture(handle.device, handle.stream, "a search waits, and cannot be made", "search before the capture")
 
 
 @contextmanager

@@ -116,8 +116,8 @@ class ConvolutionSpec(SpatialSpec):
 
     def compute_type_for(self, x: TensorSpec) -> DataType:
         """Return the type that cuDNN accumulates in for this input."""
-        instance_of(getattr(x, "dtype", x), DataType, "x.dtype")
-        return compute_type_for(x.dtype) if self.compute_type is None else self.compute_type
+        dtype = instance_of(getattr(x, "dtype", None), DataType, "x.dtype")
+        return compute_type_for(dtype) if self.compute_type is None else self.compute_type
 
     def output_shape(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the output's shape.

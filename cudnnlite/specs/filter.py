@@ -84,7 +84,7 @@ class FilterSpec(FrozenSpec):
         ArgumentError
             The strides are neither packed channels-first nor packed channels-last.
         """
-        instance_of(spec, TensorSpec, argument)
+        instance_of(spec, TensorSpec, instance_of(argument, str, "argument"))
         names = (CHANNELS_FIRST.get(spec.rank, ""), CHANNELS_LAST.get(spec.rank, ""), VECT_C)
         for name in (names[1], names[0], names[2]) if channels_last else names:
             if spec.fits(name):
@@ -100,8 +100,9 @@ class FilterSpec(FrozenSpec):
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> FilterSpec:
+        shape = parse_shape(values["shape"], batch_may_be_empty=False)
         layouts = _layouts(parse_enum(TensorFormat, values["format"], "format"))
-        return cls(values["shape"], values["dtype"], layouts.get(len(values["shape"])))
+        return cls(shape, values["dtype"], layouts.get(len(shape)))
 
     @property
     def rank(self) -> int:

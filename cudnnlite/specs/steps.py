@@ -20,7 +20,8 @@ AnySteps = int | Iterable[int]  # as users give them
 def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
     """Return an integer, or one for each axis."""
     with suppress(TypeError):
-        return integer(index(value), argument, smallest)
+        index(value)
+        return integer(value, argument, smallest)  # which a bool is not
     try:
         numbers = integers(value, argument, MAX_SPATIAL_RANK)
     except ArgumentError:

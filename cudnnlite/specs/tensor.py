@@ -132,12 +132,14 @@ class TensorSpec(FrozenSpec):
         first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")
         return self.fits(last) and (self.layout == last or not self.fits(first))
 
-    def fits(self, layout: str) -> bool:
+    def fits(self, layout: Any) -> bool:
         """Tell whether the memory lies as in `layout` without gaps; the strides of axes of size 1 do not matter."""
+        if not isinstance(layout, str):
+            return False
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
         names = (CHANNELS_FIRST.get(self.rank, "packed"), CHANNELS_LAST.get(self.rank), *SEQUENCES * (self.rank == 3))
-        if not isinstance(layout, str) or layout not in names:
+        if layout not in names:
             return False
         return same_strides(self.shape, self.strides, packed_strides(self.shape, layout))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 import warnings
@@ -92,9 +93,8 @@ def test_a_graph_computes_what_the_calls_do(
     plan.close()
 
 
-SUMMED_IN_ANY_ORDER = {
-    "spatial_transformer_sample_backward"
-}  # by atomic additions: its last bits differ from call to call
+# by atomic additions: their last bits differ from call to call
+SUMMED_IN_ANY_ORDER = {"spatial_transformer_grid_backward", "spatial_transformer_sample_backward"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -290,6 +290,70 @@ def test_refused_by_name_and_nothing_is_left_broken(
     graph.launch()
     scene.problem.assert_right(scene.y, dnn.Engine(0))
     scene.convolve()
+
+
+@each_stream
+def test_no_other_handle_on_the_stream_is_used_meanwhile(
+    handle: dnn.Handle, device: Any, capture: Capture, own_stream: bool
+) -> None:
+    """What it is asked for would run at once, beside a graph that its caller takes it to be in."""
+    put_on_stream(handle, own_stream)
+    problem = Problem(handle, X, W, padding=1, math_type="fma")
+    y = problem.run()
+    with (
+        dnn.Handle(device, stream=handle.stream) as second,
+        dnn.plan_convolution_forward(second, problem.x, problem.w, problem.conv) as plan,
+    ):
+        y2 = plan(problem.x, problem.w)
+        with capture() as graph:
+            for refused in (
+                lambda: plan(problem.x, problem.w, out=y2),
+                lambda: dnn.convolution_forward(second, problem.x, problem.w, problem.conv, out=y2),
+                lambda: second.array([1.0]),
+                second.synchronize,
+            ):
+                with pytest.raises(
+                    dnn.CaptureError, match=r"recorded on .* through another handle; call through that one"
+                ):
+                    refused()
+            problem.run(out=y)
+        assert graph.calls == 1
+        second.stream = device.create_stream()
+        with capture():
+            x, w = second.array(problem.x_host), second.array(problem.w_host)
+            problem.assert_right(dnn.convolution_forward(second, x, w, problem.conv), dnn.Engine(0))  # at once
+
+
+def test_raw_calls_of_another_handle_run_at_once(handle: dnn.Handle, device: Any, capture: Capture) -> None:
+    x = handle.array(np.ones((2, 3), np.float32))
+    handle.synchronize()
+    with dnn.Handle(device) as second, dnn.TensorDescriptor((2, 3)) as desc:
+        with capture():
+            second.api.cudnnSetTensor(second.ptr, desc.ptr, x.ptr, ctypes.byref(ctypes.c_float(5.0)))
+        second.synchronize()
+        assert (x.numpy() == 5).all()
+
+
+def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any) -> None:
+    told: list[str] = []
+    with dnn.Handle(device, check_same_thread=False) as handle:
+        problem = Problem(handle, X, W, padding=1, math_type="fma")
+        y = problem.run()
+
+        def elsewhere() -> None:
+            with pytest.raises(dnn.CaptureError, match="through this handle on another thread"):
+                problem.run(out=y)
+            told.append("refused")
+
+        with dnn.capture(handle) as graph, graph:
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+            with pytest.raises(dnn.CaptureError, match="cannot be closed while a CUDA graph is recorded through it"):
+                handle.close()
+            problem.run(out=y)
+        assert told == ["refused"]
+        problem.check()
 
 
 def test_the_error_can_be_caught_as_what_it_is(handle: dnn.Handle) -> None:

@@ -417,7 +417,7 @@ def test_calls_are_recorded_as_problems_as_ever(handle: dnn.Handle) -> None:
 def test_a_call_that_cannot_be_recorded_is_made_as_it_is(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
 
-    def broken(stream: Any) -> Any:
+    def broken() -> Any:
         raise dnn.CaptureError("not today")
 
     monkeypatch.setattr(handle.device, "recorder", broken)

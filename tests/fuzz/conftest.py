@@ -1,27 +1,95 @@
-"""How much is drawn: little, and always the same, in CI; `--fuzz N` draws about N examples in each test, others each time."""
+"""How much is drawn: little, and always the same, in CI; `--fuzz N` draws N examples in each test, others each time.
+
+N is shared among the cases of a test.  Where these are few, each is drawn by many tests, so that all processes of `-n` have
+something to do.  The number at the end counts the examples that were run to their end.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable
+from random import SystemRandom
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
+
+import cudnnlite as dnn
+from cudnnlite.devices.choice import get_device
+from cudnnlite.emulated.device import EmulatedDevice
+
+
+def shards(config: pytest.Config) -> int:
+    """Return in how many tests a long run draws the examples of one case: some for each process, so that all end together."""
+    return 4 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) if config.getoption("--fuzz") else 1
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test that takes `shard` one for each process."""
+    if "shard" in metafunc.fixturenames:
+        metafunc.parametrize("shard", range(shards(metafunc.config)))
+
+
+class Drawing:
+    """What makes a test of hypothesis draw as much as it should, and counts what it does: `refused` by the test itself.
+
+    Where there are not so many different examples of a case, the next one in its process draws the rest.
+    """
+
+    missing = 0
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._wanted = request.config.getoption("--fuzz")
+        self._shards = shards(request.config) if "shard" in request.fixturenames else 1
+        self.run = self.refused = self.most = 0
+
+    def __call__(self, usual: int, share: int = 1) -> Callable[[Any], Any]:
+        """Return a decorator for examples: so many in CI; of a long run's, one share of so many."""
+        self.most = most = -(-self._wanted // (share * self._shards)) + Drawing.missing if self._wanted else usual
+
+        def decorate(test: Any) -> Any:
+            inner = test.hypothesis.inner_test
+
+            def counted(*arguments: Any, **named: Any) -> None:
+                inner(*arguments, **named)
+                self.run += 1  # but not where hypothesis gave up drawing
+
+            test.hypothesis.inner_test = counted
+            test = settings(
+                max_examples=most, deadline=None, database=None, derandomize=not self._wanted, print_blob=True,
+                suppress_health_check=list(HealthCheck),
+            )(test)  # fmt: skip
+            return seed(SystemRandom().getrandbits(64))(test) if self._wanted else test
+
+        return decorate
 
 
 @pytest.fixture
-def drawing(request: pytest.FixtureRequest) -> Callable[[int, int], Any]:
-    """Return (examples in CI, among how many tests N is shared) -> hypothesis' settings."""
-    wanted = request.config.getoption("--fuzz")
+def drawing(request: pytest.FixtureRequest) -> Any:
+    """See `Drawing`; what it counted goes with the test's report."""
+    made = Drawing(request)
+    yield made
+    Drawing.missing = max(0, made.most - made.run)
+    request.node.user_properties.append(("examples", (request.node.originalname, made.run, made.refused)))
 
-    def make(usual: int, share: int = 1) -> Any:
-        return settings(
-            max_examples=max(1, wanted // share) if wanted else usual,
-            deadline=None,
-            database=None,
-            derandomize=not wanted,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many examples were run."""
+    counts: dict[str, Counter[str]] = {}
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        for name, value in getattr(report, "user_properties", ()) if getattr(report, "when", "") == "teardown" else ():
+            if name == "examples":
+                counts.setdefault(value[0], Counter()).update(run=value[1], refused=value[2], cases=1)
+    for test, found in counts.items():
+        terminalreporter.write_line(
+            f"{test}: {found['run']} examples in {found['cases']} cases, {found['refused']} not supported by the device"
         )
 
-    return make
+
+@pytest.fixture
+def own(request: pytest.FixtureRequest) -> Any:
+    """A handle on a device of its own, or on a GPU where `--fuzz-device` says so."""
+    kind = request.config.getoption("--fuzz-device")
+    with dnn.Handle(EmulatedDevice(5, capacity="256 MiB") if kind == "emulated" else get_device(kind)) as made:
+        yield made

@@ -25,42 +25,23 @@ from cudnnlite.search.timing_policy import TimingPolicy
 QUICK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01)
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 layer (float[N, 2, 5, 4] x, float[3, 2, 3, 3] w) => (float[N, 3, 5, 4] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
-# no calls, and arithmetic on whatever arrays of others it is given, whose own exceptions come out
-NO_CALLABLES = {"fold_batch_normalization", "TF32", "TRUE_FLOAT32", "errors", "raw"}
+NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 # values that operations return: their constructors only hold what they are given
 RESULTS = {
-    "AttentionGradients",
-    "AttentionReserve",
-    "AttentionTrainingOutput",
-    "Replay",
-    "ReplayCosts",
-    "AlgorithmResult",
-    "AlgorithmTable",
-    "ConvolutionForwardPlan",
-    "ConvolutionResult",
-    "DeviceArray",
-    "ListedProblem",
-    "ModelTuning",
-    "PackedSequences",
-    "RNNGradients",
-    "RNNOutput",
-    "RNNPlan",
-    "RNNReserve",
-    "RNNResult",
-    "RNNTrainingOutput",
-    "SkippedNode",
-    "TunedProblem",
-    "WeightLayout",
-    "WeightPlace",
-}
+    "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput", "Replay", "ReplayCosts", "AlgorithmResult",
+    "AlgorithmTable", "ConvolutionForwardPlan", "ConvolutionResult", "DeviceArray", "ListedProblem", "ModelTuning",
+    "PackedSequences", "RNNGradients", "RNNOutput", "RNNPlan", "RNNReserve", "RNNResult", "RNNTrainingOutput", "SkippedNode",
+    "TunedProblem", "WeightLayout", "WeightPlace",
+}  # fmt: skip
 
 
 class Things:
-    """What calls are made of, on an emulated device of its own."""
+    """What calls are made of, on an emulated device of its own unless another is given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: Any = None) -> None:
         self.folder = folder
-        self.device, self.elsewhere = EmulatedDevice(3, capacity="64 MiB"), EmulatedDevice(4, capacity="1 MiB")
+        self.device = device or EmulatedDevice(3, capacity="64 MiB")
+        self.elsewhere = EmulatedDevice(4, capacity="1 MiB")
         self.handle, self.other = dnn.Handle(self.device), dnn.Handle(self.elsewhere)
         self.closed = dnn.Handle(self.device)
         self.closed.close()
@@ -105,41 +86,13 @@ class Things:
     def hostile(self) -> tuple[Any, ...]:
         """Things that fit somewhere else."""
         return (
-            self.handle,
-            self.other,
-            self.closed,
-            self.device,
-            self.x,
-            self.w,
-            self.other.empty((2, 2, 5, 4)),
-            self.conv,
-            self.lstm,
-            self.weights,
-            self.reserve,
-            self.problem,
-            self.table,
-            self.table[0],
-            self.dropout,
-            self.attention,
-            self.projections,
-            *self.reserves,
-            self.kept,
-            dnn.CTCLossSpec(),
-            dnn.SeqDataSpec((2, 1, 3, 2)),
-            dnn.SpatialTransformerSpec((2, 2, 5, 4)),
-            dnn.TensorTransformSpec((0, 0, 1, 0)),
-            self.model,
-            self.tuner,
-            self.plan,
-            self.rnn_plan,
-            self.handle.stream,
-            self.other.stream,
-            self.weights.array,
-            dnn.TuningPolicy(),
-            dnn.Engine(1),
-            dnn.ProblemList([self.problem]),
-            ThreadPoolExecutor,
-        )
+            self.handle, self.other, self.closed, self.device, self.x, self.w, self.other.empty((2, 2, 5, 4)), self.conv,
+            self.lstm, self.weights, self.reserve, self.problem, self.table, self.table[0], self.dropout, self.attention,
+            self.projections, *self.reserves, self.kept, dnn.CTCLossSpec(), dnn.SeqDataSpec((2, 1, 3, 2)),
+            dnn.SpatialTransformerSpec((2, 2, 5, 4)), dnn.TensorTransformSpec((0, 0, 1, 0)), self.model, self.tuner,
+            self.plan, self.rnn_plan, self.handle.stream, self.other.stream, self.weights.array, dnn.TuningPolicy(),
+            dnn.Engine(1), dnn.ProblemList([self.problem]), ThreadPoolExecutor,
+        )  # fmt: skip
 
 
 def _convolving(things: Things, **more: Any) -> dict[str, Any]:
@@ -148,15 +101,9 @@ def _convolving(things: Things, **more: Any) -> dict[str, Any]:
 
 def _recurrent(things: Things, **more: Any) -> dict[str, Any]:
     return {
-        "handle": things.handle,
-        "spec": things.lstm,
-        "x": things.sequence,
-        "lengths": [4, 3],
-        "training": False,
-        "layout": "sequence_major",
-        "workspace_limit": None,
-        **more,
-    }
+        "handle": things.handle, "spec": things.lstm, "x": things.sequence, "lengths": [4, 3], "training": False,
+        "layout": "sequence_major", "workspace_limit": None, **more,
+    }  # fmt: skip
 
 
 _CONV = {"padding": 1, "stride": 2, "dilation": 1, "groups": 1}
@@ -166,29 +113,13 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "ActivationDescriptor": lambda t: {"spec": dnn.ActivationSpec("relu")},
     "ActivationSpec": lambda t: {"mode": "clipped_relu", "coef": 1.0, "nan": "propagate"},
     "AttentionDescriptor": lambda t: {
-        "spec": t.attention.replace(max_q_length=3, max_kv_length=3, max_batch=2, max_beam=1),
-        "dropout": None,
+        "spec": t.attention.replace(max_q_length=3, max_kv_length=3, max_batch=2, max_beam=1), "dropout": None,
         "post_dropout": None,
     },
     "AttentionSpec": lambda t: {
-        "heads": 2,
-        "q_size": 6,
-        "k_size": 5,
-        "v_size": 4,
-        "q_proj_size": 3,
-        "k_proj_size": 3,
-        "v_proj_size": 2,
-        "o_proj_size": 6,
-        "scale": 0.5,
-        "bias": True,
-        "dropout": 0.5,
-        "post_dropout": 0.25,
-        "max_q_length": 3,
-        "max_kv_length": 4,
-        "max_batch": 2,
-        "max_beam": 1,
-        "dtype": "float16",
-        "compute_type": "float32",
+        "heads": 2, "q_size": 6, "k_size": 5, "v_size": 4, "q_proj_size": 3, "k_proj_size": 3, "v_proj_size": 2,
+        "o_proj_size": 6, "scale": 0.5, "bias": True, "dropout": 0.5, "post_dropout": 0.25, "max_q_length": 3,
+        "max_kv_length": 4, "max_batch": 2, "max_beam": 1, "dtype": "float16", "compute_type": "float32",
         "math_type": "fma",
     },
     "AttentionWeights": lambda t: {"handle": t.handle, "spec": t.attention},
@@ -203,25 +134,14 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     },
     "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
     "ConvolutionForwardProblem": lambda t: {
-        "x": t.x.spec,
-        "w": dnn.FilterSpec(t.w.shape),
-        "conv": t.conv,
-        "alpha": 1.0,
-        "y": None,
+        "x": t.x.spec, "w": dnn.FilterSpec(t.w.shape), "conv": t.conv, "alpha": 1.0, "y": None,
     },
     "ConvolutionSpec": lambda t: {
-        **_CONV,
-        "mode": "convolution",
-        "compute_type": "float32",
-        "math_type": "fma",
-        "reorder_type": "no",
+        **_CONV, "mode": "convolution", "compute_type": "float32", "math_type": "fma", "reorder_type": "no",
     },
     "CTCLossDescriptor": lambda t: {"spec": dnn.CTCLossSpec("none", max_label_length=20)},
     "CTCLossSpec": lambda t: {
-        "normalization": "none",
-        "grad_mode": "skip_oob",
-        "max_label_length": 20,
-        "compute_type": "float32",
+        "normalization": "none", "grad_mode": "skip_oob", "max_label_length": 20, "compute_type": "float32",
     },
     "DropoutDescriptor": lambda t: {"handle": t.handle, "probability": 0.5, "states": t.dropout.array, "seed": 3},
     "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
@@ -238,143 +158,75 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "ProblemList": lambda t: {"problems": [t.problem]},
     "RNNDataDescriptor": lambda t: {"shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "padding_fill": 0.0},
     "RNNDataSpec": lambda t: {
-        "shape": (4, 2, 3),
-        "lengths": (4, 3),
-        "dtype": "float32",
-        "layout": "sequence_major",
-        "padding_fill": 0.0,
+        "shape": (4, 2, 3), "lengths": (4, 3), "dtype": "float32", "layout": "sequence_major", "padding_fill": 0.0,
     },
     "RNNDescriptor": lambda t: {"spec": t.lstm, "algorithm": "standard", "padded_io": True, "dropout": None},
     "RNNForwardProblem": lambda t: {"spec": t.lstm, "data": dnn.RNNDataSpec((4, 2, 2)), "training": False},
     "RNNSpec": lambda t: {
-        "cell": "lstm",
-        "input_size": 2,
-        "hidden_size": 3,
-        "num_layers": 2,
-        "bidirectional": True,
-        "projection_size": 2,
-        "bias": "double",
-        "input_mode": "linear",
-        "dropout": 0.5,
-        "clip": (-1, 1),
-        "dtype": "float16",
-        "compute_type": "float32",
-        "math_type": "fma",
+        "cell": "lstm", "input_size": 2, "hidden_size": 3, "num_layers": 2, "bidirectional": True, "projection_size": 2,
+        "bias": "double", "input_mode": "linear", "dropout": 0.5, "clip": (-1, 1), "dtype": "float16",
+        "compute_type": "float32", "math_type": "fma",
     },
     "RNNWeights": lambda t: {"handle": t.handle, "spec": t.lstm},
     "ReduceTensorDescriptor": lambda t: {"spec": dnn.ReduceTensorSpec("add")},
     "ReduceTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
     "SeqDataDescriptor": lambda t: {"spec": dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])},
     "SeqDataSpec": lambda t: {
-        "shape": (2, 1, 5, 8),
-        "lengths": [5, 3],
-        "dtype": "float16",
-        "axes": ("time", "batch", "beam", "vect"),
+        "shape": (2, 1, 5, 8), "lengths": [5, 3], "dtype": "float16", "axes": ("time", "batch", "beam", "vect"),
     },
     "SpatialTransformerDescriptor": lambda t: {
-        "spec": dnn.SpatialTransformerSpec((2, 3, 8, 8)),
-        "api": t.handle.api,
+        "spec": dnn.SpatialTransformerSpec((2, 3, 8, 8)), "api": t.handle.api,
     },
     "SpatialTransformerSpec": lambda t: {"shape": (2, 3, 8, 8), "dtype": "float16"},
     "TensorDescriptor": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
     "TensorSpec": lambda t: {"shape": (2, 3, 4, 5), "dtype": "float32", "layout": "NHWC", "strides": None},
     "TensorTransformDescriptor": lambda t: {
-        "spec": dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
-        "api": t.handle.api,
+        "spec": dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)), "api": t.handle.api,
     },
     "TensorTransformSpec": lambda t: {
-        "padding": (0, 0, (1, 2), 0),
-        "fold": (2, 3),
-        "direction": "fold",
-        "layout": "NHWC",
+        "padding": (0, 0, (1, 2), 0), "fold": (2, 3), "direction": "fold", "layout": "NHWC",
     },
     "Tuner": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
     "TuningPolicy": lambda t: {
-        "objective": "device",
-        "workspace_limit": "1 MiB",
-        "deterministic": True,
-        "max_error": 0.1,
-        "math_type": "fma",
-        "allow_tf32": False,
-        "layouts": ("NHWC",),
-        "interface": None,
-        "flush_l2": False,
+        "objective": "device", "workspace_limit": "1 MiB", "deterministic": True, "max_error": 0.1, "math_type": "fma",
+        "allow_tf32": False, "layouts": ("NHWC",), "interface": None, "flush_l2": False,
     },
     "Workspace": lambda t: {"device": t.device, "limit": "1 MiB"},
     "CapturedGraph": lambda t: {"handle": t.handle},
     "capture": lambda t: {"handle": t.handle},
     "convolution_transpose": lambda t: _convolving(t, x=t.y, **_PLAN, output_padding=0, workspace=None),
     "ctc_loss": lambda t: {
-        "handle": t.handle,
-        "x": t.sequence,
-        "labels": [1, 1],
-        "label_lengths": [1, 1],
-        "input_lengths": [4, 3],
-        "ctc": dnn.CTCLossSpec(),
-        "algorithm": "deterministic",
-        "gradients": True,
-        "out": None,
+        "handle": t.handle, "x": t.sequence, "labels": [1, 1], "label_lengths": [1, 1], "input_lengths": [4, 3],
+        "ctc": dnn.CTCLossSpec(), "algorithm": "deterministic", "gradients": True, "out": None,
     },
     "dropout_backward": lambda t: {
-        "handle": t.handle,
-        "dy": t.x,
-        "dropout": 0.5,
-        "reserve": t.kept,
-        "dropout_state": t.dropout,
-        "out": None,
+        "handle": t.handle, "dy": t.x, "dropout": 0.5, "reserve": t.kept, "dropout_state": t.dropout, "out": None,
     },
     "dropout_forward": lambda t: {
-        "handle": t.handle,
-        "x": t.x,
-        "dropout": 0.5,
-        "dropout_state": t.dropout,
-        "out": None,
-        "reserve": None,
+        "handle": t.handle, "x": t.x, "dropout": 0.5, "dropout_state": t.dropout, "out": None, "reserve": None,
     },
     "multi_head_attention_backward_data": lambda t: {
-        "handle": t.handle,
-        "reserve": t.attend(t.reserves[0]),
-        "dy": t.queries,
-        "out": None,
+        "handle": t.handle, "reserve": t.attend(t.reserves[0]), "dy": t.queries, "out": None,
     },
     "multi_head_attention_backward_weights": lambda t: {
-        "handle": t.handle,
-        "reserve": t.reserves[1],
-        "out": None,
-        "accumulate": False,
+        "handle": t.handle, "reserve": t.reserves[1], "out": None, "accumulate": False,
     },
     "multi_head_attention_forward": lambda t: {
-        "handle": t.handle,
-        "spec": t.attention,
-        "weights": t.projections,
-        "q": t.queries,
-        "k": t.queries,
-        "v": t.queries,
-        "q_lengths": [3, 2],
-        "kv_lengths": [2, 3],
-        "window": ([0, 0, 0], [1, 2, 3]),
-        "residual": t.queries,
-        "step": None,
-        "training": False,
-        "dropout_state": t.dropout,
-        "out": None,
-        "reserve": None,
+        "handle": t.handle, "spec": t.attention, "weights": t.projections, "q": t.queries, "k": t.queries, "v": t.queries,
+        "q_lengths": [3, 2], "kv_lengths": [2, 3], "window": ([0, 0, 0], [1, 2, 3]), "residual": t.queries, "step": None,
+        "training": False, "dropout_state": t.dropout, "out": None, "reserve": None,
     },
     "transform_filter": lambda t: {
-        "handle": t.handle,
-        "w": t.w,
-        "layout": "NHWC",
-        "dtype": "float16",
-        "padding": (0, 0, 0, (0, 1)),
-        "fold": None,
-        "unfold": None,
-        "alpha": 1.0,
-        "beta": 0.0,
-        "out": None,
+        "handle": t.handle, "w": t.w, "layout": "NHWC", "dtype": "float16", "padding": (0, 0, 0, (0, 1)), "fold": None,
+        "unfold": None, "alpha": 1.0, "beta": 0.0, "out": None,
     },
     "autotuned": lambda t: {"handle": t.handle, "cache": None, "policy": None, "measure": True},
     "pack_sequences": lambda t: {"sequences": [np.ones((2, 3)), np.ones((4, 3))]},
+    "fold_batch_normalization": lambda t: {
+        "w": np.ones((3, 2, 3, 3), np.float16), "bias": np.ones(3),
+        **{name: np.ones((1, 3, 1, 1), np.float32) for name in ("scale", "shift", "mean", "var")}, "epsilon": 1e-5,
+    },
     "find_convolution_forward": lambda t: _convolving(t, **_FIND),
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
     "get_convolution_forward": lambda t: _convolving(t, out=t.y),
@@ -383,36 +235,18 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
     "record_problems": lambda t: {},
     "rnn_backward_data": lambda t: {
-        "handle": t.handle,
-        "reserve": t.reserve,
-        "dy": t.sequences,
-        "dhy": None,
-        "dcy": None,
-        "out": None,
+        "handle": t.handle, "reserve": t.reserve, "dy": t.sequences, "dhy": None, "dcy": None, "out": None,
     },
     "rnn_backward_weights": lambda t: {"handle": t.handle, "reserve": t.reserve, "out": None, "accumulate": False},
     "rnn_forward": lambda t: _recurrent(
-        t,
-        weights=t.weights,
-        hx=None,
-        cx=None,
-        algorithm="standard",
-        padding_fill=0.0,
-        dropout_state=None,
-        out=None,
-        reserve=None,
-        workspace=None,
+        t, weights=t.weights, hx=None, cx=None, algorithm="standard", padding_fill=0.0, dropout_state=None, out=None,
+        reserve=None, workspace=None,
     ),
     "tune_model": lambda t: {
-        "problems": dnn.ProblemList(),
-        "device": t.device,
-        "cache": None,
-        "policy": None,
-        "executor": None,
-        "workers": 1,
+        "problems": dnn.ProblemList(), "device": t.device, "cache": None, "policy": None, "executor": None, "workers": 1,
         "progress": None,
     },
-}
+}  # fmt: skip
 
 # what has methods: its class -> one
 INSTANCES: dict[type, Callable[[Things], Any]] = {
@@ -453,22 +287,9 @@ KEYED = {f"{kind}Weights.{method}" for kind in ("Attention", "RNN") for method i
 # mappings, which have KeyError
 # what ends things that others need; what the layers above call on the way of every call, with streams, keys and addresses
 NO_METHODS = {
-    "close",
-    "use",
-    "read",
-    "read_back",
-    "keep",
-    "describing",
-    "set",
-    "fill_zero",
-    "reserve",
-    "lease",
-    "begin",
-    "finish",
-    "named_by",
-    "recall",
-    "choose",
-}
+    "close", "use", "read", "read_back", "keep", "describing", "set", "fill_zero", "reserve", "lease", "begin", "finish",
+    "named_by", "recall", "choose",
+}  # fmt: skip
 
 
 class Subject(NamedTuple):
@@ -517,7 +338,12 @@ def subject(things: Things, name: str) -> Subject:
     if name in METHODS:
         kind, method = METHODS[name]
         bound = getattr(INSTANCES[kind](things), method)
-        return Subject(bound, {"handle": things.handle, "spec": things.lstm})
+        parameters = inspect.signature(bound).parameters.values()
+        named = {each.name for each in parameters}
+        legal = {n: value for n, value in {"handle": things.handle, "spec": things.lstm}.items() if n in named}
+        if method == "replace":  # fields of the class
+            legal |= LEGAL[kind.__name__](things)
+        return Subject(bound, legal)
     function = getattr(dnn, name)
     if name in LEGAL:
         return Subject(function, LEGAL[name](things))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device.operation_samples import SAMPLES, Case, drawn
-from device.problems import UNSUPPORTED, Problem, moderate_values, poisoned
+from device.problems import FLOATS, UNSUPPORTED, Problem, moderate_values, poisoned
 from device.test_property import problems
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,24 +15,18 @@ from rnn_oracles import BIASES, GATES, onnx_rnn, random_weights
 from tolerances import assert_near
 
 import cudnnlite as dnn
-from cudnnlite.emulated.device import EmulatedDevice
 
 DTYPES = ("float32", "float64")
-RNN_BOUNDS = {"float64": 1e-11, "float32": 2e-5}
+# an H200's fast tanh was off by 2.8e-5 behind two layers of three steps
+RNN_BOUNDS = {"emulated": {"float64": 1e-11, "float32": 2e-5}, "cuda": {"float64": 1e-11, "float32": 2e-4}}
 long = pytest.mark.timeout(7200, method="thread")
 
 
-@pytest.fixture
-def own() -> Any:
-    """A handle on a device of its own."""
-    with dnn.Handle(EmulatedDevice(5, capacity="256 MiB")) as made:
-        yield made
-
-
 @long
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.usefixtures("shard")
 def test_convolutions(dtype: str, own: Any, drawing: Any) -> None:
-    @drawing(15, len(DTYPES))
+    @drawing(8, len(FLOATS))
     @given(problems(dtype))
     def check(arguments: dict[str, Any]) -> None:
         alpha, beta = arguments.pop("alpha"), arguments.pop("beta")
@@ -45,6 +39,7 @@ def test_convolutions(dtype: str, own: Any, drawing: Any) -> None:
             ) as plan:
                 y, algorithm = plan(problem.x, problem.w, out=out), plan.choice.algorithm
         except UNSUPPORTED:
+            drawing.refused += 1
             return
         problem.assert_right(y, algorithm, alpha=alpha, beta=beta, cancelling=True)
 
@@ -74,6 +69,7 @@ def networks(draw: Any) -> dict[str, Any]:
 
 @long
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("shard")
 def test_networks(dtype: str, own: Any, drawing: Any) -> None:
     @drawing(15, len(DTYPES))
     @given(networks())
@@ -100,7 +96,7 @@ def test_networks(dtype: str, own: Any, drawing: Any) -> None:
         for mine, right in zip(got, expected, strict=True):
             assert (mine is None) == (right is None)
             if mine is not None:
-                assert_near(mine.numpy(), right, RNN_BOUNDS[dtype], 1.0)
+                assert_near(mine.numpy(), right, RNN_BOUNDS[own.device.kind][dtype], 1.0)
 
     check()
 
@@ -114,7 +110,7 @@ def test_operations(name: str, own: Any, drawing: Any) -> None:
         try:
             Case(own, name, **arguments).check()
         except UNSUPPORTED:
-            pass
+            drawing.refused += 1
         except (dnn.ArgumentError, dnn.BadParamError) as error:
             assert SAMPLES[name].refused
             assert SAMPLES[name].refused in str(error)  # noqa: PT017

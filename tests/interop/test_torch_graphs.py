@@ -41,6 +41,27 @@ def test_a_convolution_between_torchs_own_operations(handle: dnn.Handle) -> None
         assert_close(result.cpu().numpy(), expected.numpy(), BOUND)
 
 
+def test_what_is_dropped_in_torchs_capture_is_freed_after_it(handle: dnn.Handle, capfd: Any) -> None:
+    torch = library("torch")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    handle.synchronize()
+    handle.stream = side
+    y = handle.array(np.ones(5, np.float32))
+    handle.synchronize()
+    before = handle.device.memory_used()
+    large = handle.empty((1 << 22,))
+    with torch.cuda.graph(graph, stream=side):
+        dnn.set_tensor(handle, y, 2.0)
+        del large
+    graph.replay()
+    torch.cuda.synchronize()
+    handle.device.memory_used()  # which gives back what could not be
+    handle.synchronize()
+    assert handle.device.memory_used() <= before
+    assert (y.numpy() == 2).all()
+    assert "cuMemFreeAsync" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("what", "words"), [("output", "pass out="), ("workspace", "handle.workspace.reserve"), ("numpy", "read results"),
      ("waiting", "synchronize after a launch"), ("capture", "end that capture first"), ("search", "search before")]

@@ -46,6 +46,17 @@ def test_the_data_type_is_that_of_the_filter(dtype):
     assert np.abs(b - wide_b).max() <= bound * np.abs(wide_b).max()
 
 
+def test_half_types_are_folded_in_float32():
+    """float16 has no 1e-9, which is added to a variance of 6e-8."""
+    halves = [np.full(6, each, np.float16) for each in (0.25, 3e-4, 5e-4, 1e-3, 6e-8)]
+    w, b = dnn.fold_batch_normalization(W.astype(np.float16), *halves, epsilon=1e-9)
+    wide, wide_b = dnn.fold_batch_normalization(
+        W.astype(np.float16).astype(float), *[half.astype(float) for half in halves], epsilon=1e-9
+    )
+    np.testing.assert_allclose(w, wide, rtol=1e-3)
+    np.testing.assert_allclose(b, wide_b, rtol=1e-3)
+
+
 def test_torch_keeps_its_own_arrays_and_their_gradients():
     torch = pytest.importorskip("torch")
     tensors = [torch.tensor(array, dtype=torch.float64) for array in (W, BIAS, SCALE, SHIFT, MEAN, VAR)]
@@ -77,6 +88,9 @@ def test_one_dimension():
         ({"scale": [1.0] * 6}, r"scale has shape \(\); needed: 6"),
         ({"var": None}, r"var has shape \(\); needed: 6"),
         ({"w": [[1.0]]}, "w of type list has no arithmetic"),
+        ({"w": np.ones(6)}, "w of type ndarray has .* no shape"),
+        ({"epsilon": "x"}, "epsilon='x' must be a real number"),
+        ({"mean": np.array(["x"] * 6)}, "cannot be folded"),
     ],
 )
 def test_what_cannot_be_folded(changed, said):

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ import cudnnlite as dnn
 from cudnnlite import ctrl_c
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.library import load_library
+from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.emulated.host_memory import host_memory
 
@@ -378,6 +380,19 @@ FOREIGN = {
     "from_keras": lambda h: dnn.RNNWeights.from_keras(h, None, []),
     "extend": lambda h: dnn.ProblemList().extend(3),
     "device": lambda h: dnn.Handle("emulated:" + "9" * 5000),
+    "a bool as a step": lambda h: dnn.ConvolutionSpec(padding=True),
+    "a bool among strides": lambda h: dnn.TensorSpec((2, 3), strides=(3, True)),
+    "an array as a switch": lambda h: dnn.RNNDescriptor(LSTM, padded_io=np.zeros(2)),
+    "an array as a mode": lambda h: dnn.batch_normalization_backward(h, *[None] * 5, mode=np.zeros(2)),
+    "digits as a name": lambda h: dnn.FilterSpec.from_tensor(dnn.TensorSpec((2, 3)), argument=DIGITS),
+    "an endless sequence as axes": lambda h: dnn.reduce_tensor(h, h.empty((2, 3)), "add", axes=itertools.repeat(1)),
+    "endless algorithms": lambda h: dnn.find_rnn_forward(
+        h, LSTM, None, h.empty((4, 2, 2)), algorithms=itertools.repeat(1)
+    ),
+    "a bare list as x of a normalisation": lambda h: dnn.batch_normalization_inference(h, *[h.empty((6,))] * 5),
+    "half a device": lambda h: dnn.Handle(SimpleNamespace(copy_in=3)),
+    "no device": lambda h: dnn.Workspace(itertools.count(), "10%"),
+    "problems without an end": lambda h: dnn.tune_model(range(2**62), device=h),
 }
 
 
@@ -385,6 +400,86 @@ FOREIGN = {
 def test_only_our_exceptions_come_out(own_handle, name):
     with pytest.raises((dnn.ArgumentError, dnn.ArrayTypeError)):
         FOREIGN[name](own_handle)
+
+
+X, W = dnn.TensorSpec((0, 3, 8, 8)), dnn.FilterSpec((4, 3, 3, 3))
+HEADS = dnn.AttentionSpec(1, 2)
+
+
+def plan(h, padding=1, **options):
+    return dnn.plan_convolution_forward(h, X, W, dnn.ConvolutionSpec(padding), **options)
+
+
+def gradient(h, x, out):
+    dy, w = h.empty((1, 4, 6, 6)), h.empty((4, 3, 3, 3))
+    return dnn.convolution_backward_data(h, w, dy, x=x, out=h.empty((1, 3, 8, 8), *out))
+
+
+WORDS = {
+    "a number as a spec": (
+        lambda h: dnn.convolution_forward(h, h.empty((1, 3, 8, 8)), h.empty((4, 3, 3, 3)), 1),
+        r"conv=1 is not a ConvolutionSpec: dnn.ConvolutionSpec\(padding, stride, dilation, ...\)",
+    ),
+    "an array as an address": (
+        lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)), None),
+        r"cudnnSetTensor, argument 3 \(y\): a DeviceArray is no address; pass .ptr of a device array",
+    ),
+    "an array as a descriptor": (
+        lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
+        r"argument 2 \(yDesc\): a DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",
+    ),
+    "an array as a result": (
+        lambda h: h.api.cudnnGetTensorSizeInBytes(dnn.TensorDescriptor((2, 3)), np.zeros(1, np.uint64)),
+        r"a ndarray is no pointer to a c_ulong; pass one of ctypes, by ctypes.byref",
+    ),
+    "CTC of half": (
+        lambda h: dnn.ctc_loss(h, h.empty((4, 2, 3), "float16"), [1, 1], [1, 1], [4, 3]),
+        r"(?s)NOT_SUPPORTED.*x = TensorSpec\(\(4, 2, 3\), 'float16'.*ctc = CTCLossSpec",
+    ),
+    "attention of another size": (
+        lambda h: dnn.multi_head_attention_forward(h, HEADS, None, *[h.empty((2, 3, 3))] * 3),
+        r"q is TensorSpec\(\(2, 3, 3\), 'float32', 'NCW'\); needed: \(2, 3, 2\) in float32",
+    ),
+    "a replay of no images": (lambda h: plan(h, replay=3), "replay=3"),
+    "both of no images": (
+        lambda h: plan(h, interface="descriptor", algorithm=dnn.Engine(0)),
+        "interface='descriptor' and",
+    ),
+    "uneven no images": (lambda h: plan(h, ((0, 1), 0), interface="descriptor"), "only graphs pad the two ends"),
+    "an output of another type": (
+        lambda h: gradient(h, dnn.TensorSpec((1, 3, 8, 8)), ("float16",)),
+        "out is .*float16.*; the result is as x says, TensorSpec",
+    ),
+    "an output that lies otherwise": (
+        lambda h: gradient(h, dnn.TensorSpec((1, 3, 8, 8)), ("float32", "NHWC")),
+        "out is .*NHWC.*; the result is as x says",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("what", WORDS)
+def test_the_words_say_what_to_do(own_handle, what):
+    call, words = WORDS[what]
+    with pytest.raises(dnn.CudnnliteError, match=words):
+        call(own_handle)
+
+
+def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
+    x = own_handle.empty((1, 3, 8, 8))
+    for function in (dnn.convolution_forward, dnn.convolution_transpose, dnn.convolution_backward_filter):
+        with pytest.raises(TypeError, match=r"'padding'; it is a field of conv: conv=dnn.ConvolutionSpec\(padding=1\)"):
+            function(own_handle, x, x, padding=1)
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'pad'$"):
+            function(own_handle, x, x, pad=1)
+
+
+def test_a_residual_is_added_whole_where_nobody_says_otherwise(own_handle):
+    x, w = own_handle.array(np.ones((1, 2, 3, 3), np.float32)), own_handle.array(np.ones((4, 2, 1, 1), np.float32))
+    bias, z = own_handle.array(np.ones((1, 4, 1, 1), np.float32)), own_handle.array(np.ones((1, 4, 3, 3), np.float32))
+    for scale, sum_ in (({}, 4), ({"alpha2": 0.5}, 3.5), ({"alpha2": 0.0}, 3)):
+        y = dnn.convolution_bias_activation_forward(own_handle, x, w, bias, z=z, **scale)
+        assert (y.numpy() == sum_).all()
 
 
 def test_gradients_like_weights_of_another_device_are_on_the_handles(own_handle):
@@ -401,6 +496,14 @@ class BadDLPack:
 
     def __dlpack__(self, **options):
         return object()
+
+
+@pytest.mark.parametrize("address", [3, 4095, -1, 2**64, True, 1.5])
+def test_what_is_no_address_is_no_stream_of_a_gpu(address):
+    device = object.__new__(CudaDevice)
+    device._core = SimpleNamespace(Stream=CudaDevice)
+    with pytest.raises(dnn.ArgumentError, match=f"stream={address} is not a CUDA stream"):
+        device.stream(address)
 
 
 def test_a_bad_dlpack_is_told(own_handle):

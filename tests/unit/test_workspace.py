@@ -100,7 +100,7 @@ def test_a_bad_limit_is_refused_and_the_old_one_kept(workspace, own_device, bad)
 
 def test_a_percentage_is_of_the_whole_memory_however_much_is_free(workspace, own_device):
     held = own_device.allocate(60 * MIB, None)
-    assert workspace.parse("50%", "it") == 32 * MIB
+    assert workspace.limit_for("50%") == 32 * MIB
     held.close()
 
 

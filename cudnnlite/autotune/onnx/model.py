@@ -7,6 +7,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.autotune.onnx.file import OnnxFile, subgraphs
 from cudnnlite.autotune.onnx.nodes import FLOATS, Known, NoProblemError, OnnxNode, Reading, UnknownShapeError
 from cudnnlite.autotune.onnx.problems import READERS, why_skipped
@@ -137,8 +138,8 @@ def _parse_float(dtype: Any) -> DataType | None:
 
 
 def _parse_layout(layout: Any) -> dict[int, str]:
-    name = "NCHW" if layout is None else str(layout).upper()
+    name = "NCHW" if layout is None else layout.upper() if isinstance(layout, str) else ""
     for layouts in (CHANNELS_FIRST, CHANNELS_LAST):
         if name in layouts.values():
             return layouts
-    raise ArgumentError(f"layout={layout!r}; allowed: 'NCHW', 'NHWC'")
+    raise ArgumentError(f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")

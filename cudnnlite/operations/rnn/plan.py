@@ -124,7 +124,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         CudnnError
             The C function failed.
         """
-        if self._closed or get_ident() != self._thread:
+        if self._closed or get_ident() != self._thread or recording.active:
             self.use()
         problem = self._problem
         x = on_device(self._handle, x, "x")

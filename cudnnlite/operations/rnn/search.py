@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import sequence
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -182,9 +182,8 @@ def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, laten
 def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
     if algorithms is None:
         return list(ALGORITHMS)
-    if isinstance(algorithms, (str, int)) or not isinstance(algorithms, Iterable):
-        raise ArgumentError(f"algorithms={shown(algorithms)} is not a sequence of algorithms")
-    found = [parse_enum(RNNAlgo, algorithm, "algorithms") for algorithm in algorithms]
+    given = sequence(algorithms, "algorithms", "a sequence of algorithms", most=99)
+    found = [parse_enum(RNNAlgo, algorithm, "algorithms") for algorithm in given]
     if not found:
         raise ArgumentError("algorithms is empty; there is nothing to time")
     return found
