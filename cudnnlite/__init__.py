@@ -188,6 +188,8 @@ from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 from cudnnlite.specs.transform import TensorTransformSpec
+from cudnnlite.tracing.recorder import TracedCall
+from cudnnlite.tracing.trace import Trace, trace
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -313,6 +315,8 @@ __all__ = [
     "TensorTransformDescriptor",
     "TensorTransformSpec",
     "ThreadError",
+    "Trace",
+    "TracedCall",
     "TunedProblem",
     "Tuner",
     "TuningCache",
@@ -382,6 +386,7 @@ __all__ = [
     "spatial_transformer_grid_backward",
     "spatial_transformer_sample",
     "spatial_transformer_sample_backward",
+    "trace",
     "transform_filter",
     "transform_tensor",
     "tune_model",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
+from weakref import WeakSet
 
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
@@ -17,7 +19,9 @@ from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 
 Call = Callable[..., Any]
+Wrap = Callable[[Call, Function], Call]
 
+_UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
 _FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
 _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
@@ -38,6 +42,44 @@ class CallArgumentError(ArgumentError, ctypes.ArgumentError):
     """An argument of a C function is of a wrong type, or has a value with which C is known to crash."""
 
 
+_wrap: Wrap | None = None  # what a trace puts around each function
+_functions: WeakSet[CFunction] = WeakSet()
+_prepared: WeakSet[PreparedCall] = WeakSet()
+
+
+def watch(wrap: Wrap | None) -> None:
+    """Put `wrap(call, record)` in the place of every function, bound or to be bound; None: put C's own there again.
+
+    Nothing is asked at a call, so that one costs what it does where nobody watches.
+    """
+    global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
+    _wrap = wrap
+    for function in tuple(_functions):
+        function.call = function.own if wrap is None else wrap(function.own, function.record)
+    for prepared in tuple(_prepared):
+        prepared.function = prepared.bound.call
+
+
+def prepared_calls() -> tuple[PreparedCall, ...]:
+    """Return every prepared call that is alive."""
+    return tuple(_prepared)
+
+
+def through_c(record: Function, enter: Call) -> Any:
+    """Return a C function that takes the arguments of `record` and returns a Python call of `enter` with what C saw of them.
+
+    Only the arguments pass through C.  Of an exception inside a callback, a signal handler's for instance, ctypes would print a
+    traceback and go on with a status that nobody wrote; `partial`, which is C, runs no bytecode, so that there is no place in a
+    callback where a handler could run.
+    """
+    return ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)(partial(partial, enter))
+
+
+def untyped(callback: Any) -> Call:
+    """Return a callback, which has to be kept alive, as pointers of a library are: it takes converted arguments."""
+    return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
+
 class CFunction:
     """A function of a table: it converts its arguments, calls C, and checks the status.
 
@@ -51,12 +93,14 @@ class CFunction:
         Raises the `CudnnError` of a status that is not 0; None where C returns no status.
     """
 
-    __slots__ = ("call", "check", "record")
+    __slots__ = ("__weakref__", "call", "check", "own", "record")
 
     def __init__(self, call: Call, record: Function, check: Callable[[int], None] | None = None) -> None:
-        self.call = call
+        self.own = call
+        self.call = call if _wrap is None else _wrap(call, record)
         self.record = record
         self.check = check
+        _functions.add(self)
 
     def __call__(self, *arguments: Any) -> Any:
         result = self.call(*convert(self.record, arguments))
@@ -90,15 +134,17 @@ class PreparedCall:
         Converted by the argument types of the prototype.  They keep nothing alive.
     """
 
-    __slots__ = ("_indices", "_record", "arguments", "check", "function")
+    __slots__ = ("__weakref__", "_indices", "_record", "arguments", "bound", "check", "function")
 
     def __init__(self, function: CFunction, *arguments: Any) -> None:
+        self.bound = function
         self.function = function.call
         self.check = function.check
         self._record = function.record
         self._indices = {name: index for index, name in enumerate(self._record.argnames)}
         convert(self._record, arguments)
-        self.arguments = tuple(_kept(kind, value) for kind, value in zip(self._record.argtypes, arguments, strict=True))
+        self.arguments: tuple[Any, ...] = tuple(map(_kept, self._record.argtypes, arguments))
+        _prepared.add(self)
 
     def __call__(self) -> None:
         """Call it, and check the status."""

@@ -6,6 +6,7 @@ import ctypes
 from contextlib import ExitStack
 from typing import Any
 
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import BackendAttributeType
 from cudnnlite.backend.attributes import attribute
 from cudnnlite.backend.descriptor import BackendDescriptor
@@ -16,7 +17,7 @@ from cudnnlite.errors import ArgumentError
 MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them come again and again
 
 
-class ExecutionPlan:
+class ExecutionPlan(PreparedCall):
     """What an engine's configuration became, called as ``status = plan.function(*plan.arguments)``.
 
     Parameters
@@ -50,10 +51,8 @@ class ExecutionPlan:
         stack.enter_context(plan).finalize()
         self.workspace: int = plan.get("workspace_size")
         self._packs = _VariantPacks(handle, graph.uids, stack)
-        prepared = handle.api.prepare("cudnnBackendExecute", handle.ptr, plan.ptr, None)
-        self.function, self.check = prepared.function, prepared.check
-        self._common = prepared.arguments[:2]
-        self.arguments: tuple[Any, ...] = prepared.arguments
+        super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
+        self._common = self.arguments[:2]
 
     def replace(self, workSpace: int = 0, **addresses: int) -> None:
         """Change the addresses.
@@ -65,11 +64,9 @@ class ExecutionPlan:
         """
         self.arguments = (*self._common, self._packs.of(addresses, workSpace))
 
-    def __call__(self) -> None:
-        """Call it, and check the status."""
-        if status := self.function(*self.arguments):
-            assert self.check is not None
-            self.check(status)
+    def pack_values(self, pack: int) -> dict[str, Any] | None:
+        """Return what the variant pack at an address was set to; None if it is none of this plan's."""
+        return self._packs.values_of(pack)
 
 
 class _VariantPacks:
@@ -83,7 +80,7 @@ class _VariantPacks:
         self._pointers = (ctypes.c_void_p * len(uids))()
         self._workspace = ctypes.c_void_p()
         self._names = tuple(uids)
-        ids = (ctypes.c_int64 * len(uids))(*uids.values())
+        self._ids = ids = (ctypes.c_int64 * len(uids))(*uids.values())
         begin = api.prepare("cudnnBackendInitialize", None)
         values = (
             ("unique_ids", ids),
@@ -96,13 +93,20 @@ class _VariantPacks:
             kind, count = BackendAttributeType[type_name], len(uids) if many else 1
             steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
         steps.append(api.prepare("cudnnBackendFinalize", None))
-        self._steps = [(step.function, step.arguments[1:], step.check) for step in steps]
+        self._steps = [(step, step.arguments[1:]) for step in steps]
 
     def of(self, addresses: dict[str, int], workspace: int) -> Any:
         """Return the pack of these addresses, as an argument."""
         key = (workspace, *addresses.values())
         pack = self._known.get(key)
         return self._make(key, addresses, workspace) if pack is None else pack
+
+    def values_of(self, address: int) -> dict[str, Any] | None:
+        """Return what the pack at an address was set to; None if there is none."""
+        for (workspace, *pointers), pack in self._known.items():
+            if pack.value == address:
+                return {"unique_ids": [*self._ids], "data_pointers": pointers, "workspace": workspace}
+        return None
 
     def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
         for name, address in (*addresses.items(), ("workspace", workspace)):
@@ -119,9 +123,9 @@ class _VariantPacks:
         pack = self._free[-1]
         self._pointers[:] = [addresses[name] for name in self._names]
         self._workspace.value = workspace
-        for function, arguments, check in self._steps:  # a new one is initialised for nothing, once
-            if status := function(pack, *arguments):
-                assert check is not None
-                check(status)
+        for step, arguments in self._steps:  # a new one is initialised for nothing, once
+            if status := step.function(pack, *arguments):
+                assert step.check is not None
+                step.check(status)
         self._known[key] = self._free.pop()  # not before it is good
         return pack

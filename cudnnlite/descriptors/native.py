@@ -16,6 +16,7 @@ from cudnnlite.errors import ClosedError
 
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
+LIVE: weakref.WeakValueDictionary[int, NativeObject] = weakref.WeakValueDictionary()  # by address; the latest one there
 DESCRIPTORS: dict[type, type[NativeObject]] = {}  # by the spec class that each describes
 
 
@@ -105,6 +106,7 @@ class NativeObject(Closable):
         native = self._type()
         self._make(native)
         self._native: ctypes.c_void_p | None = native
+        LIVE[native.value or 0] = self
         self._release_when_leaked(
             partial(release, self.api, self._destroy, native),
             f"{type(self).__name__} {spec} was never closed; use `with`, or call close()",

@@ -16,7 +16,7 @@ LAYERS = (
     ("_raw._naming", "_raw._attributes", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
     ("version", "errors", "ctrl_c", "kept", "warn", "arguments", "sizes", "texts", "enums", "dtypes", "_raw.cenum",
      "_raw.enums", "_raw.types",
-     "_raw.record", "_raw.functions", "_raw.signatures", "_raw.attributes", "_raw.dlpack", "_raw.opaque", "_raw.elf_size"),
+     "_raw.record", "_raw.functions", "_raw.c_types", "_raw.signatures", "_raw.attributes", "_raw.dlpack", "_raw.opaque", "_raw.elf_size"),
     ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
     ("specs",),
     ("descriptors",),
@@ -32,6 +32,7 @@ LAYERS = (
     ("search",),
     ("operations",),
     ("autotune",),
+    ("tracing",),
     ("raw", "__init__"),
     ("report",),
     ("doctor",),
@@ -41,12 +42,12 @@ GENERATOR_LAYER = 0
 GENERATOR = LAYERS[GENERATOR_LAYER]
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {"byref", "addressof", "pointer", "POINTER", "Structure", "sizeof", "Array", "create_string_buffer"}
-CALLBACKS = {"emulated.api": {"CFUNCTYPE", "_Pointer", "cast", "py_object"}}
+CALLBACKS = {"emulated.api": {"_Pointer"}}
 
 
 FOLDERS = {
     "_raw", "specs", "descriptors", "devices", "emulated", "backend", "operations", "search", "autotune", "report", "doctor",
-    "cli",
+    "cli", "tracing",
 }  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""The programs in C that traces are: they compile without a warning, and on a GPU they print Python's checksums."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device.operation_samples import SAMPLES as OPERATIONS
+from device.operation_samples import Case
+
+import cudnnlite as dnn
+from cudnnlite._raw.library import load_library
+
+from . import trace_samples
+from .c_toolchain import CToolchain, ToolchainError
+from .trace_samples import upload
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> CToolchain:
+    """What compiles C here, or a skip with what is missing."""
+    try:
+        return CToolchain(load_library())
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    trace_samples.kept.clear()
+
+
+def built(toolchain: CToolchain, traced: dnn.Trace, folder: Path) -> Path:
+    """Return the program of a trace, beside what it reads."""
+    traced.save(folder)
+    toolchain.build(folder / "program.c", folder / "program")
+    return folder / "program"
+
+
+def assert_it_prints_the_same(toolchain: CToolchain, traced: dnn.Trace, folder: Path, device: Any) -> None:
+    """Fail unless the program can be built, and on a GPU prints Python's checksums."""
+    program = built(toolchain, traced, folder)
+    assert traced.checksums
+    if getattr(device, "kind", device) == "cuda":
+        assert toolchain.run(program, folder).split() == [word for pair in traced.checksums for word in pair]
+    else:
+        assert "never run on a GPU" in traced.as_c()
+
+
+@pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
+def test_a_program_prints_what_python_computed(
+    sample: trace_samples.Sample, device: Any, toolchain: CToolchain, tmp_path: Path
+) -> None:
+    with dnn.trace() as traced, dnn.Handle(device) as handle:
+        sample(handle)
+    assert traced.warnings == []
+    assert_it_prints_the_same(toolchain, traced, tmp_path, device)
+
+
+@pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
+def test_of_a_second_run_the_program_is_the_same(sample: trace_samples.Sample) -> None:
+    texts = []
+    for _ in range(2):
+        with dnn.trace() as traced, dnn.Handle("emulated") as handle:
+            sample(handle)
+        texts.append(traced.as_c())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_with_what_was_there_before(name: str, handle: dnn.Handle, toolchain: CToolchain, tmp_path: Path) -> None:
+    case = Case(handle, name)
+    case.call()
+    with dnn.trace() as traced:
+        case.call()
+    assert_it_prints_the_same(toolchain, traced, tmp_path, handle.device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
+def test_the_sanitizer_finds_nothing(sample: trace_samples.Sample, toolchain: CToolchain, tmp_path: Path) -> None:
+    sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is not installed")
+    with dnn.trace() as traced, dnn.Handle() as handle:
+        sample(handle)
+    program = built(toolchain, traced, tmp_path)
+    told = toolchain.run([sanitizer, "--leak-check", "full", str(program)], tmp_path)
+    assert re.search(r"ERROR SUMMARY: 0 errors", told), told
