@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from device.operation_samples import SAMPLES as OPERATIONS
 from device.operation_samples import Case
@@ -65,7 +66,7 @@ def test_a_program_prints_what_python_computed(
     assert_it_prints_the_same(toolchain, traced, tmp_path, device)
 
 
-@pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
+@pytest.mark.parametrize("sample", trace_samples.STEADY, ids=lambda sample: sample.__name__)
 def test_of_a_second_run_the_program_is_the_same(sample: trace_samples.Sample) -> None:
     texts = []
     for _ in range(2):
@@ -82,6 +83,31 @@ def test_every_operation_with_what_was_there_before(name: str, handle: dnn.Handl
     with dnn.trace() as traced:
         case.call()
     assert_it_prints_the_same(toolchain, traced, tmp_path, handle.device)
+
+
+def test_what_another_library_wrote_is_loaded_again(device: Any, toolchain: CToolchain, tmp_path: Path) -> None:
+    from_dlpack: Any = np.from_dlpack if device == "emulated" else pytest.importorskip("torch").from_dlpack
+    with dnn.trace() as traced, dnn.Handle(device) as handle:
+        x = upload(handle, (2, 3, 5, 4))
+        first = dnn.activation_forward(handle, x, "relu").numpy()
+        theirs = from_dlpack(x)
+        theirs += 1
+        with pytest.warns(RuntimeWarning, match="written to by somebody else"):
+            second = dnn.activation_forward(handle, x, "relu").numpy()
+    assert (second > first).any()
+    assert traced.as_c().count("load(x, 480,") == 2
+    assert_it_prints_the_same(toolchain, traced, tmp_path, device)
+
+
+@pytest.mark.gpu
+def test_another_librarys_memory(toolchain: CToolchain, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(64, 3, 9, 8, device="cuda")
+    with dnn.trace() as traced, dnn.Handle() as handle:
+        for batch in (x[3:7], x[20:25]):
+            dnn.softmax_forward(handle, batch).numpy()
+    assert traced.warnings == []
+    assert_it_prints_the_same(toolchain, traced, tmp_path, "cuda")
 
 
 @pytest.mark.gpu

@@ -93,3 +93,4 @@ kept: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
     convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention,
 )  # fmt: skip
+STEADY = (execution_plan, lstm, pooling, softmax, captured, attention)  # whose program does not depend on times, or on garbage
