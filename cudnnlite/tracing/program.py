@@ -73,7 +73,9 @@ class Program:
             comment = "made before the trace" if step in early else _source(*step.where)
             if step.stream is not None and not capturing:
                 if stream not in (None, step.stream):
-                    lines.append(("CUDA(cudaDeviceSynchronize()); /* another stream: Python orders them by events */", comment))
+                    lines.append(
+                        ("CUDA(cudaDeviceSynchronize()); /* another stream: Python orders them by events */", comment)
+                    )
                 stream = step.stream
             text = "".join(map(self._text, step.parts))
             capturing = "cudaStreamBeginCapture" in text or (capturing and "cudaStreamEndCapture" not in text)
@@ -203,9 +205,17 @@ def _rendered(items: Iterable[Item], depth: int) -> Iterable[str]:
 
 def _wrapped(text: str, indent: int) -> list[str]:
     """Return a statement in lines; what stands in braces stays together."""
-    space, whole = " " * indent, re.sub(r"(\(\w+( \*)?\[\]\))?\{[^{}]*\}", lambda found: found[0].replace(" ", "\xa0"), text)
+    space, whole = (
+        " " * indent,
+        re.sub(r"(\((const )?\w+( \*)?\[\]\))?\{[^{}]*\}", lambda found: found[0].replace(" ", "\xa0"), text),
+    )
     lines = textwrap.wrap(
-        whole, _WIDTH, initial_indent=space, subsequent_indent=space + " " * 8, break_long_words=False, break_on_hyphens=False
+        whole,
+        _WIDTH,
+        initial_indent=space,
+        subsequent_indent=space + " " * 8,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return [line.replace("\xa0", " ") for line in lines]
 

@@ -167,7 +167,9 @@ class Recorder:
             raise
         finally:
             us = (time.perf_counter_ns() - start) / 1000
-            arguments = {n: _plain(*each) for n, *each in zip(record.argnames, C_TYPES[record.name], seen, given, strict=True)}
+            arguments = {
+                n: _plain(*each) for n, *each in zip(record.argnames, C_TYPES[record.name], seen, given, strict=True)
+            }
             self.calls.append(TracedCall(record.name, arguments, Status(status), us, *where))
             step.where = where
             self._done(record, step, outputs, seen, status)
@@ -186,7 +188,9 @@ class Recorder:
         name, outputs = record.name, []
         parts: list[Part] = [f"CUDNN({name}("]
         dtype = self._dtype(name, seen)
-        setter = name.startswith(("cudnnCreate", "cudnnSet", "cudnnDestroy", "cudnnBackend", "cudnnGet", "cudnnRestore"))
+        setter = name.startswith(
+            ("cudnnCreate", "cudnnSet", "cudnnDestroy", "cudnnBackend", "cudnnGet", "cudnnRestore")
+        )
         for argname, c_type, kind, value, passed in zip(
             record.argnames, C_TYPES[name], record.argtypes, seen, given, strict=True
         ):
@@ -213,7 +217,9 @@ class Recorder:
                 elif on_host:
                     parts.append(_scalar(address, argname, dtype))
                 elif kind is ctypes.c_void_p:
-                    self.tell(f"{name}: {argname} is at {address:#x}, memory of which nothing is known; the program has NULL")
+                    self.tell(
+                        f"{name}: {argname} is at {address:#x}, memory of which nothing is known; the program has NULL"
+                    )
                     parts.append("NULL")
                 elif c_type.startswith("const"):
                     parts.append(literal(c_type, passed if isinstance(passed, ctypes.Array) else value[:1]))
@@ -274,7 +280,9 @@ class Recorder:
                 self._digest_again(thing.buffer)
             elif step.begins is thing:
                 self._things[pointer[0].value] = thing
-            elif thing.c_type == "void *" and pointer[0]:  # where in a buffer a part lies, and the descriptor of that before it
+            elif (
+                thing.c_type == "void *" and pointer[0]
+            ):  # where in a buffer a part lies, and the descriptor of that before it
                 place = self._place(pointer[0])
                 described = next(before for before, this in pairwise(seen) if this is pointer)
                 if place is not None:
@@ -346,7 +354,9 @@ class Recorder:
     def _packed(self, seen: Any, *, look: bool = False) -> list[Buffer]:
         """Return what an execution writes, as far as the names of its tensors say, or may write unseen."""
         pack = self._packs.get(seen[2].value, {})
-        there = list(zip(pack.get("VARIANT_PACK_DATA_POINTERS", ()), pack.get("VARIANT_PACK_UNIQUE_IDS", ()), strict=False))
+        there = list(
+            zip(pack.get("VARIANT_PACK_DATA_POINTERS", ()), pack.get("VARIANT_PACK_UNIQUE_IDS", ()), strict=False)
+        )
         places = [(self._place(address), self._uids.get(uid)) for address, uid in there if address]
         for place, tensor in places:
             if place is not None and look:
@@ -365,7 +375,9 @@ class Recorder:
             owner = LIVE.get(address)
             if owner is None:
                 kind = type(native).__name__
-                self.tell(f"a {kind} was made before the trace, and not by cudnnlite: the program has NULL in its place")
+                self.tell(
+                    f"a {kind} was made before the trace, and not by cudnnlite: the program has NULL in its place"
+                )
                 return "NULL"
             self._rehearse(owner, address)
         return self._things[address]
@@ -416,7 +428,9 @@ class Recorder:
 
     def _new(self, device: Any, base: int, nbytes: int, steps: list[Step], *, shared: bool = False) -> Buffer:
         buffer = Buffer("void *", "memory", "CUDA(cudaFree({}));", base, nbytes, device, shared)
-        for other in [other for other in self._buffers.values() if base < other.base + other.nbytes and other.base < base + nbytes]:
+        for other in [
+            other for other in self._buffers.values() if base < other.base + other.nbytes and other.base < base + nbytes
+        ]:
             self._forget(other)
         self._buffers[base] = buffer
         size = Size(buffer, self._answers.get(nbytes))
@@ -457,9 +471,15 @@ class Recorder:
     def _load(self, place: Place, content: bytes) -> list[Step]:
         """Return what copies from a file; parts of a buffer go where cuDNN says that they lie."""
         buffer, start, _ = place
-        inside = [(at, *part) for at, part in buffer.parts.items() if start <= at and at + part[0] <= start + len(content)]
+        inside = [
+            (at, *part) for at, part in buffer.parts.items() if start <= at and at + part[0] <= start + len(content)
+        ]
         return [
-            Step(["load(", Place(buffer, at, part), f", {size}, ", Contents(buffer, content), f", {at - start});"], (buffer,), _where())
+            Step(
+                ["load(", Place(buffer, at, part), f", {size}, ", Contents(buffer, content), f", {at - start});"],
+                (buffer,),
+                _where(),
+            )
             for at, size, part in sorted(inside, key=lambda each: each[0]) or [(start, len(content), None)]
         ]
 
@@ -508,7 +528,9 @@ class Recorder:
         to, origin = self._known(device, target), self._known(device, source)
         self._look(origin.buffer, origin.offset)
         own(device, target, source, nbytes, stream)
-        self._enqueue(["CUDA(cudaMemcpyAsync(", to, ", ", origin, f", {nbytes}, cudaMemcpyDeviceToDevice, "], to, stream)
+        self._enqueue(
+            ["CUDA(cudaMemcpyAsync(", to, ", ", origin, f", {nbytes}, cudaMemcpyDeviceToDevice, "], to, stream
+        )
 
     def on_fill(self, own: Call, device: Any, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         """Memory set to a byte."""
@@ -582,10 +604,14 @@ class Recorder:
         """A graph was recorded; None: and thrown away."""
         self._capturing = False
         there, drawn = self._stream(int(stream.handle)), Thing("cudaGraph_t", "graph", "CUDA(cudaGraphDestroy({}));")
-        self.steps.append(Step(["CUDA(cudaStreamEndCapture(", there, ", &", drawn, "));"], where=_where(), begins=drawn))
+        self.steps.append(
+            Step(["CUDA(cudaStreamEndCapture(", there, ", &", drawn, "));"], where=_where(), begins=drawn)
+        )
         if graph is not None:
             made = self._things[id(graph)] = Thing("cudaGraphExec_t", "graph_exec", "CUDA(cudaGraphExecDestroy({}));")
-            self.steps.append(Step(["CUDA(cudaGraphInstantiate(&", made, ", ", drawn, ", 0));"], where=_where(), begins=made))
+            self.steps.append(
+                Step(["CUDA(cudaGraphInstantiate(&", made, ", ", drawn, ", 0));"], where=_where(), begins=made)
+            )
         if self._stand_ins.pop(int(stream.handle), None) is not None:
             self._put_handles_on(int(stream.handle))
 
@@ -593,7 +619,9 @@ class Recorder:
         """A graph that `dnn.capture` recorded is launched."""
         made = self._things.get(id(captured._graph))
         if made is None:
-            self.tell("a CUDA graph that was recorded before the trace was launched: what it does is not in the program")
+            self.tell(
+                "a CUDA graph that was recorded before the trace was launched: what it does is not in the program"
+            )
             return own(captured)
         for buffer in self._buffers.values():
             if buffer.shared:

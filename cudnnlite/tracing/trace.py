@@ -84,7 +84,9 @@ class Trace:
         if self._program is None or self._program[0] != len(recorder.steps):
             version = library_api().library.version_text
             names = ", ".join(sorted({str(device.name) for device in recorder.devices.values()})) or "no device"
-            head = [f"Written by cudnnlite {__version__} from {counted(len(recorder.calls), 'call')} of cuDNN {version} on {names}."]
+            head = [
+                f"Written by cudnnlite {__version__} from {counted(len(recorder.calls), 'call')} of cuDNN {version} on {names}."
+            ]
             if any(device.kind == "emulated" for device in recorder.devices.values()):
                 head.append("It was traced on the emulated device and was never run on a GPU.")
             head += [f"Not written out: {told}" for told in recorder.told]
@@ -175,7 +177,9 @@ def trace() -> Iterator[Trace]:
         _active = None
 
 
-def _patch(patched: list[tuple[type, str, Any]], kind: type, name: str, recorder: Recorder, hook: Callable[..., Any]) -> None:
+def _patch(
+    patched: list[tuple[type, str, Any]], kind: type, name: str, recorder: Recorder, hook: Callable[..., Any]
+) -> None:
     """Let a method go through a hook, which is given the method itself first."""
     original = vars(kind)[name]
 

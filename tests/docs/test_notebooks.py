@@ -27,6 +27,7 @@ NAMES = (
     "09_training_a_network",
     "10_serving_a_network",
     "11_the_matrix_product_laboratory",
+    "12_the_program_in_c",
 )
 PROGRAMS = {"memory_plan.py", "onnx_network.py", "onnx_operations.py", "serve_resnet50.py", "train_digits.py"}
 MOST_LINES = 100  # a notebook has fewer lines of code than that

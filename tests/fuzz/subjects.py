@@ -46,6 +46,8 @@ RESULTS = {
     "RNNReserve",
     "RNNTrainingOutput",
     "SkippedNode",
+    "Trace",
+    "TracedCall",
     "TunedProblem",
     "WeightLayout",
     "WeightPlace",
@@ -370,6 +372,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
     "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
     "record_problems": lambda t: {},
+    "trace": lambda t: {},
     "rnn_backward_data": lambda t: {
         "handle": t.handle,
         "reserve": t.reserve,

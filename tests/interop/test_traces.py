@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,9 @@ def test_of_a_second_run_the_program_is_the_same(sample: trace_samples.Sample) -
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_with_what_was_there_before(name: str, handle: dnn.Handle, toolchain: CToolchain, tmp_path: Path) -> None:
+def test_every_operation_with_what_was_there_before(
+    name: str, handle: dnn.Handle, toolchain: CToolchain, tmp_path: Path
+) -> None:
     case = Case(handle, name)
     case.call()
     with dnn.trace() as traced:

@@ -19,9 +19,15 @@ def upload(handle: dnn.Handle, shape: tuple[int, ...], dtype: str = "float32", l
 
 def convolution_with_search(handle: dnn.Handle) -> None:
     """Search, and apply what was found; asymmetric on purpose."""
-    x, w, conv = upload(handle, (4, 8, 28, 26)), upload(handle, (16, 8, 3, 5)), dnn.ConvolutionSpec((1, 2), (1, 2), math_type="fma")
+    x, w, conv = (
+        upload(handle, (4, 8, 28, 26)),
+        upload(handle, (16, 8, 3, 5)),
+        dnn.ConvolutionSpec((1, 2), (1, 2), math_type="fma"),
+    )
     found = dnn.find_convolution_forward(handle, x, w, conv, workspace_limit="64 MiB")
-    dnn.convolution_forward(handle, x, w, conv, algorithm=found.best(workspace_limit="64 MiB", deterministic=True)).numpy()
+    dnn.convolution_forward(
+        handle, x, w, conv, algorithm=found.best(workspace_limit="64 MiB", deterministic=True)
+    ).numpy()
 
 
 def execution_plan(handle: dnn.Handle) -> None:
@@ -93,4 +99,11 @@ kept: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
     convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention,
 )  # fmt: skip
-STEADY = (execution_plan, lstm, pooling, softmax, captured, attention)  # whose program does not depend on times, or on garbage
+STEADY = (
+    execution_plan,
+    lstm,
+    pooling,
+    softmax,
+    captured,
+    attention,
+)  # whose program does not depend on times, or on garbage

@@ -31,10 +31,10 @@ MADE_FOR_YOU = {
     "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
     "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput",
-    "CapturedGraph", "Replay", "ReplayCosts",
+    "CapturedGraph", "Replay", "ReplayCosts", "Trace", "TracedCall",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
-ABOVE_CUDNN = {"autotuned", "fold_batch_normalization", "problems_from_onnx", "record_problems", "tune_model"}
+ABOVE_CUDNN = {"autotuned", "fold_batch_normalization", "problems_from_onnx", "record_problems", "trace", "tune_model"}
 # What constructors take through **options.
 THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
@@ -55,6 +55,7 @@ OPERANDS = {
     "multi_head_attention_forward": "handle spec weights q k v",
     "problems_from_onnx": "model",
     "record_problems": "",
+    "trace": "",
     "tune_model": "problems",
     "find_rnn_forward": "handle spec weights x hx cx",
     "plan_rnn": "handle spec x",
