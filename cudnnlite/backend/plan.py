@@ -76,6 +76,7 @@ class _VariantPacks:
         self._api = api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
         self._known: dict[tuple[int, ...], Any] = {}
+        self._stack.callback(self._known.clear)  # their addresses become others'
         self._free: list[Any] = []
         self._pointers = (ctypes.c_void_p * len(uids))()
         self._workspace = ctypes.c_void_p()

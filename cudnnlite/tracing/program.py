@@ -7,9 +7,10 @@ import linecache
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from cudnnlite.tracing.things import Contents, Part, Place, Size, Step, Thing
 
@@ -18,9 +19,7 @@ _MOST_REPEATED = 64  # statements in the body of a loop
 _TAKEN = {"i", "j", "k", "l", "host", "load", "report", "main"}
 _INDICES = "ijkl"
 
-Line = tuple[str, str]  # a statement, and the comment that says where it comes from
-Loop = tuple[int, tuple["Item", ...]]  # how often, and what
-Item = Line | Loop
+Item = tuple[Any, Any]  # a statement, and the comment that says where it comes from; or how often, and such items
 
 
 class Program:
@@ -154,51 +153,43 @@ def _useful(steps: list[Step]) -> list[Step]:
 
 
 def _folded(lines: list[Item]) -> list[Item]:
-    """Return lines with what is repeated as loops, and repeated loops as loops of loops."""
-    while True:
-        keys = [line[0] if isinstance(line[0], str) else _key(line) for line in lines]
-        folded: list[Item] = []
-        at = 0
+    """Return lines with what is repeated as loops, short ones first, and repeated loops as loops of loops."""
+    period = 1
+    while period <= min(_MOST_REPEATED, len(lines) // 2):
+        keys, folded, at = [_key(line) for line in lines], [], 0
         while at < len(lines):
-            for period in range(1, min(_MOST_REPEATED, (len(lines) - at) // 2) + 1):
-                times, body = 1, keys[at : at + period]
-                if keys[at + period] == body[0]:
-                    while keys[at + times * period : at + (times + 1) * period] == body:
-                        times += 1
-                if (times - 1) * period > 2:
-                    folded.append((times, tuple(lines[at : at + period])))
-                    at += times * period
-                    break
-            else:
-                folded.append(lines[at])
-                at += 1
-        if len(folded) == len(lines):
-            return folded
+            times, body = 1, keys[at : at + period]
+            while keys[at + times * period : at + (times + 1) * period] == body:
+                times += 1
+            is_loop = (times - 1) * period > 2
+            folded.append((times, tuple(lines[at : at + period])) if is_loop else lines[at])
+            at += times * period if is_loop else 1
+        period = period + 1 if len(folded) == len(lines) else 1
         lines = folded
+    return lines
 
 
-def _key(item: Item) -> object:
-    if isinstance(item[0], str):
-        return item[0]
-    return item[0], tuple(map(_key, item[1]))  # type: ignore[arg-type]
+def _key(item: Any) -> object:
+    """Return what has to be equal: statements, not comments."""
+    return item[0] if isinstance(item[0], str) else (item[0], tuple(map(_key, item[1])))
 
 
-def _rendered(items: Iterable[Item], depth: int) -> Iterable[str]:
+def _rendered(items: Iterable[Any], depth: int) -> Iterator[str]:
     """Yield the lines of a block, with a comment wherever it goes on for another line of Python."""
     space, said = "    " * (depth + 1), ""
     for item in items:
         first = item
         while not isinstance(first[0], str):
-            first = first[1][0]  # type: ignore[index]
-        if first[1] and first[1] != said:
-            said = str(first[1])
+            first = first[1][0]
+        if first[1] != said:
+            said = first[1]
             yield from ("", f"{space}/* {_harmless(said)} */")
-        if isinstance(item[0], str):
+        if item is first:
             yield from _wrapped(item[0], 4 * (depth + 1))
             continue
         index = _INDICES[min(depth, 3)]
         yield f"{space}for (int {index} = 0; {index} < {item[0]}; {index}++) {{"
-        inner = list(_rendered(item[1], depth + 1))  # type: ignore[arg-type]
+        inner = list(_rendered(item[1], depth + 1))
         yield from inner[2:] if inner[1].strip() == f"/* {_harmless(said)} */" else inner
         yield f"{space}}}"
 

@@ -156,9 +156,9 @@ def trace() -> Iterator[Trace]:
     patched: list[tuple[type, str, Any]] = []
     try:
         for kind in device_classes():
-            for name in vars(Recorder):
-                if name.startswith("on_") and name[3:] in vars(kind):
-                    _patch(patched, kind, name[3:], recorder, getattr(recorder, name))
+            for name in dir(recorder):
+                if name.startswith("_on_") and name[4:] in vars(kind):
+                    _patch(patched, kind, name[4:], recorder, getattr(recorder, name))
         _patch(patched, CapturedGraph, "launch", recorder, recorder.on_launch)
         for name in ("function", "__call__"):
             patched.append((ReplayedCall, name, vars(ReplayedCall)[name]))

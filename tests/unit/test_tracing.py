@@ -20,7 +20,7 @@ from cudnnlite.devices.choice import device_classes
 from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
 from cudnnlite.raw import types
-from cudnnlite.tracing.recorder import checksum
+from cudnnlite.tracing.memory import checksum
 
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 5), dtype=np.float32)
 
