@@ -76,8 +76,8 @@ class _VariantPacks:
         self._api = api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
         self._known: dict[tuple[int, ...], Any] = {}
-        self._told: dict[int, dict[str, Any]] = {}  # what each was set to, by its address
-        self._stack.callback(self._told.clear)
+        self._order: tuple[str, ...] = ()  # of the addresses in what they are known by
+        self._stack.callback(self._known.clear)
         self._free: list[Any] = []
         self._pointers = (ctypes.c_void_p * len(uids))()
         self._workspace = ctypes.c_void_p()
@@ -105,7 +105,14 @@ class _VariantPacks:
 
     def values_of(self, address: int) -> dict[str, Any] | None:
         """Return what the pack at an address was set to; None if there is none."""
-        return self._told.get(address)
+        for (workspace, *pointers), pack in self._known.items():
+            if pack.value == address:
+                there = dict(zip(self._order, pointers, strict=True))
+                return {
+                    "unique_ids": [*self._ids], "data_pointers": [there[name] for name in self._names],
+                    "workspace": workspace,
+                }  # fmt: skip
+        return None
 
     def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
         for name, address in (*addresses.items(), ("workspace", workspace)):
@@ -126,7 +133,6 @@ class _VariantPacks:
             if status := step.function(pack, *arguments):
                 assert step.check is not None
                 step.check(status)
-        told = {"unique_ids": [*self._ids], "data_pointers": [*self._pointers], "workspace": workspace}
-        self._told[pack.value] = told
+        self._order = tuple(addresses)
         self._known[key] = self._free.pop()  # not before it is good
         return pack
