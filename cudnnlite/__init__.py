@@ -7,7 +7,7 @@
 ...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
 [1. 2. 3. 4.]
 
-Importing it loads no library; making the first descriptor or handle does.  The tuner is imported when it is first asked for.
+Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces, are imported when they are first asked for.
 """
 
 import cudnnlite.ctrl_c  # noqa: F401  (before anything else)
@@ -188,8 +188,6 @@ from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
 from cudnnlite.specs.pooling import PoolingSpec
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 from cudnnlite.specs.transform import TensorTransformSpec
-from cudnnlite.tracing.recorder import TracedCall
-from cudnnlite.tracing.trace import Trace, trace
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -200,6 +198,8 @@ if TYPE_CHECKING:
     from cudnnlite.autotune.policy import TuningPolicy
     from cudnnlite.autotune.tuned import TunedProblem
     from cudnnlite.autotune.tuner import Tuner, autotuned
+    from cudnnlite.tracing.recorder import TracedCall
+    from cudnnlite.tracing.trace import Trace, trace
 
 __all__ = [
     "TF32",
@@ -392,24 +392,27 @@ __all__ = [
     "tune_model",
 ]
 
-_TUNER = {
-    "ModelTuning": "model_tuning",
-    "TunedProblem": "tuned",
-    "Tuner": "tuner",
-    "TuningCache": "cache",
-    "TuningPolicy": "policy",
-    "autotuned": "tuner",
-    "problems_from_onnx": "onnx.model",
-    "tune_model": "model",
+_LATER = {
+    "ModelTuning": "autotune.model_tuning",
+    "Trace": "tracing.trace",
+    "TracedCall": "tracing.recorder",
+    "TunedProblem": "autotune.tuned",
+    "Tuner": "autotune.tuner",
+    "TuningCache": "autotune.cache",
+    "TuningPolicy": "autotune.policy",
+    "autotuned": "autotune.tuner",
+    "problems_from_onnx": "autotune.onnx.model",
+    "trace": "tracing.trace",
+    "tune_model": "autotune.model",
 }
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import what there is of the tuner when it is first asked for, and keep it."""
-        if name not in _TUNER:
+        """Import what there is of the tuner and of traces when it is first asked for, and keep it."""
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"{__name__}.autotune.{_TUNER[name]}"), name)
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
         return found
 
 

@@ -20,7 +20,6 @@ def emit(headers: Headers) -> dict[str, str]:
         "functions.py": _functions(headers),
         "signatures.py": _signatures(headers),
         "attributes.py": _attributes(headers),
-        "c_types.py": _c_types(headers),
     }
     major, minor, patch = headers.version // 10000, headers.version // 100 % 100, headers.version % 100
     origin = f"the cuDNN {major}.{minor}.{patch} headers"
@@ -128,6 +127,13 @@ def _functions(headers: Headers) -> str:
             *records,
             ")\n",
             "FUNCTIONS: dict[str, Function] = {function.name: function for function in _ALL}\n",
+            "# the types of each function's parameters as C names them",
+            "C_TYPES: dict[str, tuple[str, ...]] = {",
+            *(
+                "    " + _tuple(map(_literal, function.c_types), 4, f'"{function.name}": ', ",")
+                for function in headers.functions
+            ),
+            "}\n",
         ]
     )
 
@@ -169,17 +175,6 @@ def _attributes(headers: Headers) -> str:
             f'        "{name}": ({number}, "{kind}", {many}),' for name, (number, kind, many) in attributes.items()
         ]
         lines.append("    },")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _c_types(headers: Headers) -> str:
-    lines = [
-        '"""The types of each C function\'s parameters as C names them."""\n',
-        "from __future__ import annotations\n",
-        "C_TYPES: dict[str, tuple[str, ...]] = {",
-    ]
-    for function in headers.functions:
-        lines.append("    " + _tuple(map(_literal, function.c_types), 4, f'"{function.name}": ', ","))
     return "\n".join([*lines, "}"]) + "\n"
 
 

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-import cudnnlite
 from cudnnlite._raw.calls import Call
 from cudnnlite.descriptors.native import LIVE
 from cudnnlite.tracing.things import Buffer, Contents, Part, Place, Size, Step, Thing
 from cudnnlite.warn import warn_user
 
-_PACKAGE = str(Path(cudnnlite.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 _ELSEWHERE = ("contextlib.py", "weakref.py")  # whose lines are nobody's
 _STREAMS = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
 

@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.c_types import C_TYPES
 from cudnnlite._raw.calls import Call, convert, prepared_calls, through_c, untyped
 from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
-from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
@@ -122,7 +121,8 @@ class Recorder(Memory):
 
     def _statement(self, record: Function, given: Any, seen: Any, steps: list[Step]) -> tuple[Step, list[Any]]:
         """Return a call as a statement, and what it writes: things with C's pointers to them, places with their names."""
-        name, things, outputs = record.name, [], []
+        name, things = record.name, list[Thing]()
+        outputs: list[Any] = []
         of_handle = record.argtypes[:1] == (cudnnHandle_t,)
         parts: list[Part] = []
         for argname, c_type, kind, value, passed in zip(
@@ -153,7 +153,7 @@ class Recorder(Memory):
             if name == "cudnnBackendCreateDescriptor":
                 made[0].name = BackendDescriptorType(seen[0]).name.lower().replace("graph", "_graph")
         elif "Destroy" in name:
-            step.of, step.ends = tuple(things), (things or [None])[0]
+            step.of, step.ends = tuple(things), things[0] if things else None
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
             step.of = tuple(things[1:] if name == "cudnnBackendGetAttribute" else made)
         elif name == "cudnnInitTransformDest":
@@ -172,7 +172,7 @@ class Recorder(Memory):
     ) -> list[Part]:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
         untyped_ = kind is ctypes.c_void_p
-        address = value if untyped_ else ctypes.cast(value, ctypes.c_void_p).value
+        address = value if untyped_ else ctypes.addressof(value.contents) if value else None
         if not address:
             return ["NULL"]
         if untyped_ and argname.startswith(_ON_HOST):
@@ -346,7 +346,8 @@ def _scalar(address: int, argname: str, dtype: DataType | None) -> str:
         return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
     if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
         return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
-    return f"(unsigned char[]){{{', '.join(map(hex, ctypes.string_at(address, itemsize(dtype))))}}}"
+    content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
+    return f"(unsigned char[]){{{', '.join(map(hex, content))}}}"
 
 
 def _plain(c_type: str, value: Any, passed: Any) -> Any:
