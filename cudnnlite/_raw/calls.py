@@ -54,15 +54,23 @@ def watch(wrap: Wrap | None) -> None:
     """
     global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
     _wrap = wrap
-    for function in tuple(_functions):
+    for function in _alive(_functions):
         function.call = function.own if wrap is None else wrap(function.own, function.record)
-    for prepared in tuple(_prepared):
+    for prepared in _alive(_prepared):
         prepared.function = prepared.bound.call
 
 
 def prepared_calls() -> tuple[PreparedCall, ...]:
     """Return every prepared call that is alive."""
-    return tuple(_prepared)
+    return _alive(_prepared)
+
+
+def _alive(of: WeakSet[Any]) -> tuple[Any, ...]:
+    while True:
+        try:
+            return tuple(of)
+        except RuntimeError:  # another thread has just made one
+            continue
 
 
 def through_c(record: Function, enter: Call) -> Any:

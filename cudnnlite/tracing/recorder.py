@@ -96,6 +96,13 @@ class Recorder(Memory):
         return traced
 
     def _call(self, call: Call, record: Function, given: Any, seen: Any) -> Any:
+        if not self._capturing and self._is_captured(seen):
+            self.tell("calls went into a CUDA graph of another library: the program makes them once, and no graph")
+            self._capturing = True  # nothing may be waited for
+            try:
+                return self._call(call, record, given, seen)
+            finally:
+                self._capturing = False
         step, outputs = self._statement(record, given, seen, self.steps)
         step.where, status, start = where(), 0, time.perf_counter_ns()
         try:
@@ -110,6 +117,11 @@ class Recorder(Memory):
             self.calls.append(TracedCall(record.name, arguments, Status(status), us, *step.where))
             self._done(record, step, outputs, seen, status)
         return result
+
+    def _is_captured(self, seen: Any) -> bool:
+        handle = seen[0] if seen and isinstance(seen[0], cudnnHandle_t) else None
+        owner: Any = LIVE.get(handle.value or 0) if handle is not None else None
+        return hasattr(owner, "device") and owner.device.is_capturing(owner.stream)
 
     def write_down(self, record: Function, *arguments: Any) -> None:
         """Write a call into what is made before the block, without making it: it was made then."""
@@ -209,7 +221,7 @@ class Recorder(Memory):
             if isinstance(thing, Place):
                 thing.buffer.unread |= not snake(pointer).startswith(_SCRATCH)
                 self._note_written(thing.buffer)
-            elif step.begins is thing:
+            elif thing is not None and thing is step.begins:
                 self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
                 self._answers = {size: other for size, other in self._answers.items() if other.name != thing.name}
