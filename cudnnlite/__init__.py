@@ -7,7 +7,8 @@
 ...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
 [1. 2. 3. 4.]
 
-Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces, are imported when they are first asked for.
+Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces, are
+imported when they are first asked for.
 """
 
 import cudnnlite.ctrl_c  # noqa: F401  (before anything else)

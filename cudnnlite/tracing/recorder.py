@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import time
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.tracing.memory import Memory, where
 from cudnnlite.tracing.things import ENUMS, Buffer, Part, Place, Step, Thing, literal, number, snake
 
-_ON_HOST = ("alpha", "beta", "paddingFill", "value", "message")  # how the untyped pointers to host memory are named
+_ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
@@ -187,7 +188,7 @@ class Recorder(Memory):
         address = value if untyped_ else ctypes.addressof(value.contents) if value else None
         if not address:
             return ["NULL"]
-        if untyped_ and argname.startswith(_ON_HOST):
+        if untyped_ and _ON_HOST.fullmatch(argname):
             return [_scalar(address, argname, dtype)]
         place = self._place(address)
         if place is not None:
@@ -221,8 +222,8 @@ class Recorder(Memory):
             if isinstance(thing, Place):
                 thing.buffer.unread |= not snake(pointer).startswith(_SCRATCH)
                 self._note_written(thing.buffer)
-            elif thing is not None and thing is step.begins:
-                self._things[pointer[0].value] = thing
+            elif step.begins is not None:
+                self._things[pointer[0].value] = step.begins
             elif thing.c_type == "size_t":
                 self._answers = {size: other for size, other in self._answers.items() if other.name != thing.name}
                 self._answers[pointer[0]] = thing

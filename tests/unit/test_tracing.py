@@ -149,9 +149,8 @@ def test_scalars_are_of_the_type_that_cudnn_reads(handle: dnn.Handle) -> None:
 
 def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
     one = ctypes.c_float(1)
-    with dnn.trace() as trace, dnn.TensorDescriptor(X.shape) as described:
-        with pytest.raises(dnn.CudnnError):
-            handle.api.cudnnSetTensor(handle.ptr, described, None, ctypes.byref(one))
+    with dnn.trace() as trace, dnn.TensorDescriptor(X.shape) as described, pytest.raises(dnn.CudnnError):
+        handle.api.cudnnSetTensor(handle.ptr, described, None, ctypes.byref(one))
     (status,) = [call.status for call in trace.calls if call.function == "cudnnSetTensor"]
     assert f"FAILED(cudnnSetTensor(handle, y_desc, NULL, &(float){{1.0f}})); /* CUDNN_STATUS_{status} */" in main_of(
         trace
