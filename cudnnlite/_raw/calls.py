@@ -7,11 +7,11 @@ there comes out as itself, where ctypes would make an `ArgumentError` of it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
@@ -43,8 +43,23 @@ class CallArgumentError(ArgumentError, ctypes.ArgumentError):
 
 
 _wrap: Wrap | None = None  # what a trace puts around each function
-_functions: WeakSet[CFunction] = WeakSet()
-_prepared: WeakSet[PreparedCall] = WeakSet()
+
+
+class Alive:
+    """Objects of one kind that are alive, weakly; all that runs when one goes is C, where no interrupt gets lost."""
+
+    def __init__(self) -> None:
+        self._refs: set[ref[Any]] = set()
+
+    def add(self, one: object) -> None:
+        """Remember an object until it goes."""
+        self._refs.add(ref(one, self._refs.discard))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([one for each in tuple(self._refs) if (one := each()) is not None])
+
+
+_functions, PREPARED = Alive(), Alive()
 
 
 def watch(wrap: Wrap | None) -> None:
@@ -54,23 +69,10 @@ def watch(wrap: Wrap | None) -> None:
     """
     global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
     _wrap = wrap
-    for function in _alive(_functions):
+    for function in _functions:
         function.call = function.own if wrap is None else wrap(function.own, function.record)
-    for prepared in _alive(_prepared):
+    for prepared in PREPARED:
         prepared.function = prepared.bound.call
-
-
-def prepared_calls() -> tuple[PreparedCall, ...]:
-    """Return every prepared call that is alive."""
-    return _alive(_prepared)
-
-
-def _alive(of: WeakSet[Any]) -> tuple[Any, ...]:
-    while True:
-        try:
-            return tuple(of)
-        except RuntimeError:  # another thread has just made one
-            continue
 
 
 def through_c(record: Function, enter: Call) -> Any:
@@ -152,7 +154,7 @@ class PreparedCall:
         self._indices = {name: index for index, name in enumerate(self._record.argnames)}
         convert(self._record, arguments)
         self.arguments: tuple[Any, ...] = tuple(map(_kept, self._record.argtypes, arguments))
-        _prepared.add(self)
+        PREPARED.add(self)
 
     def __call__(self) -> None:
         """Call it, and check the status."""

@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
+from cudnnlite._raw.calls import Alive
 from cudnnlite.arguments import instance_of
 from cudnnlite.errors import ClosedError
 
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
-LIVE: weakref.WeakValueDictionary[int, NativeObject] = weakref.WeakValueDictionary()  # by address; the latest one there
+LIVE = Alive()
 DESCRIPTORS: dict[type, type[NativeObject]] = {}  # by the spec class that each describes
 
 
@@ -106,7 +107,7 @@ class NativeObject(Closable):
         native = self._type()
         self._make(native)
         self._native: ctypes.c_void_p | None = native
-        LIVE[native.value or 0] = self
+        LIVE.add(self)
         self._release_when_leaked(
             partial(release, self.api, self._destroy, native),
             f"{type(self).__name__} {spec} was never closed; use `with`, or call close()",

@@ -98,7 +98,7 @@ class Memory:
         for buffer in (self._buffers.get(address), *self._buffers.values()):
             if buffer is not None and buffer.base <= address < buffer.base + buffer.nbytes:
                 return Place(buffer, address - buffer.base)
-        there = {id(owner.device): owner.device for owner in list(LIVE.values()) if hasattr(owner, "device")}
+        there = {id(owner.device): owner.device for owner in LIVE if hasattr(owner, "device")}
         for device in (self.devices | there).values():
             found = device.allocation_of(address)
             if found is not None:

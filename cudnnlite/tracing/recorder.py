@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import Call, convert, prepared_calls, through_c, untyped
+from cudnnlite._raw.calls import PREPARED, Call, convert, through_c, untyped
 from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
@@ -121,7 +121,7 @@ class Recorder(Memory):
 
     def _is_captured(self, seen: Any) -> bool:
         handle = seen[0] if seen and isinstance(seen[0], cudnnHandle_t) else None
-        owner: Any = LIVE.get(handle.value or 0) if handle is not None else None
+        owner: Any = None if handle is None else _owner(handle.value)
         return hasattr(owner, "device") and owner.device.is_capturing(owner.stream)
 
     def write_down(self, record: Function, *arguments: Any) -> None:
@@ -169,7 +169,7 @@ class Recorder(Memory):
             step.of, step.ends = tuple(things), things[0] if things else None
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
             step.of = tuple(things[1:] if name == "cudnnBackendGetAttribute" else made)
-        elif name == "cudnnInitTransformDest":
+        elif "InitTransform" in name:
             step.of = tuple(things[2:3])
         elif name == "cudnnSetStream" or not (of_handle or name == "cudnnSetDropoutDescriptor"):
             step.of = tuple(things[:1])
@@ -310,7 +310,7 @@ class Recorder(Memory):
         if not address:
             return "NULL"
         if address not in self._things:
-            owner = LIVE.get(address)
+            owner = _owner(address)
             if owner is None:
                 kind = type(native).__name__
                 self.tell(
@@ -329,7 +329,7 @@ class Recorder(Memory):
         twin._make(type(owner._native)(address))
         twin._set(owner.spec)
         if isinstance(owner, BackendDescriptor):
-            packs = (plan.pack_values(address) for plan in prepared_calls() if isinstance(plan, ExecutionPlan))
+            packs = (plan.pack_values(address) for plan in PREPARED if isinstance(plan, ExecutionPlan))
             values = owner.values or next((found for found in packs if found is not None), {})
             for name, value in list(values.items()):
                 twin.set(name, value)
@@ -345,6 +345,12 @@ class _Rehearsal:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self._recorder.write_down(FUNCTIONS[name], *arguments)
+
+
+def _owner(address: int | None) -> Any:
+    """Return whose native object is at an address; None if it is none of ours."""
+    owners = (owner for owner in LIVE if not owner.closed and owner.ptr.value == address)
+    return next(owners, None)
 
 
 def _answer(function: str, argname: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import prepared_calls
+from cudnnlite._raw.calls import PREPARED
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
@@ -45,14 +45,14 @@ def functions(handle: dnn.Handle) -> list[Any]:
 def test_outside_of_a_trace_every_function_is_its_own(handle: dnn.Handle) -> None:
     with dnn.plan_convolution_forward(handle, x := handle.array(X), handle.array(X[:, :, :2, :2])) as plan:
         plan(x, handle.array(X[:, :, :2, :2]))
-        before, prepared = functions(handle), [call.function for call in prepared_calls()]
+        before, prepared = functions(handle), [call.function for call in PREPARED]
         with pytest.raises(ZeroDivisionError), dnn.trace():  # noqa: PT012
             assert functions(handle) != before
-            assert [call.function for call in prepared_calls()] != prepared
+            assert [call.function for call in PREPARED] != prepared
             1 / 0
         assert functions(handle) == before
-        assert [call.function for call in prepared_calls()] == prepared
-        assert all(call.bound.call is call.bound.own is call.function for call in prepared_calls())
+        assert [call.function for call in PREPARED] == prepared
+        assert all(call.bound.call is call.bound.own is call.function for call in PREPARED)
 
 
 def test_a_call_of_a_plan_made_before_is_recorded(handle: dnn.Handle) -> None:
