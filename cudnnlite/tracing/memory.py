@@ -88,7 +88,9 @@ class Memory:
         with self.aside():
             for buffer in self._buffers.values():
                 if buffer.unread and buffer.named_by_use:
-                    self._report(Place(buffer), self._read(buffer, 0, buffer.nbytes))
+                    self._look_again(buffer)
+                    for offset, nbytes in [*buffer.digests] or [(0, buffer.nbytes)]:
+                        self._report(Place(buffer, offset), self._read(buffer, offset, nbytes))
 
     def _add(self, *parts: Part, of: tuple[Thing, ...] | None = None, **more: Any) -> None:
         self.steps.append(Step([*parts], of, where(), **more))
@@ -107,7 +109,8 @@ class Memory:
 
     def _new(self, device: Any, base: int, nbytes: int, *, steps: list[Step]) -> Buffer:
         self.devices[id(device)] = device
-        new = Buffer("void *", "memory", "CUDA(cudaFree({}));", base, nbytes, device, shared=steps is self.before)
+        outside = steps is self.before
+        new = Buffer("void *", "memory", "CUDA(cudaFree({}));", base, nbytes, device, outside, shared=outside)
         for old in [*self._buffers.values()]:
             if base < old.base + old.nbytes and old.base < base + nbytes:
                 self._forget(old)
@@ -147,7 +150,12 @@ class Memory:
             buffer.digests[window] = _digest(content)
             if before is not None:
                 self.tell("memory was written to by somebody else; the program loads what was there then")
-            (self.before if before is None else self.steps).extend(self._load(Place(buffer, window[0]), content))
+            first = before is None and buffer.outside
+            (self.before if first else self.steps).extend(self._load(Place(buffer, window[0]), content))
+
+    def _look_again(self, buffer: Buffer) -> None:
+        for offset, _ in [*buffer.digests]:
+            self._look(Place(buffer, offset))
 
     def _note_written(self, buffer: Buffer) -> None:
         """Note what is in memory that others may write to, after we did."""
@@ -286,7 +294,7 @@ class Memory:
             own(captured)
             return
         for buffer in [*self._buffers.values()]:
-            self._look(Place(buffer))
+            self._look_again(buffer)
         own(captured)
         self._add("CUDA(cudaGraphLaunch(", made, ", ", self._stream(address), "));", stream=address)
         for buffer in self._buffers.values():

@@ -98,11 +98,18 @@ class Recorder(Memory):
 
     def _call(self, call: Call, record: Function, given: Any, seen: Any) -> Any:
         if not self._capturing and self._is_captured(seen):
-            self.tell("calls went into a CUDA graph of another library: the program makes them once, and no graph")
+            self.tell(
+                "calls went into a CUDA graph of another library: they are not in the program, nor is what it does"
+            )
             self._capturing = True  # nothing may be waited for
             try:
                 return self._call(call, record, given, seen)
             finally:
+                self.steps[-1].of = ()
+                packed = self._packed(seen[2].value) if record.name == "cudnnBackendExecute" else []
+                for buffer in (*self.steps[-1].things(), *packed):
+                    if isinstance(buffer, Buffer):  # which the graph may write to, unseen
+                        buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
                 self._capturing = False
         step, outputs = self._statement(record, given, seen, self.steps)
         step.where, status, start = where(), 0, time.perf_counter_ns()
@@ -156,8 +163,10 @@ class Recorder(Memory):
                 parts += self._pointer(name, argname, c_type, kind, value, passed, outputs, self._dtype(name, seen))
             elif c_type == "size_t" and value in self._answers:
                 parts.append(self._answers[value])
-            else:
+            elif isinstance(value, (int, float)):
                 parts.append(number(value, c_type))
+            else:
+                parts += self._unknown(name, argname, f"a {type(value).__name__}")
         step = Step([*(parts or [f"CUDNN({name}("]), "));"])
         made = [thing for thing, _ in outputs if isinstance(thing, Thing)]
         if "Create" in name:
@@ -197,7 +206,9 @@ class Recorder(Memory):
             outputs += [] if c_type.startswith("const") else [(place, argname)]
             return [place] if untyped_ else [f"({c_type.replace('[]', ' *')})", place]
         if untyped_:
-            return self._unknown(f"{name}: {argname}", address)
+            return self._unknown(name, argname, f"at {address:#x}, memory of which nothing is known")
+        if issubclass(value._type_, ctypes.Structure) and c_type.startswith("const"):
+            return self._unknown(name, argname, f"a {value._type_.__name__}")
         if c_type.startswith("const"):
             return [literal(c_type, passed if isinstance(passed, ctypes.Array) else value[:1])]
         length = len(passed) if isinstance(passed, ctypes.Array) else 1
@@ -206,8 +217,8 @@ class Recorder(Memory):
         outputs.append((variable, value))
         return [variable] if length > 1 else ["&", variable]
 
-    def _unknown(self, what: str, address: int) -> list[Part]:
-        self.tell(f"{what} is at {address:#x}, memory of which nothing is known; the program has NULL")
+    def _unknown(self, function: str, argname: str, what: str) -> list[Part]:
+        self.tell(f"{function}: {argname} is {what}; the program has NULL")
         return ["NULL"]
 
     def _done(self, record: Function, step: Step, outputs: list[Any], seen: Any, status: int) -> None:
@@ -279,7 +290,8 @@ class Recorder(Memory):
         for number_, value in enumerate(values):
             part = self._thing(opaque(value)) if opaque else self._place(value) if value else "NULL"
             if part is None:
-                (part,) = self._unknown("what a variant pack has", value)
+                what = f"at {value:#x}, memory of which nothing is known"
+                (part,) = self._unknown("cudnnBackendSetAttribute", attribute, what)
             if isinstance(part, Place):
                 tensor = self._uids.get(uids[number_]) if uids else None
                 part.buffer.used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")

@@ -18,21 +18,11 @@ _SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN
 
 @dataclass(eq=False)
 class Thing:
-    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's.
+    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's."""
 
-    Attributes
-    ----------
-    c_type : str
-        The variable's; of an array with its length behind: ``int[8]``.
-    name : str
-        What it would like to be called.
-    destroy : str
-        The statement that gives it back at the end, {} for its name; empty if nothing has to.
-    """
-
-    c_type: str
-    name: str = ""
-    destroy: str = ""
+    c_type: str  # of an array with its length behind: ``int[8]``
+    name: str = ""  # what it would like to be called
+    destroy: str = ""  # the statement that gives it back at the end, {} for its name; empty if nothing has to
     named_by_use: bool = field(default=False, init=False)
 
     def used_as(self, name: str) -> None:
@@ -43,27 +33,18 @@ class Thing:
 
 @dataclass(eq=False)
 class Buffer(Thing):
-    """An allocation on a device: from `base` on so many bytes.
-
-    Attributes
-    ----------
-    shared : bool
-        Whether others may write to it unseen: it was there before, or was handed to another library.
-    unread : bool
-        Whether something was written that nobody has read.
-    digests : dict
-        Of what it held when it was looked at last, by (offset, bytes).
-    parts : dict
-        By offset, what cuDNN itself told the address of: how many bytes, and the variable with it.
-    """
+    """An allocation on a device: from `base` on so many bytes."""
 
     base: int = 0
     nbytes: int = 0
     device: Any = None
-    shared: bool = False
-    unread: bool = False
-    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    parts: dict[int, tuple[int, Thing]] = field(default_factory=dict)
+    outside: bool = False  # whether it was there before
+    shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
+    unread: bool = False  # whether something was written that nobody has read
+    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)  # when looked at last; by offset and bytes
+    parts: dict[int, tuple[int, Thing]] = field(
+        default_factory=dict
+    )  # by offset: bytes, and cuDNN's answer where that is
 
 
 class Place(NamedTuple):
@@ -98,32 +79,16 @@ Part = str | Thing | Place | Size | Contents
 
 @dataclass(eq=False)
 class Step:
-    """One statement of the program.
+    """One statement of the program."""
 
-    Attributes
-    ----------
-    parts : list
-        Its text; variables get their names later.
-    of : tuple of Thing or None
-        It is of use where one of these is; None: always.
-    where : tuple of str and int
-        The line of Python that made the call: its file and number.
-    begins, ends : Thing or None
-        What is there from here on, and what not any more.
-    stream : int or None
-        What it is enqueued on; None where it waits, or is the host's affair.
-    checksum : int or None
-        Of what it reads, as Python had it.
-    """
-
-    parts: list[Part]
-    of: tuple[Thing, ...] | None = None
-    where: tuple[str, int] = ("", 0)
+    parts: list[Part]  # its text; variables get their names later
+    of: tuple[Thing, ...] | None = None  # it is of use where one of these is; None: always
+    where: tuple[str, int] = ("", 0)  # the file and line of Python that it was made for
     note: str = ""
-    begins: Thing | None = None
-    ends: Thing | None = None
-    stream: int | None = None
-    checksum: int | None = None
+    begins: Thing | None = None  # what is there from here on
+    ends: Thing | None = None  # what is not any more
+    stream: int | None = None  # what it is enqueued on; None where it waits, or is the host's affair
+    checksum: int | None = None  # of what it reads, as Python had it
 
     def things(self) -> Iterator[Thing]:
         """Yield what it names."""

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,6 @@ from cudnnlite.texts import counted
 from cudnnlite.tracing.program import Program
 from cudnnlite.tracing.recorder import Recorder, TracedCall
 from cudnnlite.version import __version__
-
-_MAKEFILE = """\
-# CUDA: the toolkit's folder.  CUDNN: a folder with include/ and lib/, where cuDNN is not in the compiler's paths.
-CUDA ?= /usr/local/cuda
-CFLAGS ?= -std=c11 -O2 -Wall -Wextra
-CUDNN_FLAGS = $(if $(CUDNN),-isystem $(CUDNN)/include -L$(CUDNN)/lib -Wl$(comma)-rpath$(comma)$(CUDNN)/lib)
-comma := ,
-
-program: program.c
-\t$(CC) $(CFLAGS) $< -o $@ -isystem $(CUDA)/include $(CUDNN_FLAGS) -L$(CUDA)/lib64 -l:libcudnn.so.9 -lcudart
-
-run: program
-\t./program
-"""
 
 
 class Trace:
@@ -75,7 +62,7 @@ class Trace:
         (there / "inputs").mkdir(parents=True, exist_ok=True)
         for path, content in program.files.items():
             (there / path).write_bytes(content)
-        (there / "Makefile").write_text(_MAKEFILE)
+        (there / "Makefile").write_text(files("cudnnlite.tracing").joinpath("program.mk").read_text())
         (there / "program.c").write_text(program.text)
         return there
 

@@ -108,11 +108,33 @@ def test_what_another_library_wrote_is_loaded_again(device: Any, toolchain: CToo
 @pytest.mark.gpu
 def test_another_librarys_memory(toolchain: CToolchain, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    x = torch.randn(64, 3, 9, 8, device="cuda")
+    x, out = torch.randn(64, 3, 9, 8, device="cuda"), torch.empty(5, 3, 9, 8, device="cuda")
+    torch.cuda.synchronize()
     with dnn.trace() as traced, dnn.Handle() as handle:
         for batch in (x[3:7], x[20:25]):
-            dnn.softmax_forward(handle, batch).numpy()
+            mine = dnn.softmax_forward(handle, batch)
+        dnn.activation_forward(handle, torch.from_dlpack(mine)[1:], "tanh").numpy()
+        dnn.activation_forward(handle, x[1:6], "relu", out=out)  # which the trace reads at its end
     assert traced.warnings == []
+    assert [name for name, _ in traced.checksums][-1] == "y"
+    assert_it_prints_the_same(toolchain, traced, tmp_path, "cuda")
+
+
+@pytest.mark.gpu
+def test_a_graph_of_another_library_is_told_and_what_it_writes_is_loaded(toolchain: CToolchain, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with dnn.Handle(stream=side) as handle:
+        x, y = handle.array(np.ones((2, 3, 5, 4), np.float32)), handle.empty((2, 3, 5, 4))
+        dnn.activation_forward(handle, x, "tanh", out=y)
+        handle.synchronize()
+        with dnn.trace() as traced, pytest.warns(RuntimeWarning, match="CUDA graph of another library"):  # noqa: PT031
+            with torch.cuda.graph(graph, stream=side):
+                dnn.activation_forward(handle, x, "tanh", out=y)
+            graph.replay()
+            torch.cuda.synchronize()
+            dnn.scale_tensor(handle, y, 2.0).numpy()
+    assert "cudnnActivationForward" not in traced.as_c().partition("int main")[2]
     assert_it_prints_the_same(toolchain, traced, tmp_path, "cuda")
 
 

@@ -207,6 +207,13 @@ def test_what_nobody_knows_is_told_and_never_guessed(handle: dnn.Handle) -> None
     assert len(trace.warnings) == 1
 
 
+def test_a_callback_is_told(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace, pytest.warns(RuntimeWarning, match="fptr is a CFunctionType; the program has NULL"):  # noqa: PT031
+        handle.api.cudnnSetCallback(7, None, types.cudnnCallback_t(lambda *_: None))
+        handle.api.cudnnSetCallback(0, None, types.cudnnCallback_t())
+    assert "Not written out: cudnnSetCallback" in trace.as_c()
+
+
 def test_other_threads_are_recorded_and_streams_ordered() -> None:
     with dnn.trace() as trace:
         for _ in range(2):
