@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from cudnnlite._raw.calls import Call
 from cudnnlite.descriptors.native import LIVE
+from cudnnlite.errors import CaptureError
 from cudnnlite.tracing.things import Buffer, Contents, Part, Place, Size, Step, Thing
 from cudnnlite.warn import warn_user
 
@@ -85,7 +86,7 @@ class Memory:
 
     def finish(self) -> None:
         """Read what the block wrote and did not read itself."""
-        with self.aside():
+        with self.aside(), suppress(CaptureError):  # in a capture nothing can be read
             for buffer in self._buffers.values():
                 if buffer.unread and buffer.named_by_use:
                     self._look_again(buffer)

@@ -99,7 +99,7 @@ class Recorder(Memory):
     def _call(self, call: Call, record: Function, given: Any, seen: Any) -> Any:
         if not self._capturing and self._is_captured(seen):
             self.tell(
-                "calls went into a CUDA graph of another library: they are not in the program, nor is what it does"
+                "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
             )
             self._capturing = True  # nothing may be waited for
             try:

@@ -179,6 +179,16 @@ def test_a_graph_from_before_is_told(handle: dnn.Handle) -> None:
     assert "Not written out: a CUDA graph" in trace.as_c()
 
 
+def test_a_capture_that_began_before_is_told(handle: dnn.Handle) -> None:
+    x, out = handle.array(X), handle.empty(X.shape)
+    dnn.activation_forward(handle, x, "relu", out=out)
+    with dnn.capture(handle) as graph, dnn.trace() as trace, pytest.warns(RuntimeWarning, match="saw no begin of"):
+        dnn.activation_forward(handle, x, "relu", out=out)
+    graph.close()
+    assert [call.function for call in trace.calls] == ["cudnnActivationForward"]
+    assert "cudnnActivationForward" not in main_of(trace)
+
+
 def test_a_replaying_plan_is_its_calls(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
     with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
