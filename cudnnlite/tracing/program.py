@@ -216,7 +216,8 @@ def _source(file: str, line: int) -> str:
     if not file:
         return ""
     text = " ".join(linecache.getline(file, line).split())
-    return f"{re.sub(r'(ipykernel_)[0-9]+/.*', r'notebook', Path(file).name)}:{line}: {text}"
+    name = "notebook" if "ipykernel_" in file else Path(file).name
+    return f"{name}:{line}: {text}"
 
 
 def _harmless(text: str) -> str:
