@@ -121,7 +121,7 @@ class Recorder(Memory):
             raise
         finally:
             us, each = (time.perf_counter_ns() - start) / 1000, zip(C_TYPES[record.name], seen, given, strict=True)
-            arguments = dict(zip(record.argnames, (_plain(*one) for one in each), strict=True))
+            arguments = dict(zip(record.argnames, (self._plain(*one) for one in each), strict=True))
             self.calls.append(TracedCall(record.name, arguments, Status(status), us, *step.where))
             self._done(record, step, outputs, seen, status)
         return result
@@ -256,6 +256,20 @@ class Recorder(Memory):
         elif name.startswith("cudnnSet") and first and (dtype := self._dtype(name, seen)) is not None:
             self._dtypes[first] = dtype
 
+    def _plain(self, c_type: str, value: Any, passed: Any) -> Any:
+        """Return an argument for people; what is on a device is an address, and is not followed."""
+        if isinstance(value, ctypes._Pointer):
+            address = ctypes.addressof(value.contents) if value else None
+            if address is None or self._place(address) is not None:
+                return address
+            values = passed if isinstance(passed, ctypes.Array) else value[:1]
+            plain = tuple(self._plain(c_type.rstrip("[] *"), each, None) for each in values)
+            return plain if isinstance(passed, ctypes.Array) else plain[0]
+        if isinstance(value, ctypes.Structure):
+            return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
+        kind = ENUMS.get(c_type.removeprefix("const "))
+        return getattr(value, "value", value) if kind is None else kind(value)
+
     def _dtype(self, name: str, seen: Any) -> DataType | None:
         """Return the data type that a call names, or that of its descriptors: float64 if one is."""
         named = [v for v, c_type in zip(seen, C_TYPES[name], strict=True) if c_type == "cudnnDataType_t"]
@@ -379,15 +393,3 @@ def _scalar(address: int, argname: str, dtype: DataType | None) -> str:
         return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
     content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
     return f"(unsigned char[]){{{', '.join(map(hex, content))}}}"
-
-
-def _plain(c_type: str, value: Any, passed: Any) -> Any:
-    """Return an argument for people."""
-    if isinstance(value, ctypes._Pointer):
-        values = passed if isinstance(passed, ctypes.Array) else value[:1] if value else ()
-        plain = tuple(_plain(c_type.rstrip("[] *"), each, None) for each in values)
-        return plain if isinstance(passed, ctypes.Array) else plain[0] if plain else None
-    if isinstance(value, ctypes.Structure):
-        return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
-    kind = ENUMS.get(c_type.removeprefix("const "))
-    return getattr(value, "value", value) if kind is None else kind(value)

@@ -6,6 +6,7 @@ import ctypes
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -182,11 +183,20 @@ def test_a_graph_from_before_is_told(handle: dnn.Handle) -> None:
 def test_a_capture_that_began_before_is_told(handle: dnn.Handle) -> None:
     x, out = handle.array(X), handle.empty(X.shape)
     dnn.activation_forward(handle, x, "relu", out=out)
-    with dnn.capture(handle) as graph, dnn.trace() as trace, pytest.warns(RuntimeWarning, match="saw no begin of"):
-        dnn.activation_forward(handle, x, "relu", out=out)
-    graph.close()
-    assert [call.function for call in trace.calls] == ["cudnnActivationForward"]
+    dnn.scale_tensor(handle, out, 2.0)
+    later, told = ExitStack(), "saw no begin of|recorded before the trace|somebody else"
+    with ExitStack() as recording:
+        graph = recording.enter_context(dnn.capture(handle))
+        trace = later.enter_context(dnn.trace())
+        with pytest.warns(RuntimeWarning, match=told):
+            dnn.activation_forward(handle, x, "relu", out=out)
+    with graph, later, pytest.warns(RuntimeWarning, match=told):
+        graph.launch()
+        dnn.scale_tensor(handle, out, 2.0).numpy()
+    assert {"cudnnActivationForward", "cudnnScaleTensor"} == {call.function for call in trace.calls}
     assert "cudnnActivationForward" not in main_of(trace)
+    assert main_of(trace).index("load(y, 720") < main_of(trace).index("cudnnScaleTensor(")
+    assert len(trace.warnings) == 3
 
 
 def test_a_replaying_plan_is_its_calls(handle: dnn.Handle) -> None:
