@@ -179,7 +179,8 @@ from cudnnlite.operations.spatial_transformer import (
 )
 from cudnnlite.operations.transform import transform_filter, transform_tensor
 from cudnnlite.operations.weights import WeightLayout, WeightPlace
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
@@ -241,6 +242,7 @@ __all__ = [
     "ConvolutionForwardProblem",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
+    "ConvolutionResult",
     "ConvolutionSpec",
     "CudnnError",
     "CudnnliteError",
@@ -291,6 +293,7 @@ __all__ = [
     "RNNOutput",
     "RNNPlan",
     "RNNReserve",
+    "RNNResult",
     "RNNSpec",
     "RNNTrainingOutput",
     "RNNWeights",

@@ -42,38 +42,12 @@ from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 
 __all__ = [
-    "TF32",
-    "TRUE_FLOAT32",
-    "ActivationMode",
-    "BatchNormMode",
-    "CTCGradMode",
-    "CTCLossAlgo",
-    "ConvolutionBwdDataAlgo",
-    "ConvolutionBwdFilterAlgo",
-    "ConvolutionFwdAlgo",
-    "ConvolutionMode",
-    "DataType",
-    "Determinism",
-    "LossNormalizationMode",
-    "MathType",
-    "NanPropagation",
-    "OpTensorOp",
-    "PoolingMode",
-    "RNNAlgo",
-    "RNNBiasMode",
-    "RNNDataLayout",
-    "RNNInputMode",
-    "RNNMode",
-    "ReduceTensorOp",
-    "ReorderType",
-    "SeqDataAxis",
-    "SoftmaxAlgorithm",
-    "SoftmaxMode",
-    "Status",
-    "TensorFormat",
-    "parse_enum",
-    "parse_math_type",
-]
+    "TF32", "TRUE_FLOAT32", "ActivationMode", "BatchNormMode", "CTCGradMode", "CTCLossAlgo", "ConvolutionBwdDataAlgo",
+    "ConvolutionBwdFilterAlgo", "ConvolutionFwdAlgo", "ConvolutionMode", "DataType", "Determinism", "LossNormalizationMode",
+    "MathType", "NanPropagation", "OpTensorOp", "PoolingMode", "RNNAlgo", "RNNBiasMode", "RNNDataLayout", "RNNInputMode",
+    "RNNMode", "ReduceTensorOp", "ReorderType", "SeqDataAxis", "SoftmaxAlgorithm", "SoftmaxMode", "Status", "TensorFormat",
+    "parse_enum", "parse_math_type",
+]  # fmt: skip
 
 # On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an H200);
 # only FMA_MATH is true float32 (3e-7).

@@ -6,16 +6,10 @@ from collections.abc import Collection, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = (), empty: Collection[str] = ()) -> list[str]:
-    """Return the lines of a table, unwrapped, its columns padded.
+    """Return the lines of a table, unwrapped, its columns padded; the cells' first row is the heading.
 
-    Parameters
-    ----------
-    rows : sequence of sequences of str
-        The cells, the heading first.
-    numeric : collection of str
-        The headings of the columns that hold numbers: they stand to the right.
-    empty : collection of str
-        Cells that say nothing: a column that has no others is left out.
+    The columns with a heading in `numeric` stand to the right.  `empty` are cells that say nothing: a column that has no others
+    is left out.
     """
     padded = []
     for heading, *cells in zip(*rows, strict=True):

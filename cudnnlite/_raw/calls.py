@@ -93,14 +93,8 @@ def untyped(callback: Any) -> Call:
 class CFunction:
     """A function of a table: it converts its arguments, calls C, and checks the status.
 
-    Parameters
-    ----------
-    call : callable
-        Takes converted arguments and returns what C returns: where that is a status, 0 (or None) for success.
-    record : Function
-        What is known of it.
-    check : callable, optional
-        Raises the `CudnnError` of a status that is not 0; None where C returns no status.
+    `call` takes converted arguments and returns what C returns: where that is a status, 0 (or None) for success; `check` raises
+    the `CudnnError` of one that is not 0, and is None where C returns none.  `record` is what is known of the function.
     """
 
     __slots__ = ("__weakref__", "call", "check", "own", "record")
@@ -125,23 +119,11 @@ class CFunction:
 
 
 class PreparedCall:
-    """A C function whose arguments were marshalled once, for calls in a hot loop.
+    """A C function whose arguments were marshalled once, for calls in a hot loop; they keep nothing alive.
 
     ``status = call.function(*call.arguments)``, and where that is not 0, ``call.check(status)`` raises the error.  Of the
     microsecond that ctypes takes to call a function with thirteen arguments, two thirds go into converting them; here that is
     done when an argument changes, and only for that one.  An `errcheck` of ctypes would take another tenth of it.
-
-    Parameters
-    ----------
-    function : CFunction
-        What is called.
-    arguments : object
-        All of them, in order.
-
-    Attributes
-    ----------
-    arguments : tuple
-        Converted by the argument types of the prototype.  They keep nothing alive.
     """
 
     __slots__ = ("__weakref__", "_indices", "_record", "arguments", "bound", "check", "function")
@@ -174,12 +156,8 @@ class PreparedCall:
 def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     """Return arguments as ctypes passes them on without a further look.
 
-    Raises
-    ------
-    TypeError
-        There are too few, or too many.
-    CallArgumentError
-        One of a wrong type, or one of which it is known that C would cut it off or crash.
+    TypeError if there are too few or too many; CallArgumentError for one of a wrong type, or one of which it is known that C
+    would cut it off or crash.
     """
     if len(arguments) != len(record.argtypes):
         raise TypeError(

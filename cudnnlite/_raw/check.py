@@ -29,18 +29,9 @@ _LITTLE_MEMORY = 64 << 20
 def status_error(
     function: str, status: int, detail: str, memory: Callable[[], tuple[int, int]] | None
 ) -> errors.CudnnError:
-    """Make the exception for `status`.
+    """Make the exception for a status that is not SUCCESS, of a C function, with cuDNN's last-error string.
 
-    Parameters
-    ----------
-    function : str
-        The C function that returned it.
-    status : int
-        Not `Status.SUCCESS`.
-    detail : str
-        cuDNN's last-error string.
-    memory : callable, optional
-        Returns (free, total) device memory in bytes; asked only where an allocation may have failed.
+    `memory` returns (free, total) device memory in bytes; it is asked only where an allocation may have failed.
     """
     known = Status(status)
     category = status // 1000

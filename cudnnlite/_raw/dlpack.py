@@ -43,19 +43,9 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object
 
 
 def relabel(capsule: Any, old: int, new: int) -> bool:
-    """Change the dtype code of a fresh 16-bit capsule, in place.
+    """Change the dtype code of a fresh 16-bit DLPack capsule in place, from `old` to `new`: `FLOAT` or `BFLOAT`.
 
-    Parameters
-    ----------
-    capsule : DLPack capsule
-        Not consumed yet.
-    old, new : int
-        `FLOAT` or `BFLOAT`.
-
-    Returns
-    -------
-    bool
-        Whether it held 16-bit values of the code `old`; otherwise it is left alone.
+    Returns whether it held 16-bit values of the code `old`; otherwise it is left alone.
     """
     versioned = bool(_is_valid(capsule, b"dltensor_versioned"))
     address = _get_pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")

@@ -31,19 +31,10 @@ _loaded: Library | None = None
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded libcudnn.
+    """A loaded libcudnn: `path` is the file of the front, libcudnn.so.9, and `cdll` that, loaded.
 
-    Attributes
-    ----------
-    path : str
-        The file of the front, libcudnn.so.9.
-    how : str
-        How it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports ('site-packages',
-        'system-search', 'CUDNN_PATH', ...).
-    version : int
-        `cudnnGetVersion()`: 92800 is 9.28.0.
-    cdll : ctypes.CDLL
-        The loaded front.
+    `how` it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports ('site-packages',
+    'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800 is 9.28.0.
 
     Notes
     -----
@@ -80,14 +71,9 @@ def load_library() -> Library:
     """Load libcudnn, or return the one already loaded by this function.
 
     The search order is the environment variable `CUDNNLITE_LIBCUDNN` (a file or a folder), then cuda-pathfinder's: already
-    loaded in this process, the nvidia-cudnn wheel, conda, the system's loader, `CUDNN_PATH`.
-
-    Raises
-    ------
-    LibraryNotFoundError
-        None was found, or the file that the variable names cannot be loaded.
-    MixedLibrariesError
-        Its parts come from different, incompatible copies.
+    loaded in this process, the nvidia-cudnn wheel, conda, the system's loader, `CUDNN_PATH`.  LibraryNotFoundError if none was
+    found, or the file that the variable names cannot be loaded; MixedLibrariesError if its parts come from different,
+    incompatible copies.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
     with _lock:

@@ -13,24 +13,9 @@ _DEVICE_TYPES = frozenset({cudnnHandle_t, cudaStream_t, ctypes.POINTER(cudnnHand
 class Function(NamedTuple):
     """One C function, as its header declares it.
 
-    Attributes
-    ----------
-    name : str
-        The exported symbol.
-    restype : type or None
-        The ctypes result type; None for void.
-    argtypes : tuple of type
-        The ctypes type of each parameter.
-    argnames : tuple of str
-        The parameters' names in the header.
-    returns_status : bool
-        Whether the result is a ``cudnnStatus_t``.
-    header : str
-        The header that declares it, short: ``"ops"`` for ``cudnn_ops.h``.
-    since : str or None
-        The cuDNN version that introduced it, where the header says.
-    deprecated : str or None
-        The cuDNN version that deprecated it, ``"yes"`` where the header marks it without a version, None otherwise.
+    `name` is the exported symbol, `restype` None for void; `argtypes` and `argnames` are in order.  `returns_status`: the
+    result is a ``cudnnStatus_t``.  `header` is short, ``"ops"`` for ``cudnn_ops.h``.  `since` is the version of cuDNN that
+    introduced it, where the header says; `deprecated` the one that deprecated it, ``"yes"`` where none is told.
     """
 
     name: str

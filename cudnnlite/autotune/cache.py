@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite.arguments import one_of, shown
-from cudnnlite.autotune.cache_path import IN_MEMORY, parse_cache_path, parse_folder
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import TuningKey
-from cudnnlite.autotune.store import EntryFolder, check_place
+from cudnnlite.autotune.store import IN_MEMORY, EntryFolder, check_place, parse_cache_path, parse_folder
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError
 from cudnnlite.operations.problem import KINDS
 

@@ -28,7 +28,8 @@ from cudnnlite.operations.operation_plan import OperationPlan, plan_class
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, ConvolutionResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.math_types import allowed_math_types
@@ -82,25 +83,10 @@ def search_convolution(
     operands: Mapping[str, DeviceArray],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate.
+    """Time and check every candidate on operands; the handle is waited for.
 
-    Parameters
-    ----------
-    handle : Handle
-        Waited for: the search synchronises.
-    problem : Problem
-        What is searched for.
-    policy : TuningPolicy
-        What it excludes is told, and not run.
-    operands : mapping
-        What is read, by name, and "out", which is overwritten: bring a copy.
-    progress : bool
-        Whether a bar on stderr shows how far a search over knobs is.
-
-    Returns
-    -------
-    AlgorithmTable
-        The best first by the policy's objective; what cannot be used last, with the reason.
+    Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows how far a search over knobs
+    is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, comes last.
     """
     limit, total = policy.workspace_limit, handle.device.memory_info()[1]
     assert limit is None or isinstance(limit, int)
@@ -119,8 +105,9 @@ def search_convolution(
         rows: dict[Hashable, AlgorithmResult] = {}
         slow: set[int] = set()  # engines that no knob can save
         for candidate in every:
-            find_ms = None if candidate.layout else reported.get((candidate.algorithm, candidate.math_type))
-            row = replace(candidate, find_ms=find_ms)
+            row = candidate
+            if isinstance(row, ConvolutionResult) and not row.layout:
+                row = replace(row, find_ms=reported.get((row.algorithm, row.math_type)))
             engine = candidate.algorithm.index if isinstance(candidate.algorithm, Engine) else None
             if engine in slow and not row.why_not:
                 row = replace(row, why_not=f"not tried: engine {engine} took more than {_SLOW} times the best")
@@ -156,7 +143,7 @@ def candidates(
     algorithms = [algorithm for algorithm in problem.operation.algorithms.kind if algorithm.name != "COUNT"]
     math_types = allowed_math_types(problem.math_type, first.dtype)
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
-        row = AlgorithmResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
+        row = ConvolutionResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
 

@@ -20,31 +20,17 @@ Array = np.ndarray[Any, Any]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 _CHANNELS, _POSITIONS = 16, 512
-_PAIRS, _TAPS = (
-    4,
-    32,
-)  # of the gradient of a filter, whose values are sums over everything: channels at either end, and taps
+# Of the gradient of a filter, whose values are sums over everything: channels at either end, and taps.
+_PAIRS, _TAPS = 4, 32
 _MOST_FACTORS = 1 << 22  # values gathered for one image and one group
 
 
 class ConvolutionReference:
     """Direct sums over the user's data at some places of the output: corners and random ones.
 
-    Of images the first and the last are looked at, of a filter's gradient a few output channels.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is computed: a convolution, or a gradient of it.
-    operands : mapping of str to DeviceArray
-        What is read, by name; of images only those that the sample needs are copied to the host.
-    before : DeviceArray, optional
-        What the output holds before; needed where beta is not 0.
-
-    Raises
-    ------
-    ArgumentError
-        The operands hold values that are not finite: nothing can be checked with them.
+    Of images the first and the last are looked at, and copied to the host, of a filter's gradient a few output channels.
+    `before` is what the output holds before, needed where beta is not 0.  ArgumentError if the operands hold values that are
+    not finite: nothing can be checked with them.
     """
 
     def __init__(

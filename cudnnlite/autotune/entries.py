@@ -22,22 +22,9 @@ FORMAT = 1
 class TuningEntry:
     """What is remembered of one tuning; ValueError if a value is not allowed.
 
-    Attributes
-    ----------
-    key : TuningKey
-        What was tuned, for whom, on what.
-    title, timing : str
-        What the table is called, and where its times come from.
-    rows : tuple of AlgorithmResult
-        Every candidate, also the failed ones, in the table's order.  Their `passed_over` is not written.
-    chosen : int
-        The index of the row that was chosen.
-    tuned_at : str
-        When, in ISO 8601; kept in UTC, to the microsecond, so that later is greater.
-    seconds : float
-        What the tuning took.
-    cudnnlite : str
-        The version of cudnnlite that tuned.
+    `key` says what was tuned, for whom, on what.  `title` and `timing` are the table's, `rows` all its candidates in order, the
+    failed ones too (their `passed_over` is not written), `chosen` is the index of one.  `tuned_at` is ISO 8601, kept in UTC to
+    the microsecond, so that later is greater.  `cudnnlite` is the version that tuned, in `seconds`.
     """
 
     key: TuningKey
@@ -67,12 +54,7 @@ def entry_to_json(entry: TuningEntry) -> str:
 def entry_from_json(text: str | bytes, digest: str) -> TuningEntry:
     """Return the entry that was written, whose key has this digest.
 
-    Raises
-    ------
-    ArgumentError
-        It is not what was written.
-    TuningCacheError
-        A newer version of cudnnlite has written it.
+    ArgumentError if it is not what was written; TuningCacheError if a newer version of cudnnlite has written it.
     """
     try:
         values = json.loads(text)

@@ -12,7 +12,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.operations.problem import Problem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 
 
 class Remembered(NamedTuple):

@@ -18,7 +18,8 @@ from cudnnlite.operations.rnn.choice import ALGORITHMS
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.search import search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, RNNResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs.math_types import allowed_math_types
 
 
@@ -52,31 +53,16 @@ def search_rnn(
     operands: Mapping[str, Any],
     progress: bool = False,
 ) -> AlgorithmTable:
-    """Time and check every candidate.
+    """Time and check every candidate on operands ("weights", "x", perhaps "hx", "cx"); the handle is waited for.
 
-    Parameters
-    ----------
-    handle : Handle
-        Waited for: the search synchronises.
-    problem : RNNForwardProblem
-        What is searched for.  Dropout is left out.
-    policy : TuningPolicy
-        What it excludes is told, and not run.
-    operands : mapping
-        "weights", "x", and, where there are any, "hx" and "cx".
-    progress : bool
-        Unused: there are no knobs.
-
-    Returns
-    -------
-    AlgorithmTable
-        The best first by the policy's objective; what cannot be used last, with the reason.
+    Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
+    Dropout is left out; `progress` is unused: there are no knobs.
     """
     spec = problem.spec.replace(dropout=0.0)
     pairs: list[tuple[RNNAlgo, MathType]] = []
     excluded: list[AlgorithmResult] = []
     for algorithm, math_type in product(ALGORITHMS, allowed_math_types(spec.math_type, spec.dtype)):
-        row = AlgorithmResult(algorithm, math_type, deterministic=None)
+        row = RNNResult(algorithm, math_type, deterministic=None)
         why_not = policy.why_not(row, spec.dtype)
         if why_not:
             excluded.append(replace(row, why_not=why_not))

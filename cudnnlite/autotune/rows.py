@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from math import isfinite
 from operator import index
 from typing import Any, get_args, get_type_hints
@@ -11,11 +12,12 @@ from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.backend.engines import Engine
 from cudnnlite.errors import ArgumentError
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
 
 LEFT_OUT = ("passed_over",)  # belongs to a choice, not to the candidate
 
-_HINTS = {name: hint for name, hint in get_type_hints(AlgorithmResult).items() if name not in LEFT_OUT}
+_KINDS = (AlgorithmResult, ConvolutionResult, RNNResult)
+_HINTS = {name: hint for kind in _KINDS for name, hint in get_type_hints(kind).items() if name not in LEFT_OUT}
 # of each field, whether it may be None, and what else it is
 _FIELDS: dict[str, tuple[bool, Any]] = {
     name: (type(None) in get_args(hint), (get_args(hint) or (hint,))[0]) for name, hint in _HINTS.items()
@@ -24,11 +26,10 @@ _MISTAKES = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
-    """Return every field of a row but `passed_over`; ArgumentError if one holds something that is not of its type.
+    """Return every field of a row but `passed_over`, those of other kinds too, empty; ArgumentError if one has a wrong type.
 
     Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"), an engine is its number
-    and its knobs; floats that are not
-    finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
+    and its knobs; floats that are not finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
     plain = {}
     for name, (optional, kind) in _FIELDS.items():
@@ -52,7 +53,11 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
         for name, value in plain.items():
             optional, kind = _FIELDS[name]
             values[name] = None if value is None and optional else _read(kind, value)
-        return AlgorithmResult(**values)
+        algorithm = values.get("algorithm")
+        kind = RNNResult if isinstance(algorithm, enums.RNNAlgo) else ConvolutionResult
+        kind = AlgorithmResult if isinstance(algorithm, Engine) else kind
+        own = {item.name for item in fields(kind)}
+        return kind(**{name: value for name, value in values.items() if name in own or value not in (None, "")})
     except _MISTAKES as error:
         raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
 

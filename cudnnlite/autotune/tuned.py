@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import summary
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable, deciding_ms, named
+from cudnnlite.search.results import AlgorithmResult, deciding_ms, named
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.texts import printable
 
 Policy = Mapping[str, Any]  # what `TuningPolicy.to_plain` returns; without an objective it is the device's time

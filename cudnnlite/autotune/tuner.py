@@ -30,7 +30,8 @@ from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.search.contest import refuse_search
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from cudnnlite.autotune.cache_path import IN_MEMORY
 from cudnnlite.autotune.progress import Report
 from cudnnlite.autotune.remembered import Remembered
+from cudnnlite.autotune.store import IN_MEMORY
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.autotune.workers import Answer, Task, Worker, tune_task, tune_with
 from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
 from cudnnlite.operations.problem_list import ListedProblem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 _TRIES = 2  # of a problem whose worker process died

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.cache_path import IN_MEMORY
 from cudnnlite.autotune.claims import claimed_device
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import DeviceIdentity
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.remembered import Remembered, identity_of
+from cudnnlite.autotune.store import IN_MEMORY
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
 from cudnnlite.operations.problem import Problem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 
 # what says that a problem cannot be tuned, and nothing of the worker
 _ANSWERS = (CudnnError, DeviceMemoryError, NoAlgorithmError, ArgumentError)

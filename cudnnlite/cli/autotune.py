@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -34,7 +35,7 @@ from cudnnlite.cli.common import (
     say,
     tell,
 )
-from cudnnlite.cli.problems import Wanted
+from cudnnlite.cli.problems import CONVOLUTIONS, check_flags, problems_of
 from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
 from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import ArgumentError, CudnnliteError
@@ -46,13 +47,13 @@ EXIT_CODES = (
     "after another error, 130 after Ctrl-C: what was tuned till then is saved, and the same command goes on from there."
 )
 # what --help shows together
-_convolution = partial(typer.Option, rich_help_panel="One convolution")
+_conv = partial(typer.Option, rich_help_panel="One convolution")
 _rnn = partial(typer.Option, rich_help_panel="Recurrent networks")
-_models = partial(typer.Option, rich_help_panel="Models and lists")
+_model = partial(typer.Option, rich_help_panel="Models and lists")
 _data = partial(typer.Option, rich_help_panel="Data and arithmetic")
-_wanted = partial(typer.Option, rich_help_panel="What is wanted")
+_want = partial(typer.Option, rich_help_panel="What is wanted")
 _where = partial(typer.Option, rich_help_panel="Where")
-_output = partial(typer.Option, rich_help_panel="Output")
+_out = partial(typer.Option, rich_help_panel="Output")
 _RNN_HELP = (
     "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
     "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable."
@@ -61,96 +62,81 @@ _MATH_HELP = (
     "default (on float32 data TF32), fma (true float32), tensor_op or tensor_op_allow_conversion; what --input, --rnn and "
     "--onnx ask for."
 )
+_Text: TypeAlias = str | None
 _Texts: TypeAlias = list[str] | None
+_Path: TypeAlias = Path | None
 _Paths: TypeAlias = list[Path] | None
+_Float: TypeAlias = float | None
 
 
+# fmt: off
 def autotune(
-    input_: Annotated[
-        _Texts, _convolution("--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.")
-    ] = None,
-    filter_: Annotated[
-        _Texts, _convolution("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")
-    ] = None,
-    padding: Annotated[
-        str | None, _convolution(metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.")
-    ] = None,
-    stride: Annotated[str | None, _convolution(metavar="S|SxS")] = None,
-    dilation: Annotated[str | None, _convolution(metavar="D|DxD")] = None,
-    groups: Annotated[int | None, _convolution()] = None,
-    operation: Annotated[
-        str | None,
-        _convolution(
-            metavar="forward|backward_data|backward_filter", help="It, or a gradient.", show_default="forward"
-        ),
-    ] = None,
+    input_: Annotated[_Texts, _conv("--input", metavar="NxCxHxW", help="The images' shape: 1 to 3 spatial axes.")] = None,
+    filter_: Annotated[_Texts, _conv("--filter", metavar="KxCxRxS", help="The filter's.  C is that of a group.")] = None,
+    padding: Annotated[_Text, _conv(metavar="P|PxP", help="Zeros on both sides: for every axis, or for each.")] = None,
+    stride: Annotated[_Text, _conv(metavar="S|SxS")] = None,
+    dilation: Annotated[_Text, _conv(metavar="D|DxD")] = None,
+    groups: Annotated[int | None, _conv()] = None,
+    operation: Annotated[_Text, _conv(
+        metavar="|".join(CONVOLUTIONS), help="It, or a gradient.", show_default="forward"
+    )] = None,
     rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
-    onnx: Annotated[_Paths, _models(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
-    batch: Annotated[int | None, _models(help="The size of the model's batch axis, where that is open.")] = None,
-    shape: Annotated[
-        _Texts, _models(metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable.")
-    ] = None,
-    problems: Annotated[
-        _Paths, _models(metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable.")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        _data(
-            help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.",
-            show_default="float32, or the model's",
-        ),
-    ] = None,
-    layout: Annotated[
-        str | None,
-        _data(help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.", show_default="NCHW"),
-    ] = None,
-    math_type: Annotated[str | None, _data(help=_MATH_HELP)] = None,
-    objective: Annotated[
-        str,
-        _wanted(metavar="latency|device", help="The least wall time of calls, or the least time on the device."),
-    ] = "latency",
-    workspace_limit: Annotated[
-        str | None, _wanted(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")
-    ] = None,
-    deterministic: Annotated[bool, _wanted("--deterministic", help="Only what gives the same bits each time.")] = False,
-    max_error: Annotated[
-        float | None, _wanted(help="The largest relative L2 error against float64 sums, such as 1e-3.")
-    ] = None,
-    no_tf32: Annotated[bool, _wanted("--no-tf32", help="Multiply float32 data in true float32 only.")] = False,
-    also_layout: Annotated[
-        _Texts,
-        _wanted(metavar="NHWC|NCHW", help="Try this layout too, the conversion there and back counted.  Repeatable."),
-    ] = None,
-    interface: Annotated[
-        str | None, _wanted("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API.")
-    ] = None,
-    flush_l2: Annotated[bool, _wanted("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
-    knobs: Annotated[
-        float | None, _wanted(metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too.")
-    ] = None,
-    device: Annotated[str | None, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
+    onnx: Annotated[_Paths, _model(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
+    batch: Annotated[int | None, _model(help="The size of the model's batch axis, where that is open.")] = None,
+    shape: Annotated[_Texts, _model(
+        metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable."
+    )] = None,
+    problems: Annotated[_Paths, _model(
+        metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable."
+    )] = None,
+    dtype: Annotated[_Text, _data(
+        help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.", show_default="float32, or the model's"
+    )] = None,
+    layout: Annotated[_Text, _data(
+        help="NCHW or NHWC (for every rank): how the data of --input and --onnx lies.", show_default="NCHW"
+    )] = None,
+    math_type: Annotated[_Text, _data(help=_MATH_HELP)] = None,
+    objective: Annotated[str, _want(
+        metavar="latency|device", help="The least wall time of calls, or the least time on the device."
+    )] = "latency",
+    workspace_limit: Annotated[_Text, _want(metavar="SIZE", help="The most workspace: '64 MiB', 10%, bytes.")] = None,
+    deterministic: Annotated[bool, _want("--deterministic", help="Only what gives the same bits each time.")] = False,
+    max_error: Annotated[_Float, _want(help="The largest relative L2 error against float64 sums, such as 1e-3.")] = None,
+    no_tf32: Annotated[bool, _want("--no-tf32", help="Multiply float32 data in true float32 only.")] = False,
+    also_layout: Annotated[_Texts, _want(
+        metavar="NHWC|NCHW", help="Try this layout too, the conversion there and back counted.  Repeatable."
+    )] = None,
+    interface: Annotated[_Text, _want(
+        "--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API."
+    )] = None,
+    flush_l2: Annotated[bool, _want("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
+    knobs: Annotated[_Float, _want(
+        metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
+    )] = None,
+    device: Annotated[_Text, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
     workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
-    cache: Annotated[
-        Path | None, _where(metavar="FILE", help="Where choices are remembered.", show_default=CACHE_DEFAULT)
-    ] = None,
+    cache: Annotated[_Path, _where(metavar="FILE", help="Where choices are remembered.", show_default=CACHE_DEFAULT)] = None,
     no_cache: Annotated[bool, _where("--no-cache", help="Neither read nor write a cache.")] = False,
     read_only_cache: Annotated[bool, _where("--read-only-cache", help="Read the cache, but save nothing.")] = False,
-    explain: Annotated[
-        bool, _output("--explain", "-v", help="Every candidate of each problem, not only of a single one.")
-    ] = False,
-    as_json: Annotated[bool, _output("--json", help="Print JSON and nothing else.")] = False,
-    html: Annotated[Path | None, _output(metavar="FILE.html", help="Write a report: one page.")] = None,
-    plot: Annotated[Path | None, _output(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
-    save_problems: Annotated[Path | None, _output(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
+    explain: Annotated[bool, _out(
+        "--explain", "-v", help="Every candidate of each problem, not only of a single one."
+    )] = False,
+    as_json: Annotated[bool, _out("--json", help="Print JSON and nothing else.")] = False,
+    html: Annotated[_Path, _out(metavar="FILE.html", help="Write a report: one page.")] = None,
+    plot: Annotated[_Path, _out(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
+    save_problems: Annotated[_Path, _out(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
 ) -> None:
+    # fmt: on
     """Find the fastest algorithm for each problem within your limits, and remember it.
 
     Several may be given at once.  What a cache of earlier tunings knows is not measured again.
     """
-    wanted = Wanted(
-        input_ or [], filter_ or [], padding, stride, dilation, groups, operation, rnn or [], onnx or [], batch, shape or [],
-        problems or [], dtype, layout, math_type,
-    ).check()  # fmt: skip
+    flags = SimpleNamespace(
+        input=input_ or [], filter=filter_ or [], padding=padding, stride=stride, dilation=dilation, groups=groups,
+        operation=operation, rnn=rnn or [], onnx=onnx or [], batch=batch, shape=shape or [], problems=problems or [],
+        dtype=dtype, layout=layout, math_type=math_type,
+    )  # fmt: skip
+    check_flags(flags)
     if no_cache and (cache or read_only_cache):
         raise misuse(f"--no-cache and {'--cache' if cache else '--read-only-cache'} exclude each other")
     policy = _policy(
@@ -163,7 +149,7 @@ def autotune(
     check_output("--save-problems", save_problems, (".json",))
     progress = _Progress()
     with progress.interruptible(), errors_told():
-        listed = wanted.find()
+        listed = problems_of(flags)
         for line in (*(f"note: {note}" for note in listed.notes), *(f"skipped: {node}" for node in listed.skipped)):
             tell(printable(line))
         if not listed:

@@ -13,11 +13,10 @@ import typer
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE, IN_MEMORY, parse_cache_path, parse_folder
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.rows import row_to_plain
-from cudnnlite.autotune.store import EntryFolder, check_place
+from cudnnlite.autotune.store import CACHE_VARIABLE, IN_MEMORY, EntryFolder, check_place, parse_cache_path, parse_folder
 from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.operations.problem import KINDS

@@ -24,20 +24,9 @@ def load_photograph() -> Image:
 
 
 def detect_edges(handle: dnn.Handle, photograph: Image) -> tuple[Image, dnn.AlgorithmTable, dnn.AlgorithmResult]:
-    """Convolve a photograph with the edge kernel, by the algorithm that cudnnFind ranks first.
+    """Convolve a photograph, (height, width, 3) uint8, by the algorithm that cudnnFind ranks first.
 
-    Parameters
-    ----------
-    handle : Handle
-        Where to compute.
-    photograph : ndarray of uint8, (height, width, 3)
-
-    Returns
-    -------
-    edges : ndarray of float32, (height, width)
-        Summed over the colours, in units of the input's 0 to 1.
-    found : AlgorithmTable
-    choice : AlgorithmResult
+    Returns the edges, (height, width) float32, summed over the colours in units of the input's 0 to 1; the table; the choice.
     """
     pixels = np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255
     x, w = handle.array(pixels), handle.array(EDGE_KERNEL)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite.autotune.onnx.model import problems_from_onnx
@@ -37,134 +38,99 @@ _RNN_FORM = (
     "CELL:steps=T,batch=N,input=I,hidden=H with, if wanted, layers=, projection=, bias=, dropout=, bidirectional, training, "
     "batch_major"
 )
+# With which of the others a flag goes.
+_GOES_WITH = {
+    **dict.fromkeys(("padding", "stride", "dilation", "groups", "operation"), ("input",)),
+    **dict.fromkeys(("batch", "shape"), ("onnx",)),
+    **dict.fromkeys(("dtype", "math_type"), ("input", "rnn", "onnx")),
+    "layout": ("input", "onnx"),
+}
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The flags that say what to tune, as they were given; each is named as its flag."""
+def check_flags(flags: SimpleNamespace) -> None:
+    """End the command if flags that say what to tune, each under its name, are missing or go with nothing."""
+    for name in ("input", "filter"):
+        if len(getattr(flags, name)) > 1:
+            raise misuse(f"--{name} is given twice; several convolutions are a list, see --problems")
+    if bool(flags.input) != bool(flags.filter):
+        raise misuse("--input and --filter are needed together")
+    if not (flags.input or flags.rnn or flags.onnx or flags.problems):
+        raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
+    for name, others in _GOES_WITH.items():
+        if getattr(flags, name) not in (None, []) and not any(getattr(flags, other) for other in others):
+            raise misuse(f"--{name.replace('_', '-')} goes with {' or '.join(f'--{other}' for other in others)}")
+    if flags.operation not in (None, *CONVOLUTIONS):
+        raise misuse(f"--operation {flags.operation}; allowed: {', '.join(CONVOLUTIONS)}")
+    with _misuse_told():
+        if flags.dtype is not None:
+            parse_dtype(flags.dtype, "--dtype")
+        if flags.math_type is not None:
+            parse_math_type(flags.math_type, "--math-type")
 
-    input: list[str]
-    filter: list[str]
-    padding: str | None
-    stride: str | None
-    dilation: str | None
-    groups: int | None
-    operation: str | None
-    rnn: list[str]
-    onnx: list[Path]
-    batch: int | None
-    shape: list[str]
-    problems: list[Path]
-    dtype: str | None
-    layout: str | None
-    math_type: str | None
 
-    def check(self) -> Wanted:
-        """Return it; end the command if flags are missing or go with nothing."""
-        for name in ("input", "filter"):
-            if len(getattr(self, name)) > 1:
-                raise misuse(f"--{name} is given twice; several convolutions are a list, see --problems")
-        if bool(self.input) != bool(self.filter):
-            raise misuse("--input and --filter are needed together")
-        if not (self.input or self.rnn or self.onnx or self.problems):
-            raise misuse("nothing to tune: give --input and --filter, --rnn, --onnx or --problems")
-        anything = bool(self.input or self.rnn or self.onnx)
-        goes_with = {
-            **dict.fromkeys(("padding", "stride", "dilation", "groups", "operation"), (bool(self.input), "--input")),
-            **dict.fromkeys(("batch", "shape"), (bool(self.onnx), "--onnx")),
-            **dict.fromkeys(("dtype", "math_type"), (anything, "--input, --rnn or --onnx")),
-            "layout": (bool(self.input or self.onnx), "--input or --onnx"),
-        }
-        for name, (there, others) in goes_with.items():
-            if getattr(self, name) not in (None, []) and not there:
-                raise misuse(f"--{name.replace('_', '-')} goes with {others}")
-        if self.operation not in (None, *CONVOLUTIONS):
-            raise misuse(f"--operation {self.operation}; allowed: {', '.join(CONVOLUTIONS)}")
-        with _misuse_told():
-            if self.dtype is not None:
-                parse_dtype(self.dtype, "--dtype")
-            if self.math_type is not None:
-                parse_math_type(self.math_type, "--math-type")
-        return self
+def problems_of(flags: SimpleNamespace) -> ProblemList:
+    """Return what is to be tuned; end the command if a flag's value is not allowed, CudnnliteError if a file is no good."""
+    found = ProblemList([_convolution(flags)] if flags.input else [])
+    for text in flags.rnn:
+        found.add(_rnn(text, flags.dtype, flags.math_type))
+    for path in flags.onnx:
+        found.extend(_model(path, flags))
+    for path in flags.problems:
+        found.extend(ProblemList.load(path))
+    return found
 
-    def find(self) -> ProblemList:
-        """Return what is to be tuned; end the command if a flag's value is not allowed.
 
-        Raises
-        ------
-        CudnnliteError
-            A file cannot be read, or is not what it should be.
-        """
-        found = ProblemList([self._convolution()] if self.input else [])
-        for text in self.rnn:
-            found.add(parse_rnn(text, self.dtype, self.math_type))
-        for path in self.onnx:
-            found.extend(self._model(path))
-        for path in self.problems:
-            found.extend(ProblemList.load(path))
+def _convolution(flags: SimpleNamespace) -> Problem:
+    (x_text,), (w_text,) = flags.input, flags.filter
+    x_shape, w_shape, dtype = _sizes("--input", x_text), _sizes("--filter", w_text), flags.dtype or "float32"
+    given: dict[str, Any] = {
+        name: _steps(f"--{name}", getattr(flags, name)) for name in ("padding", "stride", "dilation")
+    }
+    given |= {"groups": flags.groups, "math_type": flags.math_type}
+    with _misuse_told(f"--input {x_text} --filter {w_text}: "):
+        x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))
+        w = FilterSpec(w_shape, dtype, _of_rank(flags.layout, len(w_shape)))
+        conv = ConvolutionSpec(**{name: value for name, value in given.items() if value is not None})
+        forward = ConvolutionForwardProblem(x, w, conv)
+        if flags.operation == "backward_data":
+            return ConvolutionBackwardDataProblem(w, forward.y, conv, x)
+        if flags.operation == "backward_filter":
+            return ConvolutionBackwardFilterProblem(x, forward.y, conv, w)
+        return forward
+
+
+def _model(path: Path, flags: SimpleNamespace) -> ProblemList:
+    shapes = dict(_named_shape(text) for text in flags.shape)
+    if len(shapes) < len(flags.shape):
+        raise misuse("--shape names an input twice")
+    found = problems_from_onnx(path, batch=flags.batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+    if flags.math_type is None:
         return found
-
-    def _convolution(self) -> Problem:
-        (x_text,), (w_text,) = self.input, self.filter
-        x_shape, w_shape = _sizes("--input", x_text), _sizes("--filter", w_text)
-        given: dict[str, Any] = {
-            **{name: _steps(f"--{name}", getattr(self, name)) for name in ("padding", "stride", "dilation")},
-            "groups": self.groups,
-            "math_type": self.math_type,
-        }
-        with _misuse_told(f"--input {x_text} --filter {w_text}: "):
-            dtype = self.dtype or "float32"
-            x = TensorSpec(x_shape, dtype, _of_rank(self.layout, len(x_shape)))
-            w = FilterSpec(w_shape, dtype, _of_rank(self.layout, len(w_shape)))
-            conv = ConvolutionSpec(**{name: value for name, value in given.items() if value is not None})
-            forward = ConvolutionForwardProblem(x, w, conv)
-            if self.operation == "backward_data":
-                return ConvolutionBackwardDataProblem(w, forward.y, conv, x)
-            return (
-                ConvolutionBackwardFilterProblem(x, forward.y, conv, w)
-                if self.operation == "backward_filter"
-                else forward
-            )
-
-    def _model(self, path: Path) -> ProblemList:
-        shapes = dict(_named_shape(text) for text in self.shape)
-        if len(shapes) < len(self.shape):
-            raise misuse("--shape names an input twice")
-        found = problems_from_onnx(path, batch=self.batch, shapes=shapes, dtype=self.dtype, layout=self.layout)
-        if self.math_type is None:
-            return found
-        math_type, changed = parse_math_type(self.math_type), ProblemList()
-        changed.extend(replace(listed, problem=_with_math_type(listed.problem, math_type)) for listed in found)
-        changed.skipped, changed.notes = found.skipped, found.notes
-        return changed
+    math_type, changed = parse_math_type(flags.math_type), ProblemList()
+    changed.extend(replace(listed, problem=_with_math_type(listed.problem, math_type)) for listed in found)
+    changed.skipped, changed.notes = found.skipped, found.notes
+    return changed
 
 
-def parse_rnn(text: str, dtype: str | None = None, math_type: str | None = None) -> RNNForwardProblem:
-    """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"; end the command if it is none."""
+def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProblem:
+    """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"."""
     cell, _, rest = text.partition(":")
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {} if math_type is None else {"math_type": math_type}
     for part in rest.split(",") if rest else []:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         kind = RNN_WORDS.get(name)
         if name in values:
             raise misuse(f"--rnn {text}: {name} is given twice")
-        if kind is bool and not equals:
-            values[name] = True
-        elif kind in (int, float) and equals:
-            values[name] = _number(kind, value, f"--rnn {text}: {name}")
-        elif kind is str and value:
-            values[name] = value
-        else:
+        if kind is None or (kind is bool) == bool(equals) or (kind is str and not value):
             raise misuse(f"--rnn {text}: {part!r} is not understood; the form is {_RNN_FORM}")
-    missing = [name for name in _NEEDED if name not in values]
-    if missing:
+        values[name] = True if kind is bool else value if kind is str else _number(kind, value, f"--rnn {text}: {name}")
+    if missing := [name for name in _NEEDED if name not in values]:
         raise misuse(f"--rnn {text}: {', '.join(missing)} missing; the form is {_RNN_FORM}")
     steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
     training, batch_major = values.pop("training", False), values.pop("batch_major", False)
     names = {"hidden": "hidden_size", "layers": "num_layers", "projection": "projection_size"}
     with _misuse_told(f"--rnn {text}: "):
         options = {names.get(name, name): value for name, value in values.items()}
-        options |= {} if math_type is None else {"math_type": math_type}
         spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
         shape = (batch, steps, size) if batch_major else (steps, batch, size)
         data = RNNDataSpec(shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major")
@@ -186,16 +152,13 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
 
 def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
     """Read a number for every axis, or one for each, as in 1x2."""
-    if text is None:
-        return None
-    sizes = _sizes(option, text)
-    return sizes[0] if len(sizes) == 1 else sizes
+    sizes = None if text is None else _sizes(option, text)
+    return sizes[0] if sizes is not None and len(sizes) == 1 else sizes
 
 
-def _number(kind: type[int] | type[float], text: str, where: str) -> Any:
+def _number(kind: Any, text: str, where: str) -> Any:
     try:
-        # int() reads 1_000 and other alphabets' digits too
-        if text.isascii() and "_" not in text:
+        if text.isascii() and "_" not in text:  # int() reads 1_000 and other alphabets' digits too
             return kind(text)
     except ValueError:
         pass
@@ -217,9 +180,8 @@ def _of_rank(layout: str | None, rank: int) -> str | None:
 
 
 def _with_math_type(problem: Problem, math_type: MathType) -> Problem:
+    kinds = (ConvolutionSpec, RNNSpec)
     specs = {
-        name: spec.replace(math_type=math_type)
-        for name, spec in problem.values.items()
-        if isinstance(spec, (ConvolutionSpec, RNNSpec))
+        name: spec.replace(math_type=math_type) for name, spec in problem.values.items() if isinstance(spec, kinds)
     }
     return problem.replace(**specs)  # type: ignore[no-any-return]

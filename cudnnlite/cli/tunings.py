@@ -7,14 +7,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.autotune.cache_path import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.store import parse_cache_path
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.report import to_json
-from cudnnlite.search.results import NUMERIC, named
+from cudnnlite.search.results import named
+from cudnnlite.search.table import NUMERIC
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
@@ -28,18 +29,9 @@ def to_plain(tuning: ModelTuning) -> dict[str, Any]:
 
 
 def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool) -> Iterator[str]:
-    """Yield the lines for people.
+    """Yield the lines for people: of a single problem, or with `explain` of every one, all candidates too.
 
-    Parameters
-    ----------
-    tuning : ModelTuning
-        What was found.
-    policy : TuningPolicy
-        As the user gave it.
-    saved : Path, optional
-        The file that remembers it.
-    explain : bool
-        Whether every problem is shown with its candidates, not only a single one.
+    `policy` is as the user gave it; `saved` is the folder that remembers it, if any.
     """
     facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
     yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"

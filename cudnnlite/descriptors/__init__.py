@@ -12,14 +12,6 @@ from cudnnlite.descriptors.rnn_data import RNNDataDescriptor, read_rnn_data_spec
 from cudnnlite.descriptors.tensor import TensorDescriptor, check_describable
 
 __all__ = [
-    "DESCRIPTORS",
-    "ConvolutionDescriptor",
-    "DropoutDescriptor",
-    "FilterDescriptor",
-    "RNNDataDescriptor",
-    "RNNDescriptor",
-    "TensorDescriptor",
-    "check_describable",
-    "read_rnn",
-    "read_rnn_data_spec",
-]
+    "DESCRIPTORS", "ConvolutionDescriptor", "DropoutDescriptor", "FilterDescriptor", "RNNDataDescriptor", "RNNDescriptor",
+    "TensorDescriptor", "check_describable", "read_rnn", "read_rnn_data_spec",
+]  # fmt: skip

@@ -12,12 +12,7 @@ from cudnnlite.specs.steps import SpatialSpec
 class SpatialDescriptor(NativeObject):
     """A descriptor of a `SpatialSpec`; what has one spatial axis is told to cuDNN, which wants two, as one pixel high.
 
-    Parameters
-    ----------
-    spec : SpatialSpec
-        What it describes.
-    spatial_rank : int, optional
-        The number of spatial axes, where the spec has plain numbers; 2 if not given.
+    `spatial_rank` is the number of spatial axes where the spec has plain numbers; 2 if not given.
     """
 
     _missing: tuple[int, ...]  # what an axis of one pixel has, for each of the spec's steps

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,16 +68,8 @@ def examine(packages: Iterable[str] = ()) -> Examination:
     look("probe", try_out)
     gpu = bool(found.step("cuda").get("devices")) and not wanted.lower().startswith("emulated")
     look("libraries", lambda: libraries.judge(libraries.gather(variables, found, packages, gpu)))
-    look("cuda", lambda: environment.judge_cuda(variables, found, _count_unmasked(variables, found)))
+    look("cuda", lambda: environment.judge_cuda(variables, found))
     look("settings", lambda: environment.judge_variables(variables))
     number, devices = found.step("library").get("number", 0), found.step("cuda").get("devices", ())
     look("cache", lambda: environment.judge_cache(number, devices))
     return Examination(tuple(findings))
-
-
-def _count_unmasked(variables: Mapping[str, str], found: probe.Probe) -> int:
-    """Return how many GPUs a process sees without CUDA_VISIBLE_DEVICES; 0 where that is not set, or nobody can be asked."""
-    rest = {name: value for name, value in variables.items() if name != "CUDA_VISIBLE_DEVICES"}
-    if rest == variables or not found.step("cuda").get("supports"):
-        return 0
-    return len(probe.run_probe("none", environment=rest).step("cuda").get("devices", ()))

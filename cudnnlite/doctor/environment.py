@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, load_library
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE, parse_cache_path
-from cudnnlite.autotune.store import EntryFolder, check_place
+from cudnnlite.autotune.store import CACHE_VARIABLE, EntryFolder, check_place, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
 from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
 from cudnnlite.doctor.probe import Probe
 from cudnnlite.errors import ArgumentError, CudnnliteError, TuningCacheError, TuningCacheWarning
+from cudnnlite.texts import counted
 from cudnnlite.version import __version__
 
 # Variables that change which library is loaded, which device is used, or what is computed.
@@ -97,11 +97,12 @@ _CODES = {
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "end the other process: the GPU is in exclusive mode",
     "CUDA_ERROR_OUT_OF_MEMORY": "end other processes that use the GPU's memory",
 }
+_UNMASK = "unset it, or name GPUs that nvidia-smi -L lists"
 _EMULATE = f"set {DEVICE_VARIABLE}=emulated to work without a GPU"
 
 
-def judge_cuda(environment: Mapping[str, str], probe: Probe, unmasked: int = 0) -> Iterator[Finding]:
-    """Tell what is to be said of CUDA; `unmasked` is the number of GPUs without CUDA_VISIBLE_DEVICES, where that is set."""
+def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding]:
+    """Tell what is to be said of CUDA."""
     state, library, wanted = probe.step("cuda"), probe.step("library"), environment.get(DEVICE_VARIABLE, "")
     kind, _, index = wanted.lower().partition(":")
     chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
@@ -116,24 +117,26 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe, unmasked: int = 0) 
         fix = "look at nvidia-smi, and update the driver" if crashed else "mend what is broken above first"
         yield Finding("cuda.driver", BROKEN if crashed and chosen >= 0 else WARNING, text, fix)
     else:
-        yield _driver(state, wanted, bad, has_driver, unmasked)
+        mask = environment.get("CUDA_VISIBLE_DEVICES")
+        yield _driver(state, wanted, bad, has_driver, mask)
         yield from _versions(state, library, bad)
         yield from _devices(state["devices"], library, wanted, chosen)
-        if unmasked:
-            yield _mask(environment["CUDA_VISIBLE_DEVICES"], len(state["devices"]), unmasked, bad)
+        if mask and state["devices"]:
+            yield _mask(mask, len(state["devices"]))
     if "trial" in probe.steps or probe.during == "trial":
         yield _trial(probe.step("trial"), wanted)
 
 
-def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, unmasked: int) -> Finding:
+def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, mask: str | None) -> Finding:
     named, error = f"the driver {state['driver']}".rstrip(), state["error"]
-    fine = not error or (state["code"] == "CUDA_ERROR_NO_DEVICE" and unmasked)
+    hidden = f"CUDA_VISIBLE_DEVICES={mask} leaves no GPU"
     fix = _CODES.get(state["code"], f"look at nvidia-smi; in a container, start it with --gpus all; or {_EMULATE}")
     none = "there is no NVIDIA driver"
     return first(
         "cuda.driver", {name: value for name, value in state.items() if name != "mapped"},
-        (fine, OK, f"{named} supports CUDA {format_cuda_version(state['supports'])}", ""),
+        (not error, OK, f"{named} supports CUDA {format_cuda_version(state['supports'])}", ""),
         (not state["bindings"], bad, error, f"pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]'), or {_EMULATE}"),
+        (mask is not None and state["code"] == "CUDA_ERROR_NO_DEVICE", bad, f"{named} is there, but {hidden}", _UNMASK),
         (has_driver, bad, f"{named} is there, but cannot be used: {error}", fix),
         (bad == NOTE, bad, f"{none}; the emulated device is used, as {DEVICE_VARIABLE}={wanted} says", ""),
         (True, bad, none, f"{_EMULATE}; or install the driver (in a container: --gpus all)"),
@@ -186,14 +189,13 @@ def _devices(devices: list[list[str]], library: Mapping[str, Any], wanted: str, 
         yield Finding("cuda.device", BROKEN, text, f"set {DEVICE_VARIABLE}=cuda:0")
 
 
-def _mask(mask: str, seen: int, there: int, bad: Verdict) -> Finding:
-    asked, setting = [entry.strip() for entry in mask.split(",") if entry.strip()], f"CUDA_VISIBLE_DEVICES={mask}"
-    odd, fix = "".join(asked[seen : seen + 1]), "unset it, or name GPUs that nvidia-smi -L lists"
+def _mask(mask: str, seen: int) -> Finding:
+    odd = "".join([entry.strip() for entry in mask.split(",") if entry.strip()][seen : seen + 1])
+    text = f"CUDA_VISIBLE_DEVICES={mask}: {counted(seen, 'GPU')}"
     return first(
-        "cuda.visible", {"value": mask, "visible": seen, "there": there},
-        (not seen, bad, f"{setting} hides all GPUs; there are {there}", fix),
-        (odd, WARNING, f"{setting}: '{odd}' is no GPU here (there are {there}); {seen} are left", fix),
-        (True, OK, f"{setting}: {seen} of {there} GPUs", ""),
+        "cuda.visible", {"value": mask, "visible": seen},
+        (odd, WARNING, f"{text}, for '{odd}' is none here", _UNMASK),
+        (True, OK, text, ""),
     )  # fmt: skip
 
 
@@ -271,7 +273,7 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
         yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
-    text = f"{number} {'entry' if number == 1 else 'entries'}: {path}" if number else f"nothing was tuned yet: {path}"
+    text = f"{counted(number, 'entry', 'entries')}: {path}" if number else f"nothing was tuned yet: {path}"
     yield Finding("cache.file", OK, text, facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
         text = f"{path} cannot be written: {forgotten}"

@@ -31,14 +31,9 @@ _MAY_BE_NULL = frozenset(  # typed pointers that are not results
 
 
 class EmulatedApi(CudnnApi):
-    """The function table of an emulated device.
+    """The function table of an emulated device, whose `memory` pointers are checked against.
 
-    Parameters
-    ----------
-    library : Library
-        The real libcudnn: it still makes descriptors, infers shapes and validates.
-    memory : EmulatedMemory
-        What pointers are checked against.
+    `library` is the real libcudnn: it still makes descriptors, infers shapes and validates.
     """
 
     def __init__(self, library: Library, memory: EmulatedMemory) -> None:

@@ -91,14 +91,8 @@ def reached(size: int, extent: int, start: int, step: int) -> tuple[int, int]:
 def gather(dst: Array, src: Array, starts: Sequence[int], steps: Sequence[int]) -> None:
     """Fill `dst` with ``src[..., start + i * step, ...]``, zero wherever that lies outside `src`.
 
-    Parameters
-    ----------
-    dst : ndarray
-        ``(*leading, *spatial)``, any strides. Overwritten.
-    src : ndarray
-        ``(*leading, *extents)``, any strides.
-    starts, steps : sequence of int
-        One per spatial axis; starts may be negative or beyond `src`, steps are positive.
+    Both have leading axes and then spatial ones, any strides. Of the starts and steps there is one for each spatial axis;
+    starts may be negative or beyond `src`, steps are positive.
     """
     inside_dst: list[Any] = [...]
     inside_src: list[Any] = [...]

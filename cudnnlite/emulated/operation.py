@@ -37,28 +37,8 @@ COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` re
 class Call:
     """A call of an operation's C function, or of one that asks about it; its descriptors are read back and checked.
 
-    Parameters
-    ----------
-    api : EmulatedApi
-        The table that was called.
-    operation : str
-        The operation's name.
-    function : str
-        The C function that was called.
-    arguments : tuple
-        What it was given.
-
-    Attributes
-    ----------
-    specs, options : dict
-        By name.
-    given : dict
-        The C arguments, by the header's names and by ours.
-
-    Raises
-    ------
-    RefusalError
-        The descriptors do not fit together.
+    `specs` and `options` are those by name, `given` the C arguments by the header's names and by ours.  RefusalError if the
+    descriptors do not fit together.
     """
 
     def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:

@@ -12,27 +12,13 @@ Array = NDArray[Any]
 
 
 def round_tf32(a: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to TF32: float32 with 10 instead of 23 explicit bits of mantissa.
+    """Return float32 values of any shape and strides rounded to TF32, 10 instead of 23 explicit bits of mantissa.
 
     Ties go away from zero, as in the instruction ``cvt.rna.tf32.f32``. On an H200 with cuDNN 9.19 the implicit-GEMM
     kernels ``sm80_xmma_fprop_implicit_gemm_tf32f32`` do so (1 + 2**-11 becomes 1 + 2**-10); its
     ``sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32`` and CUTLASS 1 x 1 kernels send ties to even. Neither truncates.
-
-    Parameters
-    ----------
-    a : ndarray of float32
-        Any shape and strides; not changed.
-
-    Returns
-    -------
-    ndarray of float32
-        A new array. Infinities and NaNs stay as they are, subnormals are kept; a value whose rounding leaves the range,
-        such as the largest finite float32, becomes infinite (as measured on the H200).
-
-    Raises
-    ------
-    TypeError
-        If `a` is not float32.
+    Infinities, NaNs and subnormals stay as they are; a value whose rounding leaves the range, such as the largest finite
+    float32, becomes infinite (as measured on the H200). TypeError if the values are not float32.
     """
     if a.dtype != np.float32:
         raise TypeError(f"float32 expected, got {a.dtype}")
@@ -44,19 +30,10 @@ def round_tf32(a: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def to_output(acc: Array, dtype: DTypeLike) -> Array:
-    """Convert accumulators to a storage dtype, without warnings.
+    """Convert accumulators (float32, float64, int32) to a storage dtype, without warnings; memory may be shared.
 
-    Parameters
-    ----------
-    acc : ndarray of float32, float64 or int32
-        Not changed; the result may share its memory if nothing has to change.
-    dtype : dtype-like
-        Floating point (including ml_dtypes): rounded to nearest, ties to even, once; overflow gives infinity where the
-        format has one. Integer: rounded to nearest, ties to even, then saturated; NaN gives 0 (``cvt.rni.sat``).
-
-    Returns
-    -------
-    ndarray of `dtype`, shape of `acc`
+    Floating point, ml_dtypes' too: rounded to nearest, ties to even, once; overflow gives infinity where the format has one.
+    Integer: rounded to nearest, ties to even, then saturated; NaN gives 0 (``cvt.rni.sat``).
     """
     dtype = np.dtype(dtype)
     if dtype == acc.dtype:
@@ -70,28 +47,11 @@ def to_output(acc: Array, dtype: DTypeLike) -> Array:
 
 
 def scale_add(acc: Array, alpha: float, beta: float, y_old: Array | None, dtype: DTypeLike) -> Array:
-    """``alpha * acc + beta * y_old``, the blend that ends most cuDNN operations.
+    """Return ``alpha * acc + beta * y_old`` in a dtype: the blend that ends most cuDNN operations.
 
-    Computed in float64 for float64 accumulators, else in float32 (cuDNN's type for alpha and beta), and converted last.
-    An int32 accumulator with alpha 1 and beta 0 is converted as it is: float32 could not hold it.
-
-    Parameters
-    ----------
-    acc : ndarray of float32, float64 or int32
-    alpha, beta : float
-    y_old : ndarray or None
-        Shape of `acc`, any dtype. With beta 0 it is not read: NaNs in fresh memory do not reach the result.
-    dtype : dtype-like
-        Of the result; see :func:`to_output`.
-
-    Returns
-    -------
-    ndarray of `dtype`, shape of `acc`
-
-    Raises
-    ------
-    ValueError
-        If beta is not 0 and `y_old` is missing or of another shape.
+    Computed in float64 for float64 accumulators, else in float32 (cuDNN's type for alpha and beta), and converted last; see
+    :func:`to_output`. An int32 accumulator with alpha 1 and beta 0 is converted as it is: float32 could not hold it. With
+    beta 0 `y_old` is not read: NaNs in fresh memory do not reach the result; otherwise ValueError if it has another shape.
     """
     if beta != 0 and (y_old is None or y_old.shape != acc.shape):
         raise ValueError(f"beta {beta} needs y_old of shape {acc.shape}")

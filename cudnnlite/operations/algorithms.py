@@ -21,7 +21,8 @@ from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.contest import refuse_search
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs.filter import as_tensor
 
 

@@ -17,7 +17,7 @@ from cudnnlite.operations.operands import check_writable, on_device, tensor_spec
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import FilterSpec, TensorSpec
 
 

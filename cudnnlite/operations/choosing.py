@@ -16,18 +16,8 @@ def tuned_choice(
 ) -> Any:
     """Return what the handle's chooser says; None without one, or where it leaves the choice to the heuristic.
 
-    Parameters
-    ----------
-    handle : Handle
-        Whose chooser is asked.
-    key : hashable
-        Stands for the problem, so that it need not be made for each call.
-    problem : callable
-        Makes the problem.
-    limit : int, optional
-        Bytes of workspace.
-    **operands
-        Arrays that the call will be given, by name; of one that does not exist yet nothing is known but that it is aligned.
+    `key` stands for the problem, so that `problem` need not make it for each call.  `operands` are the arrays of the call;
+    of one that does not exist yet nothing is known but that it is aligned.
     """
     chooser = handle.chooser
     if chooser is None:

@@ -14,7 +14,8 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV, FORWARD
 from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
 
 

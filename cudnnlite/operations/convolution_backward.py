@@ -20,7 +20,8 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation_plan import OperationPlan
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import parse_shape

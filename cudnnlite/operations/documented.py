@@ -54,16 +54,9 @@ def _called(operation: Operation) -> list[str]:
 
 
 def documented(operation: Operation, shape: str, *variants: Operation) -> Callable[[FunctionT], FunctionT]:
-    """Complete a function's docstring, which has its own parameters and examples.
+    """Complete the docstring of a function that runs an operation, which has its own parameters and examples.
 
-    Parameters
-    ----------
-    operation : Operation
-        What the function runs.
-    shape : str
-        Of what it returns, in words.
-    *variants : Operation
-        What it runs besides, of other arguments.
+    `shape` is that of what it returns, in words; `variants` are operations that it runs besides, of other arguments.
     """
     since = operation.record.deprecated
     outputs = operation.outputs or operation.writes

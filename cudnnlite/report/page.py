@@ -23,7 +23,7 @@ from cudnnlite.report.plots import (
     plot_workspace,
     timed_rows,
 )
-from cudnnlite.search.results import NUMERIC, AlgorithmTable
+from cudnnlite.search.table import NUMERIC, AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
@@ -54,16 +54,14 @@ def write_html(
     path : str or Path
         The file, in a folder that exists; it is overwritten.
     tunings, facts
-        As in `to_json`.  The same ones give the same bytes.
+        As in `to_json`, and refused as there.  The same ones give the same bytes.
     skipped : sequence of SkippedNode
         What the model asks for too, but is no problem that was tuned: the page says so.
 
     Raises
     ------
-    ArgumentError
-        As in `to_json`, or the path is not that of a file in a folder that exists; nothing is written.
-    MissingPackageError
-        jinja2 or matplotlib is not installed.
+    ArgumentError, MissingPackageError
+        An argument is no good; jinja2 or matplotlib is not installed.  Nothing is written.
     """
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():

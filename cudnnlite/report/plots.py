@@ -14,7 +14,8 @@ from typing import Any
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import printable
 
@@ -67,20 +68,13 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     ax : matplotlib Axes, optional
         Where to draw, in the frame that they have; on a new Figure if not given.
     chosen : AlgorithmResult, optional
-        The row to mark.
+        The row to mark; ArgumentError if it is none of the table's.
 
     Returns
     -------
     Axes
         Each bar is as long as the time in milliseconds, with half the distance between the quartiles to both sides of its
         end, and a diamond at the time that cudnnFind reported.  What is more than twelve times the best is beyond the edge.
-
-    Raises
-    ------
-    ArgumentError
-        `chosen` is no row of the table.
-    MissingPackageError
-        matplotlib is not installed.
     """
     place = None if chosen is None else place_of(table, chosen)
     timed = timed_rows(table)
@@ -124,13 +118,6 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
     Axes
         To the right bytes, linear up to 64 KiB and logarithmic from there; upwards milliseconds, logarithmic where they
         differ much.
-
-    Raises
-    ------
-    ArgumentError
-        `chosen` is no row of the table.
-    MissingPackageError
-        matplotlib is not installed.
     """
     place = None if chosen is None else place_of(table, chosen)
     points = {index: (table[index].workspace, ms) for index, ms in timed_rows(table).items()}
@@ -166,26 +153,16 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
 
 @chart_style()
 def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None) -> Any:
-    """Draw a bar for what a model spends on each problem: count times time, the largest on top.
+    """Draw a bar for what a model spends on each problem: count times time, in milliseconds, the largest on top.
 
     Parameters
     ----------
     tunings : sequence of TunedProblem
         The model.  Problems for which nothing was chosen have no bar; of more than 40, the smallest share one.
     ax : matplotlib Axes, optional
-        Where to draw, in the frame that they have; on a new Figure if not given.
+        As in `plot_times`, and returned.
     policy : mapping, optional
         What `TuningPolicy.to_plain` returns: its objective says which time counts.
-
-    Returns
-    -------
-    Axes
-        Each bar is as long as the total in milliseconds.
-
-    Raises
-    ------
-    MissingPackageError
-        matplotlib is not installed.
     """
     totals = _totals(tunings, policy)
     names, times = [_in_short(tuned) for tuned, _ in totals], [total for _, total in totals]
@@ -204,7 +181,7 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
 
 @chart_style()
 def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Policy | None = None) -> Any:
-    """Draw what a model costs against the workspace that its problems use in turn.
+    """Draw what a model costs, in milliseconds, against the workspace that its problems use in turn, in bytes.
 
     Parameters
     ----------
@@ -212,16 +189,6 @@ def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: P
         As in `plot_model`.
     policy : mapping, optional
         Its objective says which time counts; its workspace limit, where that is in bytes, is drawn as a line.
-
-    Returns
-    -------
-    Axes
-        To the right bytes, upwards the total in milliseconds of `cudnnlite.autotune.tuned.shared_workspace`.
-
-    Raises
-    ------
-    MissingPackageError
-        matplotlib is not installed.
     """
     curve, totals = shared_workspace(tunings, policy), _totals(tunings, policy)
     ax = ax or _new_axes(_SQUARE, _NUMBERS)
@@ -248,18 +215,11 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
     Parameters
     ----------
     path : str or Path
-        Its suffix is .png, .svg or .pdf.
+        Its suffix is .png, .svg or .pdf; ArgumentError, and nothing is written, if it is not, or its folder does not exist.
     tunings : sequence of TunedProblem
         At least one.
     policy : mapping, optional
-        What `TuningPolicy.to_plain` returns; see `plot_model`.
-
-    Raises
-    ------
-    ArgumentError
-        Another suffix, a folder that does not exist, nothing to draw; nothing is written.
-    MissingPackageError
-        matplotlib is not installed.
+        As in `plot_model`.
     """
     path = Path(path)
     kind = path.suffix.lower()

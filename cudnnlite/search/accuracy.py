@@ -18,14 +18,10 @@ _TF32 = 3e-4  # what TF32 costs on an H200
 
 
 class Errors(NamedTuple):
-    """How far values are from what is expected; infinite where one is not finite.
+    """How far results are from what is expected, infinite where one is not finite.
 
-    Attributes
-    ----------
-    l2 : float
-        The L2 norm of the difference over that of what is expected.
-    largest : float
-        The largest difference over the largest value that is expected.
+    `l2` is the L2 norm of the difference over that of what is expected, `largest` the largest difference over the largest
+    value.
     """
 
     l2: float

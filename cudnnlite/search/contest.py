@@ -20,16 +20,10 @@ _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not support
 
 
 class Contest:
-    """Candidates that ran, and what their times are.
+    """Candidates that ran, and what their times are, on a handle whose stream can be recorded: see `own_stream`.
 
-    Parameters
-    ----------
-    handle : Handle
-        On a stream that can be recorded; see `own_stream`.  Its `timing` says how thoroughly they are timed.
-    latency : bool
-        Whether the time of an eager call decides, instead of the device's time.
-    flush_l2 : bool
-        See `Stopwatch`.
+    The handle's `timing` says how thoroughly.  With `latency` the time of an eager call decides, instead of the device's; for
+    `flush_l2` see `Stopwatch`.
     """
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
@@ -55,13 +49,7 @@ class Contest:
         return not self._stopwatch.is_worth(self._firsts[key])
 
     def finish(self, rows: dict[Hashable, AlgorithmResult]) -> list[AlgorithmResult]:
-        """Time all that were entered, and return the rows with their times, the best first, what did not run last.
-
-        Parameters
-        ----------
-        rows : dict
-            Every candidate's row, under the key that it was entered with if it was.
-        """
+        """Time all that were entered, and return the rows, given under the same keys, the best first, what did not run last."""
         rows = dict(rows)
         keys = list(self._works)
         firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])

@@ -21,18 +21,9 @@ SampleT = TypeVar("SampleT")
 
 
 class Timing(NamedTuple):
-    """How long a piece of work takes.
+    """How long a piece of work takes: the median and the distance between the quartiles, in milliseconds, of so many samples.
 
-    Attributes
-    ----------
-    ms : float
-        The median.
-    spread : float
-        The distance between the quartiles, in milliseconds.
-    samples : int
-        How many samples the median is of.
-    replayed : bool
-        Whether a recorded graph was timed, so that no host time is contained.
+    `replayed`: a recorded graph was timed, so that no host time is contained.
     """
 
     ms: float
@@ -42,16 +33,10 @@ class Timing(NamedTuple):
 
 
 class CallTime(NamedTuple):
-    """What a call costs among many that are made one after the other, in microseconds of wall time; medians.
+    """What a call costs among many made one after the other, in microseconds of wall time; medians.
 
-    Attributes
-    ----------
-    call_us : float
-        From one to the next, with the device's work done: the host's time or the device's, whichever is longer.
-    host_us : float
-        Until it returns.
-    call_spread_us : float
-        The distance between the quartiles of the samples of `call_us`.
+    `call_us` is from one to the next, with the device's work done: the host's time or the device's, whichever is longer;
+    `host_us` until it returns; `call_spread_us` the distance between the quartiles of `call_us`.
     """
 
     call_us: float
@@ -60,23 +45,11 @@ class CallTime(NamedTuple):
 
 
 class Stopwatch:
-    """Times pieces of work on one stream.
+    """Times pieces of work on one stream; not the legacy default stream, which cannot be recorded.
 
-    Parameters
-    ----------
-    device : Device
-        Where the work runs.
-    stream : stream object
-        What it is enqueued on; not the legacy default stream, which cannot be recorded.
-    policy : TimingPolicy
-        How thoroughly.
-    seed : int
-        Of the shuffling.
-    eager : bool
-        Whether the work will be called eagerly, so that the host's time counts where hopeless work is given up.
-    flush_l2 : bool
-        Overwrite the second-level cache before each sample of `repeat`, which is then of one piece of work: it finds its
-        operands in memory, not in the cache.
+    With `eager` the work will be called eagerly, so that the host's time counts where hopeless work is given up.  With
+    `flush_l2` the second-level cache is overwritten before each sample of `repeat`, which is then of one piece of work: it
+    finds its operands in memory.
     """
 
     def __init__(
@@ -132,16 +105,9 @@ class Stopwatch:
         return self._policy.give_up * self._best_first
 
     def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
-        """Time pieces that ran before, in shuffled rounds.
+        """Time pieces that ran before, in shuffled rounds, each with the memory that it has now: graphs keep addresses.
 
-        Each must have run with the memory that it has now: graphs keep addresses.
-
-        Parameters
-        ----------
-        works : sequence of callable
-            Each enqueues its work on the stream.
-        firsts : sequence of float
-            What `look_again` returned for each, in milliseconds: it decides how often a sample repeats the work.
+        `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample repeats the work.
         """
         samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
 
@@ -158,14 +124,7 @@ class Stopwatch:
     def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
         """Measure calls as a program makes them, one after the other, in shuffled rounds.
 
-        Parameters
-        ----------
-        works : sequence of callable
-            Each makes its call on the stream; they ran before.
-        times_ms : sequence of float
-            About how long each takes: it decides how many calls are made in a row.
-        thorough : bool
-            Whether the choice will depend on it: more rounds.
+        `times_ms`, about how long each takes, decides how many are made in a row.  `thorough`: the choice will depend on it.
         """
         policy = self._policy
         counts = [

@@ -22,16 +22,7 @@ _LARGEST = {
 def why_not(spec: RNNSpec, algorithm: RNNAlgo, *, full: bool = True, backward: bool = False) -> str:
     """Return why an algorithm does not do a network; empty where it does, or where no rule is known.
 
-    Parameters
-    ----------
-    spec : RNNSpec
-        The network.
-    algorithm : RNNAlgo
-        The algorithm.
-    full : bool
-        Whether all sequences have the full length.
-    backward : bool
-        Whether the backward passes are asked for.
+    `full`: all sequences have the full length.  `backward`: the backward passes are asked for.
     """
     if algorithm == RNNAlgo.STANDARD:
         return ""

@@ -37,36 +37,6 @@ def posed(x, w, conv=SPEC, **options):
 # ---------------------------------------------------------------- convolution
 
 
-def test_every_call_of_a_convolution_counts(handle):
-    x, w = operands(handle)
-    last = operands(handle, layout="NHWC")
-    dnn.convolution_forward(handle, x, w, SPEC)
-    with dnn.plan_convolution_forward(handle, x, w, SPEC) as plan, record_problems() as found:
-        with dnn.plan_convolution_forward(handle, x, w):  # made, but not called
-            assert len(found) == 0
-        y = dnn.convolution_forward(handle, x, w, SPEC)
-        dnn.convolution_forward(handle, x, w, SPEC, out=y, algorithm="IMPLICIT_GEMM", workspace_limit="1 MiB")
-        for _ in range(3):
-            plan(x, w, out=y)
-        dnn.convolution_forward(handle, *last, SPEC)
-    dnn.convolution_forward(handle, x, w, SPEC)
-    assert counts(found) == {posed(x, w): 5, posed(*last): 1}
-    assert posed(x, w) != posed(*last)
-    assert all(listed.names == () for listed in found)
-
-
-def test_a_convolution_is_recorded_with_its_scalars_and_its_output(handle):
-    x, w = operands(handle)
-    spec = dnn.TensorSpec((2, 4, 4, 5), "float32", "NHWC")
-    out = handle.array(np.zeros(spec.shape, np.float32), layout=spec.layout)
-    with record_problems() as found:
-        dnn.convolution_forward(handle, x, w, SPEC, alpha=0.1, beta=1, out=out)
-    (listed,) = found
-    assert listed.problem == posed(x, w, y=spec, alpha=0.1, beta=1.0)
-    assert listed.problem.alpha == 0.1  # as it was asked for, not as a float32
-    assert listed.problem.y == spec
-
-
 def test_what_a_problem_says_can_be_asked_again(handle):
     x, w = operands(handle, layout="NHWC")
     with record_problems() as found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.util
 import threading
@@ -894,12 +893,3 @@ def test_a_failed_call_takes_the_reserve(bench: Bench, monkeypatch: pytest.Monke
         again = network.run(training=True, algorithm="standard", reserve=trained.reserve)
         assert again.reserve is trained.reserve
         dnn.rnn_backward_data(other, again.reserve, again.y)
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_after_every_kind_of_error_at_once(bench: Bench) -> None:
-    """One handle goes through all of them and still works (see the fixture)."""
-    for cases in GROUPS.values():
-        for _, _, call in cases.values():
-            with contextlib.suppress(dnn.CudnnliteError):
-                call(bench)

@@ -11,11 +11,9 @@ from rnn_oracles import GATES
 
 import cudnnlite as dnn
 
-from .problems import poisoned
 from .rnn_problems import (
     ALGORITHMS,
     BIASES,
-    CELLS,
     LENGTHS,
     Case,
     Problem,
@@ -105,15 +103,6 @@ def test_training_computes_the_same(handle: dnn.Handle, cell: str, lengths: str)
     assert isinstance(result, dnn.RNNTrainingOutput)
     assert result.reserve.nbytes > 0
     problem.assert_forward(result)
-
-
-@each_length
-def test_a_projection_to_the_hidden_size_is_none(handle: dnn.Handle, lengths: str) -> None:
-    case = Case("lstm", 2, True, lengths=LENGTHS[lengths])
-    problem = Problem(handle, case)
-    problem.spec = problem.spec.replace(projection_size=case.hidden_size)
-    problem.weights = dnn.RNNWeights.from_arrays(handle, problem.spec, case.values.weights)
-    problem.assert_forward(problem.forward())
 
 
 @pytest.mark.parametrize("only", ["hx", "cx"])
@@ -242,15 +231,6 @@ def test_full_lengths_may_be_told(handle: dnn.Handle) -> None:
         got = problem.on_host(problem.forward(lengths=lengths))
         for one, other in zip(got, expected, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_lengths_change_from_call_to_call(handle: dnn.Handle) -> None:
-    """One list too, whose entries are changed in place."""
-    known = [5, 5, 5]
-    for lengths in ((5, 5, 5), (3, 5, 1), (1, 2, 3), (5, 5, 5), (3, 5, 1)):
-        known[:] = lengths
-        problem = Problem(handle, Case("lstm", 2, True, lengths=lengths))
-        problem.assert_forward(problem.forward(lengths=known))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 31])
@@ -387,23 +367,3 @@ def test_inputs_are_left_alone(handle: dnn.Handle) -> None:
         np.testing.assert_array_equal(array.numpy(), expected)
     for name, weights in problem.weights.numpy().items():
         np.testing.assert_array_equal(weights, values.weights[name])
-
-
-def test_plan(handle: dnn.Handle) -> None:
-    """A plan computes what the one line does, for any lengths if it was made with some."""
-    for cell in CELLS:
-        problem = Problem(handle, Case(cell, 2, True, lengths=LENGTHS["variable"]))
-        with dnn.plan_rnn(handle, problem.spec, problem.x, lengths=problem.lengths) as plan:
-            for lengths in ((3, 5, 1), (2, 2, 4), None):
-                other = Problem(handle, replace(problem.case, lengths=lengths))
-                result = plan(other.weights, other.x, other.hx, other.cx, lengths=lengths)
-                other.assert_forward(result)
-
-
-def test_an_own_workspace(handle: dnn.Handle) -> None:
-    problem = Problem(handle, Case("lstm", 2, True))
-    with dnn.plan_rnn(handle, problem.spec, problem.x) as plan:
-        plan.describe(problem.x.spec)
-        needed = plan.workspace
-    workspace = poisoned(handle, dnn.TensorSpec((needed,), "uint8"))
-    problem.assert_forward(problem.forward(workspace=workspace))

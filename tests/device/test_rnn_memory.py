@@ -10,12 +10,11 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite.devices.plan_cache import MAX_CACHED
 from cudnnlite.operations.rnn.choice import ALGORITHMS
 
 from .problems import PATTERN, fill, memory_of
 from .test_memory import used
-from .test_rnn_plan import CELLS, LAYOUTS, LENGTHS, Network, forget_plans
+from .test_rnn_plan import CELLS, LAYOUTS, LENGTHS, Network
 
 CALLS = 1_000
 KINDS = ("RNN", "RNNData", "Tensor", "Dropout")
@@ -318,22 +317,6 @@ def test_lengths_that_change_make_no_plans(device: Any, ledger: Ledger) -> None:
     assert ledger.counts == {}
 
 
-def test_the_plans_that_a_handle_keeps_are_bounded(device: Any, ledger: Ledger) -> None:
-    """Ever new requests in one-line calls: the oldest plans are closed, and made again when they are wanted again."""
-    with dnn.Handle(device) as handle:
-        network = Network(handle, "gru", 2, 3, steps=2, batch=1)
-        expected = network.expected()
-        for _ in range(2):
-            for number in range(MAX_CACHED + 20):
-                out = network.run(padding_fill=number)
-                assert len(handle.plans) <= MAX_CACHED
-                if number % 40 == 0:
-                    network.assert_right(out, expected)
-        assert len(handle.plans) == MAX_CACHED == 128
-        assert ledger.counts == {"Handle": 1, "RNN": 128, "RNNData": 256, "Tensor": 128}
-    assert ledger.counts == {}
-
-
 def test_plans_made_and_closed(device: Any, ledger: Ledger) -> None:
     before = used(device)
     plans_made_and_closed(device, ledger)
@@ -373,17 +356,6 @@ def test_weights_and_states_made_and_dropped(device: Any, ledger: Ledger) -> Non
         del part, weights
         assert used(device) == inside
     assert used(device) == before
-
-
-def test_a_part_keeps_the_weights_alive(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    name = "layer0.forward.input.i"
-    part, expected = network.weights[name], network.values[name]
-    del network.weights
-    gc.collect()
-    others = [handle.array(np.full(1000, np.nan, np.float32)) for _ in range(20)]
-    np.testing.assert_array_equal(part.numpy(), expected)
-    del others
 
 
 def test_a_part_of_closed_weights_is_not_read(handle: dnn.Handle) -> None:
@@ -432,75 +404,3 @@ def test_a_reserve_that_is_dropped_or_closed(handle: dnn.Handle) -> None:
         else:
             del reserve
         assert used(handle.device) == base
-
-
-# ---------------------------------------------------------------- failures
-
-
-FAILING = {  # how many allocations each makes at least
-    "forward": 2, "training": 3, "backward_data": 2, "backward_weights": 1, "weights": 1, "dropout": 1, "find": 4,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("way", FAILING)
-def test_each_allocation_fails_once(device: Any, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """DeviceMemoryError, nothing left behind, and the next attempt succeeds."""
-    failures = 0
-    while one_allocation_fails(device, ledger, monkeypatch, way, failures):
-        assert ledger.counts == {}
-        failures += 1
-    assert ledger.counts == {}
-    assert failures >= FAILING[way]
-
-
-def one_allocation_fails(device: Any, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, way: str, fail_at: int) -> bool:
-    """Let the allocation with that number fail; return whether there was one."""
-    seen: list[int] = []
-    allocate = device.allocate
-
-    def failing(nbytes: int, stream: Any) -> Any:
-        seen.append(nbytes)
-        if len(seen) == fail_at + 1:
-            raise dnn.DeviceMemoryError("no more")
-        return allocate(nbytes, stream)
-
-    with dnn.Handle(device) as handle:
-        network = Network(handle, "tanh", 2, 3, steps=2, batch=2)
-        trained = network.run(training=True)
-        if way == "backward_weights":
-            dnn.rnn_backward_data(handle, trained.reserve, trained.y)
-        if way in ("forward", "training", "find"):
-            forget_plans(handle)
-        handle.workspace.release()
-        attempts: dict[str, Any] = {
-            "forward": network.run,
-            "training": lambda: network.run(training=True),
-            "backward_data": lambda: dnn.rnn_backward_data(handle, trained.reserve, trained.y),
-            "backward_weights": lambda: dnn.rnn_backward_weights(handle, trained.reserve),
-            "weights": lambda: dnn.RNNWeights(handle, network.spec),
-            "dropout": lambda: dnn.DropoutState(handle, 1),
-            "find": lambda: network.find(algorithms=["standard", "persist_static"]),
-        }
-        inside, objects, failed = used(device), ledger.counts, False
-        with monkeypatch.context() as patch:
-            patch.setattr(device, "allocate", failing)
-            try:
-                found = attempts[way]()
-            except dnn.DeviceMemoryError:
-                failed = True
-            else:
-                if way == "find" and len(seen) > fail_at:  # it passes over what there is no memory for
-                    assert any("no more" in row.why_not for row in found)
-                    failed = True
-            found = None
-        happened = len(seen) > fail_at
-        assert failed == happened
-        handle.workspace.release()
-        if happened:
-            assert used(device) <= inside
-            new = [kind for kind, count in ledger.counts.items() if count > objects.get(kind, 0)]
-            assert not new or way in ("forward", "training"), new  # their plan is kept
-            network.assert_right(network.run())
-            if way.startswith("backward"):
-                attempts[way]()  # nothing had been written
-    return happened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -97,77 +96,6 @@ def test_gradients_agree(name: str, num_layers: int, bidirectional: bool, length
         expected = onnx_directional_derivative(cell, weights, x, hx, cx, LENGTHS[lengths], dy, dhy, dcy, direction)
         derivative = sum((gradients[key] * moved).sum() for key, moved in direction.items())
         assert derivative == pytest.approx(expected, rel=1e-7, abs=1e-7)
-
-
-def test_padding_is_not_looked_at() -> None:
-    cell, weights, x, hx, cx = problem("lstm", num_layers=2, bidirectional=True)
-    lengths = LENGTHS["with_empty"]
-    beyond = np.arange(T)[:, None] >= np.array(lengths)
-    result = onnx_rnn(cell, weights, x, hx, cx, lengths)
-    poisoned = x.copy()
-    poisoned[beyond] = np.nan
-    assert_same(onnx_rnn(cell, weights, poisoned, hx, cx, lengths), result)
-    assert (result.y[beyond] == 0).all()
-    assert (result.y[~beyond] != 0).all()
-    np.testing.assert_array_equal(result.hy[:, 0], hx[:, 0])
-    np.testing.assert_array_equal(result.cy[:, 0], cx[:, 0])
-    dy = np.where(beyond[..., None], np.nan, result.y)
-    direction = {"x": np.ones_like(x)}
-    derivative = [
-        onnx_directional_derivative(cell, weights, a, hx, cx, lengths, b, None, None, direction)
-        for a, b in ((x, result.y), (poisoned, dy))
-    ]
-    assert derivative[0] == derivative[1] != 0
-
-
-@pytest.mark.parametrize("name", ["gru", "lstm", "lstm_projection"])
-def test_every_gate_has_its_place(name: str) -> None:
-    cell, weights, x, hx, cx = problem(name, num_layers=2, bidirectional=True)
-    result = onnx_rnn(cell, weights, x, hx, cx)
-    pairs = []
-    for first, second in combinations(GATES[cell], 2):
-        for key in weights:
-            prefix, gate, suffix = key.rpartition(f".{first}")
-            if gate and suffix in ("", ".bias"):
-                pairs.append((key, f"{prefix}.{second}{suffix}"))
-    assert len(pairs) == len(list(combinations(GATES[cell], 2))) * 16
-    if cell == "gru":  # everywhere else only the sum of the two biases counts
-        pairs.append(("layer0.forward.input.n.bias", "layer0.forward.recurrent.n.bias"))
-    for one, other in pairs:
-        swapped = onnx_rnn(cell, weights | {one: weights[other], other: weights[one]}, x, hx, cx)
-        assert np.linalg.norm(swapped.y - result.y) > 1e-2 * np.linalg.norm(result.y), (one, other)
-
-
-def test_gru_step_by_hand() -> None:
-    _, weights, x, hx, _ = problem("gru")
-
-    def part(kind: str, gate: str, value: Any) -> Any:
-        name = f"layer0.forward.{kind}.{gate}"
-        return value @ weights[name].T + weights[f"{name}.bias"]
-
-    r, z = (1 / (1 + np.exp(-part("input", gate, x[0]) - part("recurrent", gate, hx[0]))) for gate in "rz")
-    n = np.tanh(part("input", "n", x[0]) + r * part("recurrent", "n", hx[0]))
-    np.testing.assert_allclose(onnx_rnn("gru", weights, x, hx).y[0], (1 - z) * n + z * hx[0], rtol=1e-12)
-
-
-@each_cell
-def test_backward_is_forward_on_flipped_sequences(name: str) -> None:
-    cell, weights, x, hx, cx = problem(name, bidirectional=True)
-    result = onnx_rnn(cell, weights, x, hx, cx)
-    backward = {key.replace("backward", "forward"): w for key, w in weights.items() if "backward" in key}
-    flipped = onnx_rnn(cell, backward, x[::-1], hx[1:], None if cx is None else cx[1:])
-    np.testing.assert_array_equal(result.y[:, :, flipped.y.shape[2] :], flipped.y[::-1])
-    np.testing.assert_array_equal(result.hy[1:], flipped.hy)
-
-
-def test_names_that_do_not_fit_are_refused() -> None:
-    cell, weights, x, *_ = problem("gru", num_layers=2, bidirectional=True)
-    for key in weights:
-        missing = {other: w for other, w in weights.items() if other != key}
-        with pytest.raises((AssertionError, KeyError)):
-            onnx_rnn(cell, missing, x)
-        with pytest.raises((AssertionError, KeyError)):
-            onnx_rnn(cell, missing | {f"{key}s": weights[key]}, x)
 
 
 def example() -> tuple:

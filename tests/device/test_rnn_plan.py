@@ -290,19 +290,6 @@ def test_a_list_of_lengths_may_change(handle: dnn.Handle) -> None:
                 network.assert_right(network.run(lengths=lengths), network.expected(tuple(lengths)))
 
 
-def test_operands_may_change_in_place(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    with network.plan() as plan:
-        out = network.outputs()
-        for seed in range(3):
-            other = Network(handle, seed=seed)
-            handle.device.copy_in(network.x.ptr, other.x_host, handle.stream)
-            network.weights.update(other.values)
-            result = plan(network.weights, network.x, other.hx, other.cx, out=out)
-            assert all(got is given for got, given in zip(result, out, strict=True))
-            other.assert_right(out)
-
-
 def test_states_come_and_go(handle: dnn.Handle) -> None:
     """Whether hx and cx are given may differ from call to call."""
     network = Network(handle)
@@ -859,22 +846,6 @@ def test_what_happens_without_the_build(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- handles and streams
 
 
-def test_two_handles(handle: dnn.Handle) -> None:
-    """Each has plans of its own; closing one leaves the other, and the weights, alone."""
-    network = Network(handle)
-    expected = network.expected()
-    with dnn.Handle(handle.device) as other:
-        weights = network.weights.view(other)
-        for _ in range(2):
-            network.assert_right(network.run(), expected)
-            network.assert_right(dnn.rnn_forward(other, network.spec, weights, network.x, network.hx, network.cx))
-        training = network.run(training=True)
-        dnn.rnn_backward_data(other, training.reserve, training.y)  # another handle of the same device will do
-        assert len(handle.plans) == 2
-        assert len(other.plans) == 2
-    network.assert_right(network.run(), expected)
-
-
 def test_a_view_of_weights(handle: dnn.Handle) -> None:
     network = Network(handle)
     with dnn.Handle(handle.device, stream=handle.device.create_stream()) as other:
@@ -1002,22 +973,6 @@ def test_closed_with_its_handle(device: Any) -> None:
     network.assert_right(out)
     with pytest.raises(dnn.ClosedError):
         network.call(plan)
-
-
-def test_a_leaked_plan_warns_and_gives_everything_back(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    plans = [network.plan()]
-    network.call(plans[0])
-    with pytest.warns(ResourceWarning, match="RNNPlan of RNNSpec"):
-        plans.clear()
-
-
-def test_plans_are_not_pickled(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    with network.plan() as plan:
-        for thing in (plan, network.x):
-            with pytest.raises(TypeError, match="pickle"):
-                pickle.dumps(thing)
 
 
 def test_a_reserve_of_another_plan_is_refused(handle: dnn.Handle) -> None:

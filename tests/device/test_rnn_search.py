@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import re
 import time
 from collections import Counter
 from typing import Any
@@ -15,20 +14,17 @@ from rnn_oracles import onnx_rnn
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
 from cudnnlite.operations.rnn.search import why_too_large
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import memory_of
-from .test_memory import used
 from .test_plan import count_calls
-from .test_rnn_plan import CELLS, FMA, LAYOUTS, LENGTHS, STANDARD, TF32_BOUND, N, Network, refuse
+from .test_rnn_plan import CELLS, FMA, LAYOUTS, LENGTHS, STANDARD, TF32_BOUND, Network, refuse
 
 ALGORITHMS = ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
 QUICK = ("STANDARD", "PERSIST_STATIC")  # nothing is compiled for these
-MATH = dnn.MathType
 # (dtype, the spec's math type): the math types that keep its promise
 ALLOWED = {
     ("float32", "FMA"): ("FMA",),
@@ -107,13 +103,6 @@ def assert_ordered(found: dnn.AlgorithmTable) -> None:
             assert row.why_not
 
 
-def test_conversion_to_float16_only_on_request(handle: dnn.Handle) -> None:
-    for dtype in ("float32", "float16", "bfloat16"):
-        for math_type in ("DEFAULT", "TENSOR_OP"):
-            found = Network(handle, dtype=dtype, math_type=math_type).find(algorithms=["standard"])
-            assert MATH.TENSOR_OP_ALLOW_CONVERSION not in {row.math_type for row in found}
-
-
 @pytest.mark.parametrize("algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)])
 def test_only_what_was_named_is_tried(handle: dnn.Handle, algorithms: Any) -> None:
     wanted = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
@@ -156,44 +145,6 @@ def test_errors_are_plausible(handle: dnn.Handle, dtype: str, math_type: str) ->
     assert errors
     assert all(0 <= error < ERRORS[dtype, math_type] for error in errors)
     assert dtype == "float64" or min(errors) > 0
-
-
-def test_prints_as_a_table(handle: dnn.Handle, capsys: pytest.CaptureFixture[str]) -> None:
-    network = Network(handle, lengths=LENGTHS, math_type="default")
-    found = network.find(training=True)
-    print(found)
-    title, heading, *lines = capsys.readouterr().out.splitlines()
-    assert title.startswith("RNN forward of RNNDataSpec((5, 4, 6), ")
-    assert "(5, 5, 3, 1)" in title
-    assert "RNNSpec('lstm', input_size=6, hidden_size=8)" in title
-    assert f"median of {'calls' if handle.device.kind == 'emulated' else ''}" in title
-    assert str(handle.device) in title
-    columns = (
-        "algorithm",
-        "math",
-        "ms",
-        "+-",
-        "us a call",
-        "host us",
-        "workspace",
-        "reserve",
-        "error",
-        "max error",
-        "status",
-    )
-    assert found.cells()[0] == columns
-    assert re.split(r" {2,}", heading) == list(columns)
-    assert [line.split()[:2] for line in lines] == [[row.algorithm.name, row.math_type.name] for row in found]
-    for line, row in zip(lines, found, strict=True):
-        if row.ok:
-            assert "ok" in line
-            assert f"  {row.error:.1e}  " in line
-            assert f"  {row.max_error:.1e}  " in line
-            assert row.call_us is None or f" {row.call_us:.1f} " in line
-        else:
-            assert row.why_not in line
-    assert found._repr_html_().count("<tr>") == len(found) + 1
-    assert "wants sequences of equal, full length" in str(found)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
@@ -374,16 +325,6 @@ def test_the_padding_is_not_looked_at(handle: dnn.Handle, layout: str) -> None:
     network.assert_right(network.run(x=x, algorithm=found.best()))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_input_that_is_not_finite(handle: dnn.Handle, value: float) -> None:
-    """Nothing can be checked against it, and that is no algorithm's fault."""
-    network = Network(handle)
-    values = network.x_host.copy()
-    values[0] = value
-    with np.errstate(all="ignore"), pytest.raises(dnn.ArgumentError, match="not finite"):
-        network.find(x=handle.array(values), algorithms=QUICK)
-
-
 def test_what_cannot_go_back_is_not_for_training(handle: dnn.Handle) -> None:
     network = Network(handle, hidden_size=160)
     found = network.find(algorithms=["PERSIST_STATIC_SMALL_H"])
@@ -438,21 +379,6 @@ def test_an_algorithm_that_computes_garbage(
     assert found.best().algorithm == STANDARD
     assert_best_is_right(network, found)
     assert "wrong: relative error" in str(found)
-
-
-def test_when_everything_computes_garbage(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network(handle)
-    state_bytes = network.hx.nbytes
-
-    def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
-        call()
-        handle.device.fill(address(arguments[ARGUMENTS.index("hy")]), state_bytes, 0, handle.stream)
-
-    forward_calls(monkeypatch, handle, around)
-    found = network.find(algorithms=QUICK)
-    assert not any(row.ok for row in found)
-    with pytest.raises(dnn.NoAlgorithmError, match=r"PERSIST_STATIC \(FMA\): wrong: relative error"):
-        found.best()
 
 
 @pytest.mark.parametrize("order", [("STANDARD", "PERSIST_STATIC"), ("PERSIST_STATIC", "STANDARD")], ids="-".join)
@@ -519,17 +445,6 @@ def test_the_limit_excludes_with_the_reason(handle: dnn.Handle) -> None:
     assert all(row.ok for row in network.find(algorithms=QUICK, workspace_limit=most))
 
 
-def test_a_limit_that_excludes_everything(handle: dnn.Handle) -> None:
-    """The message names the limit: cuDNN refused nothing."""
-    network = Network(handle)
-    found = network.find(algorithms=["standard"], workspace_limit=0)
-    assert "needs a workspace" in found[0].why_not
-    with pytest.raises(
-        dnn.NoAlgorithmError, match=r"STANDARD \(FMA\): STANDARD needs a workspace of .*the limit is 0 B"
-    ):
-        found.best()
-
-
 def test_the_handles_limit_counts_where_the_search_has_none(device: Any) -> None:
     with dnn.Handle(device, workspace_limit=1) as handle:
         network = Network(handle)
@@ -541,67 +456,7 @@ def test_the_handles_limit_counts_where_the_search_has_none(device: Any) -> None
         network.assert_right(network.run(algorithm=found.best(), workspace_limit="1 GiB"))
 
 
-def test_best_within_a_limit(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    found = network.find(algorithms=QUICK)
-    assert found.best(workspace_limit=max(row.workspace for row in found)) == found[0]
-    assert found.best(workspace_limit="100%") == found[0]
-    assert found.best(math_type="fma") == found[0]
-    with pytest.raises(dnn.NoAlgorithmError, match="cuDNN does not say if it is deterministic"):
-        found.best(deterministic=True)
-
-
 # ---------------------------------------------------------------- what it leaves alone
-
-
-def told_stream(handle: dnn.Handle) -> int:
-    stream = cudaStream_t()
-    handle.api.cudnnGetStream(handle.ptr, stream)
-    return stream.value or 0
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["default_stream", "own_stream"])
-@pytest.mark.parametrize(
-    "outcome", ["success", "bad_weights", "bad_states", "failure_while_timing", "failure_of_a_plan"]
-)
-def test_the_handles_stream_is_put_back(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, outcome: str, own: bool
-) -> None:
-    network = Network(handle)
-    if own:
-        handle.synchronize()
-        handle.stream = handle.device.create_stream()
-    before, told = handle.stream, told_stream(handle)
-    memory, held = used(handle.device), handle.workspace.size
-
-    def fail(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    options: dict[str, Any] = {"algorithms": QUICK}
-    error: Any = dnn.ArgumentError
-    with monkeypatch.context() as patch:
-        if outcome == "bad_weights":
-            options["weights"] = dnn.RNNWeights(handle, dnn.RNNSpec("gru", 6, 8))
-        elif outcome == "bad_states":
-            options["hx"] = handle.empty((1, N, 9))
-        elif outcome == "failure_while_timing":
-            patch.setattr(handle.device, "elapsed_ms", fail)
-            error = KeyboardInterrupt
-        elif outcome == "failure_of_a_plan":
-            patch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", fail)
-            error = KeyboardInterrupt
-        if outcome == "success":
-            assert network.find(**options)[0].ok
-        else:
-            with pytest.raises(error):
-                network.find(**options)
-    assert handle.stream is before
-    assert told_stream(handle) == told
-    del options
-    assert handle.workspace.size == held
-    assert used(handle.device) <= memory
-    network.assert_right(network.run())
-    before.sync()
 
 
 def test_nothing_is_written_but_its_own(handle: dnn.Handle) -> None:
@@ -618,16 +473,6 @@ def test_nothing_is_written_but_its_own(handle: dnn.Handle) -> None:
         np.testing.assert_array_equal(memory_of(array), before[name], err_msg=name)
     dnn.rnn_backward_data(handle, out.reserve, out.y)  # a training call before it is not disturbed
     dnn.rnn_backward_weights(handle, out.reserve)
-
-
-def test_it_leaves_no_memory_and_no_plans_behind(handle: dnn.Handle) -> None:
-    network = Network(handle)
-    network.run()
-    network.find()
-    before = used(handle.device), handle.workspace.size, len(handle.plans)
-    for training in (False, True):
-        network.find(training=training)
-    assert (used(handle.device), handle.workspace.size, len(handle.plans)) == before
 
 
 def test_read_only_operands(handle: dnn.Handle) -> None:

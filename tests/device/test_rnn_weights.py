@@ -110,11 +110,6 @@ def test_a_skipped_input_has_no_matrices(handle: dnn.Handle) -> None:
     assert "layer1.forward.input.r" in weights
 
 
-def test_a_projection_to_the_hidden_size_is_none(handle: dnn.Handle) -> None:
-    weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H, projection_size=H))
-    assert not any("projection" in name for name in weights)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @networks
 def test_places_do_not_overlap(handle: dnn.Handle, network: str, dtype: str) -> None:

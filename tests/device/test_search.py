@@ -159,33 +159,6 @@ def test_find_keeps_its_workspace_limit(handle: dnn.Handle, limit: Any) -> None:
     assert len(found) >= len(ALGORITHMS)
 
 
-def test_best_says_what_it_passed_over(handle: dnn.Handle) -> None:
-    problem, table = demanding(handle)
-    first = table[0]
-    best = table.best(workspace_limit=first.workspace - 1)
-    assert best.workspace < first.workspace
-    passed, reason = best.passed_over[0]
-    assert passed == first
-    assert "limit" in reason
-    assert first.algorithm.name in str(best)
-    problem.assert_right(problem.run(algorithm=best), best.algorithm)
-
-
-def test_best_of_nothing(handle: dnn.Handle) -> None:
-    problem = problem_of(handle, "float32_fma")
-    table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)
-    with pytest.raises(dnn.NoAlgorithmError) as caught:
-        table.best(math_type="TENSOR_OP")
-    assert all(algorithm.name in str(caught.value) for algorithm in ALGORITHMS)
-    assert "math type FMA, wanted TENSOR_OP" in str(caught.value)
-
-
-def test_best_takes_a_part_of_the_devices_memory(handle: dnn.Handle) -> None:
-    problem, table = demanding(handle)
-    assert table.best(workspace_limit="50%").algorithm == table[0].algorithm
-    assert problem.choice() == table[0].algorithm
-
-
 @pytest.mark.parametrize("call", ["plan_convolution_forward", "convolution_forward"])
 def test_a_limit_that_costs_something_warns(handle: dnn.Handle, call: str) -> None:
     problem, table = demanding(handle)
@@ -230,22 +203,6 @@ def test_a_forced_algorithm_over_the_limit_is_an_error(handle: dnn.Handle) -> No
         with pytest.raises(dnn.WorkspaceLimitError, match=row.algorithm.name):
             problem.run(algorithm=algorithm, workspace_limit=row.workspace - 1)
     problem.assert_right(problem.run(algorithm=row, workspace_limit=row.workspace), row.algorithm)
-
-
-@search
-def test_prints_as_a_table(handle: dnn.Handle, search: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    problem = problem_of(handle)
-    found = search(handle, problem.x, problem.w, problem.conv)
-    print(found)
-    title, heading, *lines = capsys.readouterr().out.splitlines()
-    assert "float32" in title
-    assert heading.split() == ["algorithm", "math", "ms", "workspace", "deterministic", "status"]
-    assert [line.split()[0] for line in lines] == [row.algorithm.name for row in found]
-    assert all(
-        line.split()[-1] == ("ok" if row.ok else row.status.name) for line, row in zip(lines, found, strict=True)
-    )
-    html = found._repr_html_()
-    assert html.count("<tr>") == len(found) + 1
 
 
 def test_find_wants_something_to_time(handle: dnn.Handle) -> None:

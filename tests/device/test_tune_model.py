@@ -145,32 +145,6 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
     assert 'get_context("spawn")' in run_python(code, path).stdout
 
 
-@pytest.mark.processes
-def test_two_programs_at_once_double_nothing_and_lose_nothing(device: Any, path: Path) -> None:
-    code = """
-        import sys
-        import cudnnlite as dnn
-        from cudnnlite.autotune.model import tune_model
-        from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-        problems = [ConvolutionForwardProblem(dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((k, 4, 3, 3)))
-                    for k in (2, 3, 5, 6)]
-        tuning = tune_model(problems, device=sys.argv[2], cache=sys.argv[1], workers=1)
-        print(tuning.measured, tuning.remembered)
-    """
-    where = f"{device.kind}:{device.index}"
-    with ThreadPoolExecutor(2) as executor:
-        both = [executor.submit(run_python, code, path, where) for _ in range(2)]
-        told = [tuple(map(int, future.result().stdout.split())) for future in both]
-    if device.kind == "emulated":
-        assert told == [(4, 0)] * 2
-        assert not path.exists()
-    else:
-        assert sum(measured for measured, _ in told) == 4
-        assert all(sum(each) == 4 for each in told)
-        with TuningCache(path) as cache:
-            assert len(cache) == 4
-
-
 def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
     tuning = tune_model(PROBLEMS, device=handle, cache=":memory:", policy=TuningPolicy(max_error=1e-30))
     assert len(tuning.failed) == 5
@@ -178,25 +152,6 @@ def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
     for tuned in tuning.tunings:
         assert "the bound is 1.0e-30" in tuned.why_none
         assert tuned.why_none in str(tuning)
-
-
-def test_problems_that_cudnn_refuses_are_told_apart(handle: dnn.Handle) -> None:
-    # cuDNN does not convolve 8-bit integers like this, on either device
-    refused = ConvolutionForwardProblem(dnn.TensorSpec((1, 3, 8, 8), "int8"), dnn.FilterSpec((2, 3, 3, 3), "int8"))
-    tuning = tune_model([refused, CONVOLUTIONS[0]], device=handle, cache=":memory:")
-    assert [tuned.problem for tuned in tuning.failed] == [refused]
-    assert tuning.failed[0].why_none
-    assert tuning.tunings[1].chosen is not None
-
-
-def test_a_model_under_one_workspace(handle: dnn.Handle) -> None:
-    tuning = tune_model(PROBLEMS, device=handle, cache=":memory:")
-    for size, total in tuning.pareto():
-        choices = tuning.assign(size)
-        assert max(row.workspace for row in choices) <= size
-        spent = sum(tuned.count * row.call_us / 1000 for tuned, row in zip(tuning.tunings, choices, strict=True))
-        assert spent >= total * (1 - 1e-9)  # of what the noise makes equal not the least time is chosen
-    assert tuning.pareto()[-1][1] <= tuning.total_ms * (1 + 1e-9)
 
 
 def test_a_recorded_program_poses_other_problems_too(path: Path) -> None:

@@ -108,14 +108,6 @@ def test_a_remembered_choice_is_right(remembering: dnn.Handle, cache: TuningCach
     case.assert_right(case.run(algorithm=choice), choice.algorithm)
 
 
-def test_a_limit_within_a_remembered_table(remembering: dnn.Handle, cache: TuningCache) -> None:
-    """A percentage is of this device's memory, also where the table comes from the cache."""
-    tuner_of(remembering, cache).tune(SMALL)
-    found = tuner_of(remembering, cache).tune(SMALL)
-    assert found.best("100%") == found[0]
-    assert found.best("0%").workspace == 0
-
-
 CHANGED_FACTS = {"name": "NVIDIA H300", "compute_capability": "10.0", "driver": "999.1"}
 
 
@@ -161,17 +153,6 @@ def test_under_another_policy_it_is_measured_again(remembering: dnn.Handle, cach
     assert len(cache) == 2
     assert tuner_of(remembering, cache, max_error=1e-3).is_remembered(SMALL)
     assert tuner_of(remembering, cache).is_remembered(SMALL)
-
-
-@pytest.mark.parametrize("other", [SMALL.replace(beta=1.0), LSTM], ids=["beta", "rnn"])
-def test_another_problem_is_measured_itself(remembering: dnn.Handle, cache: TuningCache, other: Any) -> None:
-    tuner = tuner_of(remembering, cache)
-    tuner.tune(SMALL)
-    assert not tuner.is_remembered(other)
-    tuner.tune(other)
-    assert tuner.measured == 2
-    assert tuner.is_remembered(SMALL)
-    assert len(cache) == 2
 
 
 @pytest.mark.parametrize(
@@ -259,18 +240,6 @@ def test_a_path_makes_a_cache_of_ones_own(remembering: dnn.Handle, tmp_path: Pat
     with TuningCache(path) as opened:
         assert not dnn.Tuner(remembering, opened).owns_cache
         assert dnn.Tuner(remembering, opened).is_remembered(SMALL)
-
-
-def test_the_default_is_the_users_folder(
-    remembering: dnn.Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "mine"))
-    tuner = dnn.Tuner(remembering)
-    assert tuner.cache.path == tmp_path / "mine"
-    assert tuner.policy == dnn.TuningPolicy()
-    tuner.tune(SMALL)
-    tuner.cache.close()
-    assert (tmp_path / "mine").exists()
 
 
 # ---------------------------------------------------------------- several at once

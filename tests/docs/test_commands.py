@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 import pytest
-from markdown_pages import PAGES, ROOT, Block
+from markdown_pages import PAGES, ROOT
 from page_files import A_FOLDER, provide_cudnn, provide_files, write_cache
-from shell_commands import Command, check, commands_of
+from shell_commands import check, commands_of
 
 OURS = "cudnnlite"
 SHELL = ("console", "sh", "yaml")
@@ -104,53 +104,3 @@ def test_the_readmes_commands_are_run_by_the_check():
     assert sorted(marks) == sorted(mark for _, mark in run)
     for variable, _ in run:
         assert f'\neval "${variable}"\n' in script
-
-
-def parsed(text, language="sh"):
-    return commands_of(Block(language, text, 10))
-
-
-def test_commands_are_taken_apart():
-    assert parsed("A_B=1 pip install \\\n  '.[x]' && cd y  # why\n\nexport C=2\n") == [
-        Command(10, {"A_B": "1"}, ["pip", "install", ".[x]"]), Command(10, {}, ["cd", "y"]), Command(13, {"C": "2"}, []),
-    ]  # fmt: skip
-    assert parsed("$ a b | c\n", "console") == [Command(10, {}, ["a", "b"]), Command(10, {}, ["c"])]
-    workflow = "jobs:\n  x:\n    steps:\n      - run: |\n          a\n          b c\n      - uses: d\n"
-    assert [command.words for command in parsed(workflow, "yaml")] == [["a"], ["b", "c"]]
-    with pytest.raises(AssertionError, match="line 11: 'printed' is no command"):
-        parsed("$ a\nprinted\n", "console")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "pip install '.[nonesuch]'", "pip install 'cudnnlite[nonesuch]'", "pip install nonesuch", "python nonesuch.py",
-        "python -m cudnnlite.nonesuch", "python -m nonesuch", "python -m pytest tests/nonesuch", "nonesuch",
-        ".venv/bin/ruff check nonesuch/x", "sphinx-build nonesuch out", "conda install nonesuch", "gcc nonesuch.c",
-        "NONESUCH_VARIABLE=1 pip list", "export NONESUCH_VARIABLE=1", "sudo apt-get install nonesuch",
-        "diff tests/nonesuch new.py", "pip install 'dist/*.whl[nonesuch]'",
-    ],
-)  # fmt: skip
-def test_what_does_not_exist_is_found(line):
-    (command,) = parsed(line)
-    with pytest.raises(AssertionError):
-        check(command)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "pip install -e '.[cu12,test]'",
-        "pip install 'nvidia-cudnn-cu12==9.10.*'",
-        'x/bin/pip install "$(ls dist/*.whl)[cu12]"',
-        "python tests/benchmarks/rnn.py --quick",
-        "python -m cudnnlite._raw.generate --check",
-        "CUDNNLITE_DEVICE=emulated python -m pytest tests/docs -q",
-        "conda create -n x -c conda-forge python=3.12 'cuda-version=12'",
-        ".venv/bin/sphinx-build -W -b html docs docs/_build/html",
-        "diff tests/conftest.py new.py",
-    ],
-)
-def test_what_exists_is_accepted(line):
-    (command,) = parsed(line)
-    check(command)

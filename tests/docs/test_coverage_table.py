@@ -32,31 +32,6 @@ def test_every_name_in_a_public_docstring_exists():
     assert {(where, name) for where, name in found if name not in FUNCTIONS and not hasattr(types, name)} == set()
 
 
-def test_calls_are_found_in_every_form():
-    assert "devices/handle.py" in CALLED["cudnnSetStream"]  # self.api.cudnnSetStream(...)
-    assert "devices/handle.py" in CALLED["cudnnCreate"]  # _create = "cudnnCreate"
-    assert "operations/rnn/plan.py" in CALLED["cudnnRNNForward"]  # handle.api.prepare("cudnnRNNForward", ...)
-    assert "_raw/library.py" in CALLED["cudnnOpsVersionCheck"]  # a name among others, for getattr
-    assert (
-        "operations/pooling.py" in CALLED["cudnnPoolingForward"]
-    )  # Operation("pooling_forward", "cudnnPoolingForward", ...)
-    assert "cudnnReorderFilterAndBias" not in CALLED
-    assert not [name for modules in CALLED.values() for name in modules if name.startswith("emulated/")]
-
-
-@pytest.mark.parametrize(
-    ("doc", "is_member", "names"),
-    [
-        ("Notes\n-----\nC functions: `cudnnA1`,\n`cudnnB2`; not `cudnnC3`.\n\nOf `cudnnD4` no word.", False, "A1 B2 C3"),
-        ("C function of a call: `cudnnA1`.", False, "A1"),
-        ("What `cudnnA1` does, and C functions: `cudnnB2`.", False, ""),
-        ("Change it in place (`cudnnA1`), a `cudnnB_t`.", True, "A1"),
-    ],
-)  # fmt: skip
-def test_notes_are_read(doc, is_member, names):
-    assert table.called_according_to(doc, is_member=is_member) == {f"cudnn{name}" for name in names.split()}
-
-
 def test_what_is_wrapped_used_inside_or_raw_is_what_the_sources_call():
     assert {row.use for row in ROWS.values()} == {table.WRAPPED, table.INSIDE, table.RAW}
     page = table.page()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from markdown_pages import GENERATED, PAGES, ROOT, Page, anchor_of
+from markdown_pages import GENERATED, PAGES, ROOT, Page
 
 import cudnnlite
 
@@ -45,31 +45,3 @@ def test_roles_name_what_is_public(page):
         for part in rest:
             assert hasattr(found, part), f"{page}:{line}: there is no {name}"
             found = getattr(found, part)
-
-
-def test_there_are_links():
-    assert sum(len(page.links) for page in PAGES) > 20
-
-
-def test_anchors_and_links_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("markdown_pages.ROOT", tmp_path)
-    path = tmp_path / "page.md"
-    path.write_text(
-        "# A `b_c`, d's\n## E\n### E\n(here)=\ntext [a\nb](x.md#y), ![c](<p.png>) `[no](no.md)` [w](https://x.y)\n"
-        "```text\n# no\n[no](no.md)\n```\n[ref]: r.md\n{py:func}`f <cudnnlite.g>` {py:class}`~cudnnlite.H.i`\n"
-    )
-    page = Page(path)
-    assert page.anchors == {"a-b_c-ds", "e", "e-1", "here"}
-    assert page.links == [(5, "x.md#y"), (6, "p.png"), (11, "r.md")]
-    assert page.roles == [(12, "cudnnlite.g"), (12, "cudnnlite.H.i")]
-    assert anchor_of("The [x](y) – 2 & 3") == "the-x--2--3"
-
-
-def test_broken_links_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("markdown_pages.ROOT", tmp_path)
-    monkeypatch.setitem(why_broken.__globals__, "ROOT", tmp_path)
-    path = tmp_path / "page.md"
-    path.write_text("# Here\n")
-    page = Page(path)
-    links = ("", "#here", "page.md#here", "none.md", "#none", "page.md#none", "../x.md", "/page.md")
-    assert [bool(why_broken(page, link)) for link in links] == [False] * 3 + [True] * 5

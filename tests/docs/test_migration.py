@@ -90,18 +90,6 @@ def test_the_program_is_right_and_prints_what_the_page_shows(name):
     assert_same_results(printed, shown)
 
 
-def test_results_that_differ_are_found():
-    expected = EXPECTED["convolution_with_search"]()
-    changes = {"shape 4": "shape 3", "shape": "size", "checksum -40.9": "checksum -40.8", "values": "x"}
-    for before, after in changes.items():
-        assert before in expected
-        with pytest.raises(AssertionError):
-            assert_same_results(expected.replace(before, after), expected)
-    for wrong in ("", "algorithm 1\n", re.sub(r"[\d.]+$", "nan", expected, flags=re.MULTILINE)):
-        with pytest.raises(AssertionError):
-            assert_same_results(wrong, expected)
-
-
 # ---------------------------------------------------------------- lines
 
 
@@ -147,14 +135,6 @@ def test_every_layer_has_a_row():
     """In the table of C functions; what needs no row says none."""
     text = FROM_C.path.read_text()
     assert [op.function for op in OPERATIONS.values() if op.writes and f"`{op.function}`" not in text] == []
-
-
-def test_lines_are_counted(tmp_path):
-    path = tmp_path / "a.c"
-    path.write_text("/* one\n * two */\n\nint a; /* three */\n// four\nint b; // five\n")
-    assert lines_of_c(path) == 2
-    path.write_text('"""One.\n\nTwo.\n"""\n\n# three\na = 1  # four\n\n\ndef f():\n    """Five."""\n    return a\n')
-    assert lines_of_python(path) == 3
 
 
 # ---------------------------------------------------------------- the sources

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from record_graphs import combinations, main, merge, record
+from record_graphs import combinations, record
 
 import cudnnlite as dnn
 
@@ -98,13 +98,3 @@ def test_the_gpu_was_right():
             narrow = "TENSOR_CORE" in str(engine) or key[0] == "call"
             bound = TF32 if y_dtype == "float32" and narrow else 5 * BOUNDS[y_dtype]
             assert error <= bound, (key, number, status, engine, error)
-
-
-def test_the_recorder_writes_a_table(tmp_path):
-    for part in ("0", "1"):
-        main(tmp_path / f"{part}.json", str(int(part) * 300), "600", device="emulated")
-    merge(tmp_path / "all.json", tmp_path / "1.json", tmp_path / "0.json")
-    keys = json.loads(json.dumps([*combinations()]))
-    assert [row[0] for row in json.loads((tmp_path / "all.json").read_text())["rows"]] == sorted(
-        [*keys[::600], *keys[300::600]], key=keys.index
-    )

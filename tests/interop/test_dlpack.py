@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device.problems import FLOATS, PATTERN, Problem, fill
+from device.problems import FLOATS, Problem
 
 import cudnnlite as dnn
 
 X, W = (2, 4, 9, 11), (6, 4, 3, 2)
 emulated_only = pytest.mark.parametrize("device", ["emulated"], indirect=True)
-PLAIN = tuple(dtype for dtype in FLOATS if dtype != "bfloat16")
 
 
 class Foreign:
@@ -89,48 +88,11 @@ def test_copies_of_device_arrays(handle: dnn.Handle) -> None:
 
 
 @emulated_only
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", PLAIN)
-def test_numpy_shares_the_memory(handle: dnn.Handle, dtype: str, layout: str) -> None:
-    problem = Problem(handle, X, W, dtype, layout)
-    shared = np.from_dlpack(problem.x)
-    assert shared.ctypes.data == problem.x.ptr
-    np.testing.assert_array_equal(shared, problem.x_host)
-    fill(problem.x, PATTERN)
-    assert shared.tobytes() == bytes([PATTERN]) * problem.x.nbytes
-
-
-@emulated_only
 def test_numpy_may_write_what_may_be_written(handle: dnn.Handle) -> None:
     array = handle.array(np.zeros(X, np.float32))
     assert np.from_dlpack(array).flags.writeable
     locked = dnn.DeviceArray(array.spec, array.device, array.ptr, array, handle.stream, readonly=True)
     assert not np.from_dlpack(locked).flags.writeable
-
-
-@emulated_only
-def test_numpy_keeps_the_memory_alive(handle: dnn.Handle) -> None:
-    array = handle.array(np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
-    shared, place = np.from_dlpack(array), (array.ptr, array.nbytes)
-    array.close()
-    del array
-    gc.collect()
-    assert handle.device.memory.contains(*place)
-    np.testing.assert_array_equal(shared.ravel(), np.arange(24))
-    del shared
-    gc.collect()
-    assert not handle.device.memory.contains(*place)
-
-
-@emulated_only
-def test_no_cuda_array_interface(handle: dnn.Handle) -> None:
-    """A reader would take a host address for a device's, and crash."""
-    assert not hasattr(handle.empty(X), "__cuda_array_interface__")
-
-
-def test_says_where_it_is(handle: dnn.Handle) -> None:
-    kind, index = handle.empty(X).__dlpack_device__()
-    assert (int(kind), index) == {"emulated": (1, 0), "cuda": (2, handle.device.index)}[handle.device.kind]
 
 
 @emulated_only

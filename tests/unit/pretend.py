@@ -83,7 +83,7 @@ def rows_of(k: int, works: bool = True) -> tuple[dnn.AlgorithmResult, ...]:
     """Return the made-up rows: the faster, the more workspace."""
     why = "" if works else "it does not work"
     return tuple(
-        dnn.AlgorithmResult(
+        dnn.ConvolutionResult(
             algorithm,
             M.FMA,
             time_ms=k * ms,

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 COMMAND = re.compile(r"\.venv/bin/(?!pip\b)\S.*")
 
@@ -67,25 +65,6 @@ def private_patches(source: str) -> Iterator[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value:
             with suppress(SyntaxError, ValueError):  # it is no code
                 yield from private_patches(textwrap.dedent(node.value))
-
-
-@pytest.mark.parametrize(
-    ("source", "number"),
-    [
-        ("monkeypatch.setattr(module, '_name', 1)", 1),
-        ("patch.setattr('cudnnlite.devices.choice._name', 1)", 1),
-        ("monkeypatch.setattr(f'cudnnlite.devices.{name}', 1)", 1),
-        ("monkeypatch.setattr(cache._file, 'read', None)", 1),
-        ("monkeypatch.setitem(module._names, 'a', 1)", 1),
-        ("broken = [(module, '_name'), (module, 'name')]", 1),
-        ("module._name = 1\nself._name = 2\nmodule.name = module._name", 1),
-        ('code = """\n    module._name = 1\n"""', 1),
-        ("monkeypatch.setattr(builtins, '__import__', refuse)", 0),
-        ("monkeypatch.setattr(module, 'name', lambda: other._name)", 0),
-    ],
-)
-def test_a_private_patch_is_seen(source: str, number: int) -> None:
-    assert len(list(private_patches(source))) == number
 
 
 def test_no_test_replaces_what_is_private() -> None:

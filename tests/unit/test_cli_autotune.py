@@ -14,9 +14,9 @@ import cudnnlite as dnn
 from cudnnlite import report
 from cudnnlite.autotune import model
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.store import CACHE_VARIABLE
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune
@@ -28,7 +28,7 @@ from cudnnlite.errors import NoDeviceError
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.search.results import AlgorithmTable
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 from .pretend import Pretence
@@ -306,7 +306,7 @@ MISUSE = {
     "has 3 spatial axes": [*CONVOLUTION, "--padding", "1x2x3"],
     "--padding goes with --input": [*RNN, "--padding", "1"],
     "--layout goes with --input or --onnx": [*RNN, "--layout", "NHWC"],
-    "--math-type goes with --input, --rnn or --onnx": ["--problems", "a.json", "--math-type", "fma"],
+    "--math-type goes with --input or --rnn or --onnx": ["--problems", "a.json", "--math-type", "fma"],
     "--batch goes with --onnx": [*RNN, "--batch", "1"],
     "--dtype='float': NumPy's float is float64": [*CONVOLUTION, "--dtype", "float"],
     "--math-type='fast' ": [*CONVOLUTION, "--math-type", "fast"],

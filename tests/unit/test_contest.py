@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cudnnlite import AlgorithmResult, ConvolutionFwdAlgo, MathType, Status
+from cudnnlite import ConvolutionFwdAlgo, ConvolutionResult, MathType, Status
 from cudnnlite.operations import recording
 from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.operations.recording import record_problems
@@ -32,7 +32,7 @@ def handle_of(clock):
 
 
 def row(name, **values):
-    return AlgorithmResult(A[name], M.FMA, **values)
+    return ConvolutionResult(A[name], M.FMA, **values)
 
 
 def compete(clock, works, extra=(), **options):

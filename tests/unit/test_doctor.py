@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import cudnnlite as dnn
 from cudnnlite._raw.library import load_library
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE
+from cudnnlite.autotune.store import CACHE_VARIABLE
 from cudnnlite.cli import app
 from cudnnlite.devices import cuda as cuda_device
 from cudnnlite.devices.choice import DEVICE_VARIABLE
@@ -377,17 +377,6 @@ def test_two_copies_of_different_versions(tmp_path):
 
 
 @pytest.mark.processes
-def test_an_override_is_the_one_in_use(tmp_path):
-    """The installed copy under another path: links, as an administrator makes them."""
-    for file in HERE.parent.glob("libcudnn*.so*"):
-        (tmp_path / file.name).symlink_to(file)
-    done = doctor_process("--json", CUDNNLITE_LIBCUDNN=str(tmp_path))
-    (loaded,) = checks(json.loads(done.stdout))["library.loaded"]
-    assert (loaded["facts"]["how"], loaded["facts"]["path"]) == ("CUDNNLITE_LIBCUDNN", str(HERE))
-    assert done.returncode == 0
-
-
-@pytest.mark.processes
 def test_a_mixture_that_is_preloaded(tmp_path):
     """Parts of another copy in the process, by a second name of the same file: the loader keeps them apart by folder."""
     part = tmp_path / "libcudnn_graph.so.9"
@@ -438,23 +427,6 @@ def test_a_driver_that_crashes_is_broken(quick):
     done = run("--json")
     (driver,) = checks(json.loads(done.stdout))["cuda.driver"]
     assert (driver["status"], done.exit_code) == ("broken", 1)
-
-
-def test_hidden_gpus_are_counted_without_the_variable(quick, monkeypatch):
-    asked = []
-
-    def probe_twice(device, packages=(), environment=None):
-        asked.append(environment)
-        devices = WITH_A_GPU["devices"] * (1 if environment is None else 4)
-        return probed(cuda={**PROBED["cuda"], **WITH_A_GPU, "devices": devices})
-
-    quick(CUDA_VISIBLE_DEVICES="2", **{DEVICE_VARIABLE: "cuda"})
-    monkeypatch.setattr(probe, "run_probe", probe_twice)
-    (visible,) = checks(json.loads(run("--json").stdout))["cuda.visible"]
-    assert visible["facts"] == {"value": "2", "visible": 1, "there": 4}
-    assert asked[0] is None
-    assert "PATH" in asked[1]
-    assert "CUDA_VISIBLE_DEVICES" not in asked[1]
 
 
 # ---------------------------------------------------------------- nothing stops it
@@ -523,22 +495,6 @@ def test_without_a_gpu_nothing_is_broken_unless_one_is_asked_for(quick):
         assert run().exit_code == code, wanted
 
 
-@pytest.mark.processes
-def test_a_device_that_is_none():
-    done = doctor_process("--json", CUDNNLITE_DEVICE="gpu")
-    (trial,) = checks(json.loads(done.stdout))["cuda.trial"]
-    assert (trial["status"], trial["text"]) == ("broken", "CUDNNLITE_DEVICE=gpu names no device")
-    assert done.returncode == 1
-
-
-@pytest.mark.processes
-def test_an_override_that_points_at_nothing():
-    done = doctor_process(CUDNNLITE_LIBCUDNN="/nowhere/at/all")
-    assert done.returncode == 1
-    assert "broken   no libcudnn can be used: CUDNNLITE_LIBCUDNN=/nowhere/at/all: there is no file" in done.stdout
-    assert "fix: unset CUDNNLITE_LIBCUDNN, or set it to a folder that has libcudnn.so.9" in done.stdout
-
-
 @pytest.mark.parametrize("name", ["", "a b", "-x", "os;"])
 def test_names_that_no_package_has(name):
     done = run("--import", name)
@@ -596,9 +552,10 @@ def test_on_a_gpu():
     assert found["cuda.driver"][0]["status"] == found["cuda.trial"][0]["status"] == "ok"
     assert found["cuda.trial"][0]["facts"]["device"] == "cuda:0"
     assert found["library.cublas"][0]["status"] == "ok"
-    assert [each["facts"]["name"] for each in found["cuda.device"]] == [facts.name for facts in cuda_device.all_facts()]
+    names = [facts.name for facts in cuda_device.all_facts()]
+    assert names == [each["facts"]["name"] for each in found["cuda.device"]][: len(names)]  # a mask is not the child's
     assert done.returncode == 0
     hidden = doctor_process("--json", CUDNNLITE_DEVICE="cuda", CUDA_VISIBLE_DEVICES="")
-    (visible,) = checks(json.loads(hidden.stdout))["cuda.visible"]
-    assert (visible["status"], visible["facts"]["visible"], hidden.returncode) == ("broken", 0, 1)
-    assert visible["facts"]["there"] >= 1
+    (driver,) = checks(json.loads(hidden.stdout))["cuda.driver"]
+    assert "CUDA_VISIBLE_DEVICES= leaves no GPU" in driver["text"]
+    assert (driver["status"], hidden.returncode) == ("broken", 1)

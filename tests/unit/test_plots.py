@@ -387,7 +387,8 @@ def test_pyplot_is_left_alone():
 import sys
 from cudnnlite import report
 from cudnnlite.report import plots
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 assert "matplotlib" not in sys.modules and "jinja2" not in sys.modules
 row = AlgorithmResult(ConvolutionFwdAlgo.GEMM, MathType.FMA, time_ms=1.0)

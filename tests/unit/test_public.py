@@ -27,7 +27,8 @@ FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(dnn, name))]
 CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 # Made by functions, never by users: their constructors are nobody's to call.
 MADE_FOR_YOU = {
-    "AlgorithmTable", "AlgorithmResult", "ConvolutionBackwardDataPlan", "ConvolutionBackwardFilterPlan",
+    "AlgorithmTable", "AlgorithmResult", "ConvolutionResult", "RNNResult",
+    "ConvolutionBackwardDataPlan", "ConvolutionBackwardFilterPlan",
     "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
     "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput",
@@ -156,7 +157,10 @@ def test_classes_document_what_they_are_made_of(name):
     kind = getattr(dnn, name)
     if is_plain_kind(kind) or name in MADE_FOR_YOU:
         if dataclasses.is_dataclass(kind):
-            assert documented(kind.__doc__, "Attributes") == {item.name for item in dataclasses.fields(kind)}
+            bases = [base for base in kind.__bases__ if dataclasses.is_dataclass(base)]
+            inherited = {item.name for base in bases for item in dataclasses.fields(base)}
+            own = {item.name for item in dataclasses.fields(kind)} - inherited
+            assert documented(kind.__doc__, "Attributes") == own
         return
     expected = {p.name for p in parameters(kind) if p.kind is not p.VAR_KEYWORD}
     expected |= THROUGH_OPTIONS.get(name, set())

@@ -11,19 +11,21 @@ from cudnnlite import (
     AlgorithmTable,
     ArgumentError,
     ConvolutionFwdAlgo,
+    ConvolutionResult,
     MathType,
     NoAlgorithmError,
     RNNAlgo,
+    RNNResult,
     Status,
 )
 
 MIB = 1 << 20
 A = ConvolutionFwdAlgo
-FFT = AlgorithmResult(A.FFT, MathType.DEFAULT, Status.SUCCESS, 0.25, 200 * MIB, True)
-PRECOMP = AlgorithmResult(A.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, Status.SUCCESS, 0.5, 10 * MIB, False)
-GEMM = AlgorithmResult(A.GEMM, MathType.FMA, Status.SUCCESS, 1.0, 20 * MIB, True)
-IMPLICIT = AlgorithmResult(A.IMPLICIT_GEMM, MathType.FMA, Status.SUCCESS, 2.0, 0, True)
-DIRECT = AlgorithmResult(A.DIRECT, MathType.DEFAULT, Status.NOT_SUPPORTED, None, 0, True)
+FFT = ConvolutionResult(A.FFT, MathType.DEFAULT, Status.SUCCESS, 0.25, 200 * MIB, True)
+PRECOMP = ConvolutionResult(A.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, Status.SUCCESS, 0.5, 10 * MIB, False)
+GEMM = ConvolutionResult(A.GEMM, MathType.FMA, Status.SUCCESS, 1.0, 20 * MIB, True)
+IMPLICIT = ConvolutionResult(A.IMPLICIT_GEMM, MathType.FMA, Status.SUCCESS, 2.0, 0, True)
+DIRECT = ConvolutionResult(A.DIRECT, MathType.DEFAULT, Status.NOT_SUPPORTED, None, 0, True)
 ROWS = (FFT, PRECOMP, GEMM, IMPLICIT, DIRECT)
 
 
@@ -88,7 +90,7 @@ def test_a_failed_candidate_lost_no_time():
 
 
 def test_candidates_that_were_not_run_lost_no_time():
-    rows = [AlgorithmResult(A.FFT, MathType.DEFAULT, workspace=MIB), AlgorithmResult(A.GEMM, MathType.DEFAULT)]
+    rows = [ConvolutionResult(A.FFT, MathType.DEFAULT, workspace=MIB), ConvolutionResult(A.GEMM, MathType.DEFAULT)]
     best = AlgorithmTable(rows, title="t", timing="t").best(0)
     assert best.passed_over == ((rows[0], "needs 1 MiB, the limit is 0 B"),)
 
@@ -206,26 +208,21 @@ def test_what_was_passed_over_does_not_decide_equality(table):
     assert table.best(0) == IMPLICIT
 
 
-def test_passed_over_survives_a_pickle(table):
-    best = table.best(0)
-    assert pickle.loads(pickle.dumps(best)).passed_over == best.passed_over
-
-
 # ---------------------------------------------------------------- what only some searches know
 
 R = RNNAlgo
-STATIC = AlgorithmResult(
+STATIC = RNNResult(
     R.PERSIST_STATIC, MathType.TENSOR_OP, Status.SUCCESS, 0.125, 3 * MIB, None, reserve=7 * MIB, error=2.5e-4
 )
-PLAIN = AlgorithmResult(
+PLAIN = RNNResult(
     R.STANDARD, MathType.FMA, Status.SUCCESS, 2.0, 0, None, reserve=5 * MIB, error=1e-7,
     remark="run once: more than 3 times the best",
 )  # fmt: skip
-WRONG = AlgorithmResult(
+WRONG = RNNResult(
     R.PERSIST_DYNAMIC, MathType.DEFAULT, Status.SUCCESS, None, MIB, None, reserve=MIB, error=float("inf"),
     why_not="wrong: relative error inf over the first 4 steps",
 )  # fmt: skip
-REFUSED = AlgorithmResult(
+REFUSED = RNNResult(
     R.PERSIST_STATIC_SMALL_H, MathType.DEFAULT, Status.NOT_SUPPORTED, None, 0, None,
     why_not="PERSIST_STATIC_SMALL_H wants sequences of equal, full length",
 )  # fmt: skip
@@ -251,36 +248,6 @@ def test_columns_of_an_rnn(rnn_table):
         f"PERSIST_DYNAMIC         DEFAULT         -      1 MiB    1 MiB      inf  {WRONG.why_not}",
         f"PERSIST_STATIC_SMALL_H  DEFAULT         -          -        -        -  NOT_SUPPORTED: {REFUSED.why_not}",
     ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns"),
-    [
-        (RNN_ROWS, ["reserve", "error"]),
-        ([REFUSED], []),
-        ([GEMM], ["deterministic"]),
-        ([GEMM, PLAIN], ["reserve", "error", "deterministic"]),
-        ([AlgorithmResult(R.STANDARD, MathType.FMA, error=0.0, deterministic=None)], ["error"]),
-        ([AlgorithmResult(R.STANDARD, MathType.FMA, reserve=0, deterministic=None)], ["reserve"]),
-        ([AlgorithmResult(R.STANDARD, MathType.FMA, deterministic=False)], ["deterministic"]),
-        ([], []),
-    ],
-    ids=[
-        "all",
-        "refused",
-        "convolution",
-        "mixed",
-        "no_error_at_all",
-        "no_reserve_at_all",
-        "not_deterministic",
-        "nothing",
-    ],
-)
-def test_a_column_is_shown_where_a_row_has_something_in_it(rows, columns):
-    table = AlgorithmTable(rows, title="t", timing="t")
-    assert table.cells()[0] == ("algorithm", "math", "ms", "workspace", *columns, "status")
-    assert all(len(row) == 5 + len(columns) for row in table.cells())
-    assert table._repr_html_().count("<th>") == 5 + len(columns)
 
 
 def test_best_of_an_rnn(rnn_table):
@@ -319,22 +286,6 @@ def test_when_none_is_left_each_reason_is_listed(rows):
     assert "it refuses this combination" not in message
 
 
-@pytest.mark.parametrize("row", RNN_ROWS, ids=lambda row: row.algorithm.name)
-def test_a_row_of_an_rnn_is_a_value(row):
-    again = pickle.loads(pickle.dumps(row))
-    assert again == row
-    assert hash(again) == hash(row)
-    assert again != AlgorithmResult(R.COUNT, MathType.DEFAULT)
-    for change in ({"reserve": 1}, {"error": 0.5}, {"why_not": "x"}, {"remark": "x"}, {"deterministic": True}):
-        assert dataclasses.replace(row, **change) != row
-
-
-def test_html_of_an_rnn(rnn_table):
-    parser = Cells()
-    parser.feed(rnn_table._repr_html_())
-    assert [tuple(row) for row in parser.rows] == rnn_table.cells()
-
-
 def test_a_reason_is_escaped():
     row = dataclasses.replace(WRONG, why_not="a < b & c", remark="<i>")
     markup = AlgorithmTable([row], title="t", timing="t")._repr_html_()
@@ -345,7 +296,7 @@ def test_a_reason_is_escaped():
 
 
 TUNED = tuple(
-    AlgorithmResult(algorithm, math_type, time_ms=ms, spread_ms=0.25, workspace=size, error=error, max_error=2 * error,
+    ConvolutionResult(algorithm, math_type, time_ms=ms, spread_ms=0.25, workspace=size, error=error, max_error=2 * error,
                     call_us=1e3 * ms + 20, host_us=15.0, find_ms=find_ms, layout=layout)
     for algorithm, math_type, ms, size, error, find_ms, layout in (
         (A.IMPLICIT_PRECOMP_GEMM, MathType.DEFAULT, 1.0, 8 * MIB, 3e-4, 1.5, ""),
@@ -355,8 +306,10 @@ TUNED = tuple(
         (A.IMPLICIT_GEMM, MathType.FMA, 4.0, 0, 1e-7, None, ""),
     )
 )  # fmt: skip
-UNMEASURED = AlgorithmResult(A.FFT, MathType.DEFAULT, time_ms=0.5, workspace=MIB)
-TOO_LARGE = AlgorithmResult(A.FFT_TILING, MathType.FMA, workspace=99 * MIB, why_not="needs 99 MiB, the limit is 64 MiB")
+UNMEASURED = ConvolutionResult(A.FFT, MathType.DEFAULT, time_ms=0.5, workspace=MIB)
+TOO_LARGE = ConvolutionResult(
+    A.FFT_TILING, MathType.FMA, workspace=99 * MIB, why_not="needs 99 MiB, the limit is 64 MiB"
+)
 
 
 @pytest.fixture
@@ -475,9 +428,9 @@ def test_explain_tells_remarks_and_what_was_only_ranked():
 def test_explain_where_calls_decide():
     """What is faster on the device, and was passed over for the time of its calls, says so."""
     called = [
-        AlgorithmResult(A.GEMM, MathType.FMA, time_ms=0.5, call_us=20.0, host_us=19.0),
-        AlgorithmResult(A.IMPLICIT_PRECOMP_GEMM, MathType.FMA, time_ms=0.25, call_us=35.5, host_us=35.0),
-        AlgorithmResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1020.0, host_us=35.0),
+        ConvolutionResult(A.GEMM, MathType.FMA, time_ms=0.5, call_us=20.0, host_us=19.0),
+        ConvolutionResult(A.IMPLICIT_PRECOMP_GEMM, MathType.FMA, time_ms=0.25, call_us=35.5, host_us=35.0),
+        ConvolutionResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1020.0, host_us=35.0),
     ]
     assert AlgorithmTable(called, title="t", timing="t").explain().splitlines()[1:] == [
         "  GEMM (FMA): chosen: 0.5 ms",
@@ -541,10 +494,11 @@ def test_columns_of_a_tuning(tuned):
         ("find_ms", 0.5, "cudnnFind's ms", "0.5000"),
         ("max_error", 1e-7, "max error", "1.0e-07"),
         ("layout", "NHWC", "in", "NHWC"),
+        ("error", 0.0, "error", "0.0e+00"),
     ],
 )
 def test_each_new_column_is_shown_where_there_is_something_in_it(name, value, column, shown):
-    plain = AlgorithmResult(A.GEMM, MathType.FMA)
+    plain = ConvolutionResult(A.GEMM, MathType.FMA)
     table = AlgorithmTable([dataclasses.replace(plain, **{name: value}), plain], title="t", timing="t")
     without = AlgorithmTable([plain], title="t", timing="t")
     assert column not in without.cells()[0]
@@ -558,7 +512,7 @@ def test_a_choice_tells_its_layout(tuned):
     assert str(tuned[2]) == "IMPLICIT_PRECOMP_GEMM (FMA, 1.5 ms, workspace 8 MiB)"
 
 
-@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(AlgorithmResult) if item.compare])
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(ConvolutionResult) if item.compare])
 def test_every_field_tells_rows_apart(name):
     """A choice is a key of the plan cache: two that differ in anything are two."""
     changes = {
@@ -570,11 +524,21 @@ def test_every_field_tells_rows_apart(name):
     assert len({other, TUNED[3], pickle.loads(pickle.dumps(other))}) == 2
 
 
+def test_what_only_other_kinds_have_is_empty():
+    """It is read of rows of any kind, and two of different kinds are never equal."""
+    plain, call, network = (kind(A.GEMM, MathType.FMA) for kind in (AlgorithmResult, ConvolutionResult, RNNResult))
+    assert (plain.layout, plain.find_ms, plain.reserve) == ("", None, None)
+    assert (call.reserve, network.layout, network.find_ms) == (None, "", None)
+    assert len({plain, call, network}) == 3
+    with pytest.raises(TypeError, match="reserve"):
+        ConvolutionResult(A.GEMM, MathType.FMA, reserve=0)
+
+
 def test_the_front_of_each_objective():
     rows = [
-        AlgorithmResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1005.0, workspace=9),
-        AlgorithmResult(A.GEMM, MathType.FMA, time_ms=1.1, call_us=1102.0, workspace=5),
-        AlgorithmResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
+        ConvolutionResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1005.0, workspace=9),
+        ConvolutionResult(A.GEMM, MathType.FMA, time_ms=1.1, call_us=1102.0, workspace=5),
+        ConvolutionResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
     ]
     table = AlgorithmTable(rows, title="t", timing="t")
     assert table.pareto("device") == (rows[0], rows[1])

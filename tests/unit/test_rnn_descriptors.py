@@ -1,6 +1,5 @@
 """RNN, RNN data and dropout descriptors: what cuDNN holds is what was asked for, and each is destroyed exactly once."""
 
-import copy
 import ctypes
 import pickle
 
@@ -26,7 +25,6 @@ from cudnnlite import (
 )
 from cudnnlite.descriptors.rnn import RNNStateDescriptor, read_rnn
 
-from .harness import drop
 from .test_rnn_specs import DATA, SPECS, sequences
 
 SETTINGS = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -297,19 +295,6 @@ def test_a_refused_description_of_other_sequences(world):
         assert descriptor.read_back() == before
 
 
-def test_one_descriptor_does_not_pass_for_another():
-    with RNNDescriptor(LSTM) as rnn, RNNDataDescriptor((5, 4, 6)) as data, TensorDescriptor((1, 2, 3)) as tensor:
-        size = ctypes.c_size_t()
-        for wrong in (data.ptr, tensor.ptr, rnn.ptr.value, None, 5):
-            if wrong is None:
-                continue  # a null pointer is the library's to refuse
-            with pytest.raises(ctypes.ArgumentError, match="cudnnRNNDescriptor_t is needed"):
-                rnn.api.cudnnRNNGetClip_v9(wrong, ctypes.c_int(), ctypes.c_double(), ctypes.c_double())
-        for wrong in (rnn.ptr, tensor.ptr):
-            with pytest.raises(ctypes.ArgumentError, match="cudnnRNNDataDescriptor_t is needed"):
-                rnn.api.cudnnGetRNNTempSpaceSizes(None, rnn.ptr, 0, wrong, size, size)
-
-
 # ---------------------------------------------------------------- lifetime
 
 MAKERS = {
@@ -338,30 +323,6 @@ def test_closing(world, maker):
     for use in (lambda: descriptor.ptr, descriptor.read_back):
         with pytest.raises(ClosedError, match=f"this {kind} was closed"):
             use()
-
-
-@by_maker
-def test_with_closes_even_after_an_error(world, maker):
-    with pytest.raises(KeyError), MAKERS[maker]() as descriptor:
-        raise KeyError
-    assert descriptor.closed
-    assert world.ledger.leaked() == {}
-
-
-@by_maker
-def test_a_leak_warns_and_is_destroyed(world, maker):
-    leaked = [MAKERS[maker]()]
-    with pytest.warns(ResourceWarning, match="was never closed; use `with`, or call close"):
-        drop(leaked)
-    assert world.ledger.leaked() == {}
-
-
-@by_maker
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
-def test_no_second_owner(world, maker, duplicate):
-    with MAKERS[maker]() as descriptor, pytest.raises(TypeError, match="cannot be pickled"):
-        duplicate(descriptor)
-    assert world.ledger.leaked() == {}
 
 
 def test_closed_sequences_are_not_described_again():

@@ -346,37 +346,3 @@ def test_products_and_stored_values_are_rounded_by_the_network():
     sizes.clear()
     case.gradients()
     assert len(sizes) == 2 * 2 * ((1 + 2 * T) + (1 + 2 * T) + 3)
-
-
-TORCH_CASES = {f"{cell.name.lower()}-{lengths}": (cell, False, lengths) for cell in RNNMode for lengths in LENGTHS}
-TORCH_CASES |= {f"projected-{lengths}": (LSTM, True, lengths) for lengths in LENGTHS}
-
-
-@pytest.mark.parametrize(("cell", "projected", "lengths"), TORCH_CASES.values(), ids=TORCH_CASES)
-def test_three_layers_and_their_gradients_are_those_of_torch(cell, projected, lengths):
-    torch = pytest.importorskip("torch")
-    case = Case(cell, 3, 2, LENGTHS[lengths], projected)
-    options = {"proj_size": P} if projected else {}
-    if cell in (RELU, TANH):
-        options["nonlinearity"] = cell.name.lower()
-    kind = getattr(torch.nn, cell.name if cell in (LSTM, GRU) else "RNN")
-    module = kind(K, H, num_layers=3, bidirectional=True, dtype=torch.float64, **options)
-    names = dict(zip(CellWeights._fields, ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"), strict=True))
-    leaves = {}
-    for key, value in case.inputs().items():
-        if isinstance(key, tuple):
-            layer, direction, name = key
-            leaves[key] = getattr(module, f"{names[name]}_l{layer}{'_reverse' * direction}")
-            leaves[key].data = torch.tensor(value)
-        else:
-            leaves[key] = torch.tensor(value, requires_grad=True)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(leaves["x"], LENGTHS[lengths], enforce_sorted=False)
-    y, last = module(packed, (leaves["hx"], leaves["cx"]) if cell == LSTM else leaves["hx"])
-    y, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
-    states = last if cell == LSTM else (last,)
-    for ours, theirs in zip(case.run(), (y, *states), strict=False):
-        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-12, atol=1e-13)
-    pairs = zip((y, *states), (case.dy, case.dhy, case.dcy), strict=False)
-    sum((a * torch.tensor(b)).sum() for a, b in pairs).backward()
-    for name, ours in case.gradients().items():
-        np.testing.assert_allclose(ours, leaves[name].grad.numpy(), rtol=1e-10, atol=1e-11, err_msg=str(name))

@@ -259,18 +259,6 @@ def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
         tune_model(PROBLEMS, cache=path)
 
 
-def test_what_another_program_measured_meanwhile_is_remembered(one, path):
-    class Late(ThreadPoolExecutor):
-        def submit(self, function, *arguments):
-            tune_model(PROBLEMS, cache=path, workers=1)
-            return super().submit(function, *arguments)
-
-    with Late(1) as executor:
-        tuning = tune_model(PROBLEMS, cache=path, executor=executor)
-    assert (tuning.measured, tuning.remembered, tuning.workers) == (0, 5, {})
-    assert one.searched == dict.fromkeys(KS, 1)
-
-
 @pytest.mark.processes
 def test_a_cache_that_is_given_stays_open_and_gets_everything(there):
     with TuningCache(":memory:") as cache:
@@ -307,35 +295,6 @@ def test_the_policy_and_the_handles_limit_hold_for_every_worker(there, path):
         tuner = dnn.autotune.tuner.Tuner(handle, path, policy)
         assert all(tuner.is_remembered(listed) for listed in PROBLEMS)
         tuner.cache.close()
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("way", ["here", "pool", "threads"])
-def test_times_of_the_emulated_device_are_not_remembered(path, way, monkeypatch):
-    with ways(way) as options:
-        tuning = tune_model([problem(4), problem(5), problem(4)], device="emulated", cache=path, **options)
-    assert (tuning.measured, tuning.remembered, tuning.failed) == (2, 0, ())
-    assert [tuned.count for tuned in tuning.tunings] == [2, 1]
-    assert {worker.device.kind for worker in tuning.workers} == {"emulated"}
-    assert tuning.facts["device"].startswith("emulated")
-    assert not path.exists()
-
-
-def test_an_entry_of_the_emulated_device_is_refused(one, path):
-    answer = tune_model(PROBLEMS[:1], cache=path)
-    (entry,) = entries(path).values()
-    text = entry.key.text.replace('"kind":"cuda"', '"kind":"emulated"')
-    fake = dnn.autotune.entries.TuningEntry(
-        dnn.autotune.keys.TuningKey(text), entry.title, entry.timing, entry.rows, 0, entry.tuned_at, 1.0, "0"
-    )
-    assert fake.key.device.is_emulated
-    with TuningCache(":memory:") as cache:
-        known = dnn.autotune.remembered.Remembered(cache, TuningPolicy(), fake.key.device, 1)
-        known.keep(fake)
-        assert len(cache) == 0
-        known.keep(entry)
-        assert len(cache) == 1
-    assert answer.measured == 1
 
 
 # ---------------------------------------------------------------- what can be given
@@ -520,15 +479,6 @@ def test_what_fails_stops_no_other(there, path, way):
     there.stop("fail-5", "fail-6", "none-7")
     again = tune_model(PROBLEMS, cache=path, workers=1)
     assert (again.measured, again.remembered, again.failed) == (3, 2, ())
-
-
-def test_limits_that_nothing_satisfies_are_named(one, path):
-    tune_model(PROBLEMS, cache=path, policy=TuningPolicy())
-    rows = rows_of(4)
-    assert min(row.workspace for row in rows) == 0
-    one.ask("none-4")
-    tuning = tune_model(PROBLEMS, cache=path, policy=TuningPolicy(max_error=0))
-    assert [tuned.problem.w.shape[0] for tuned in tuning.failed] == [4]
 
 
 @pytest.mark.processes
@@ -754,13 +704,6 @@ def test_on_a_terminal_the_bar_leaves_stdout_alone(one, path, capfd, monkeypatch
     out, error = capfd.readouterr()
     assert out == "the program's\n" * 2
     assert "short" in error
-
-
-@pytest.mark.processes
-def test_without_progress_nothing_is_printed(there, path, capfd):
-    tune_model(PROBLEMS, cache=path, workers=2)
-    tune_model([*PROBLEMS, problem(9)], cache=path, progress=False, workers=2)
-    assert capfd.readouterr() == ("", "")
 
 
 # ---------------------------------------------------------------- what is returned

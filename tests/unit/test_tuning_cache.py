@@ -12,8 +12,8 @@ import pytest
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE, default_path
 from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
+from cudnnlite.autotune.store import CACHE_VARIABLE, default_path
 from cudnnlite.errors import ClosedError, TuningCacheError
 
 from .tuning_entries import EARLY, H100, H200, LATE, entry, rnn
@@ -63,7 +63,7 @@ def test_an_entry_is_a_file_that_can_be_read(path):
 def test_rows_come_back_from_the_file_whatever_they_hold(path):
     odd = [
         replace(entry().rows[0], algorithm=ConvolutionFwdAlgo(17), time_ms=float("nan"), error=float("inf")),
-        replace(entry().rows[0], max_error=-float("inf"), reserve=None, deterministic=None, why_not="zu groß\n\0 \"'"),
+        replace(entry().rows[0], max_error=-float("inf"), find_ms=None, deterministic=None, why_not="zu groß\n\0 \"'"),
     ]
     put = replace(entry(), rows=tuple(odd), title="Größe 卷积 \ud800", chosen=1)
     TuningCache(path).put(put)

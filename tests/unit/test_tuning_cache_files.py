@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.cache_path import CACHE_VARIABLE, default_path
-from cudnnlite.autotune.store import EntryFolder
+from cudnnlite.autotune.store import CACHE_VARIABLE, EntryFolder, default_path
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
 from .tuning_entries import LATE, entry, run_child

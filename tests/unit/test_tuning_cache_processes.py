@@ -238,37 +238,25 @@ print("null")
 ENTER = "\nprint('ready', flush=True)\nwith measuring_alone(gpu, TuningCache(path)): print('got', flush=True)\nprint('null')"
 
 
-@pytest.mark.parametrize("end", ["release", "kill"])
+@pytest.mark.parametrize("end", ["release", "kill", "a child leaves", "a child stays"])
 def test_a_lock_is_free_when_its_holder_is_gone(start, path, end, monkeypatch):
+    """And not before: a forked child neither releases it by leaving the block nor keeps it by living on."""
     monkeypatch.setenv("TMPDIR", str(path.parent))
-    child = start(GPU + HOLD.replace("FORK", "1"), path)
-    assert child.stdout.readline() == "1\n"
-    other = start(GPU + ENTER, path)
-    assert other.stdout.readline() == "ready\n"
-    time.sleep(0.2)
-    assert len(list(path.parent.rglob("*.lock"))) == 2
-    if end == "release":
-        finish_child(child, "now\n")
-    else:
-        child.kill()
-    assert other.stdout.readline() == "got\n"
-
-
-@pytest.mark.parametrize("child", ["leaves", "stays"])
-def test_a_forked_child_neither_releases_nor_keeps_its_parents_lock(start, path, child, monkeypatch):
-    """One leaves the block; the other lives on when its parent is killed."""
-    monkeypatch.setenv("TMPDIR", str(path.parent))
-    does = {"leaves": "raise SystemExit", "stays": "time.sleep(60); os._exit(0)"}[child]
-    parent = start(GPU + HOLD.replace("FORK", "os.fork()").replace("WHAT_THE_CHILD_DOES", does), path)
-    forked = int(parent.stdout.readline())
+    does = {"a child leaves": "raise SystemExit", "a child stays": "time.sleep(60); os._exit(0)"}.get(end)
+    hold = HOLD.replace("FORK", "os.fork()" if does else "1").replace("WHAT_THE_CHILD_DOES", does or "pass")
+    holder = start(GPU + hold, path)
+    child = int(holder.stdout.readline())
     other = start(GPU + ENTER, path)
     assert other.stdout.readline() == "ready\n"
     time.sleep(0.3)
     assert len(list(path.parent.rglob("*.lock"))) == 2  # it is held: who waits would have removed them by now
-    parent.kill()
+    if end == "release":
+        finish_child(holder, "now\n")
+    else:
+        holder.kill()
     assert other.stdout.readline() == "got\n"
-    if child == "stays":
-        os.kill(forked, signal.SIGKILL)
+    if end == "a child stays":
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_file_system_without_locks_is_done_without(path, monkeypatch):

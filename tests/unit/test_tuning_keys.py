@@ -22,11 +22,12 @@ from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.keys import SCHEMA, DeviceIdentity, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.rows import LEFT_OUT, row_from_plain, row_to_plain
+from cudnnlite.backend.engines import Engine
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.problem import KINDS, problem_from_plain
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
 
 from .tuning_entries import ALIGNMENTS, H200, entry
 from .tunings import specs_of
@@ -301,7 +302,7 @@ def test_which_device_is_emulated():
 
 # ---------------------------------------------------------------- rows
 
-ROW = AlgorithmResult(ConvolutionFwdAlgo.WINOGRAD, MathType.FMA)
+ROW = ConvolutionResult(ConvolutionFwdAlgo.WINOGRAD, MathType.FMA)
 # for every field of a row, values that must come back
 ROW_VALUES = {
     "algorithm": [*ConvolutionFwdAlgo, *RNNAlgo, ConvolutionFwdAlgo(17), RNNAlgo(-3), Determinism(99)],
@@ -320,7 +321,9 @@ ROW_VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(AlgorithmResult)])
+@pytest.mark.parametrize(
+    "name", sorted({*(item.name for kind in (ConvolutionResult, RNNResult) for item in fields(kind))})
+)
 def test_every_field_of_a_row_comes_back(name):
     if name in LEFT_OUT:
         assert name not in row_to_plain(ROW)
@@ -328,7 +331,8 @@ def test_every_field_of_a_row_comes_back(name):
     assert name in ROW_VALUES, f"give ROW_VALUES values of {name}"
     texts = []
     for value in ROW_VALUES[name]:
-        row = replace(ROW, **{name: value})
+        network = name == "reserve" or isinstance(value, RNNAlgo)
+        row = replace(RNNResult(RNNAlgo.STANDARD, MathType.FMA) if network else ROW, **{name: value})
         texts.append(json.dumps(row_to_plain(row), allow_nan=False))
         again = row_from_plain(json.loads(texts[-1]))
         assert repr(again) == repr(row)  # a NaN equals nothing
@@ -362,6 +366,15 @@ def test_a_row_from_before_a_field_was_there():
     plain = row_to_plain(replace(ROW, layout="NHWC"))
     del plain["layout"], plain["find_ms"]
     assert row_from_plain(plain) == ROW
+
+
+def test_rows_come_back_as_what_they_are_for():
+    """An engine's row has nothing of a descriptor call; what every row had once, empty, says nothing."""
+    plain = row_to_plain(AlgorithmResult(Engine(3), MathType.FMA))
+    assert {"layout": "", "find_ms": None, "reserve": None}.items() <= plain.items()
+    assert row_from_plain(plain) == AlgorithmResult(Engine(3), MathType.FMA)
+    with pytest.raises(ArgumentError, match=r"is not a row; .*reserve"):
+        row_from_plain(row_to_plain(ROW) | {"reserve": 7})
 
 
 @pytest.mark.parametrize("name", ["algorithm", "math_type"])

@@ -296,31 +296,6 @@ def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
     assert tune_task(Task(problem(4), TuningPolicy(), "cuda")).table is not None
 
 
-@pytest.mark.parametrize(
-    ("failure", "message"),
-    [
-        ("NotSupportedError cudnnFoo 3000", "cudnnFoo returned 3000"),
-        ("DeviceMemoryError too-large", "too-large"),
-        ("NoAlgorithmError none-at-all", "none-at-all"),
-        ("ArgumentError not-finite", "not-finite"),
-    ],
-)
-def test_a_search_that_fails_is_an_answer(pretend, failure, message):
-    pretend("A").ask("fail-4", text=failure)
-    answer = tune_task(Task(problem(4), TuningPolicy(), "cuda"))
-    assert answer.table is None
-    assert message in answer.why_none
-    assert answer.worker.process == os.getpid()
-
-
-@pytest.mark.parametrize("failure", ["NoDeviceError", "LibraryError", "ZeroDivisionError"])
-def test_a_worker_that_cannot_work_says_so(pretend, failure):
-    pretend("A").ask("fail-4", text=failure)
-    kind = getattr(dnn, failure, ZeroDivisionError)
-    with pytest.raises(kind):
-        tune_task(Task(problem(4), TuningPolicy(), "cuda"))
-
-
 def test_no_memory_for_a_handle_is_an_answer(world, monkeypatch):
     monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
     world.ledger.fail_next("cudnnCreate", dnn.Status.NOT_INITIALIZED)

@@ -13,7 +13,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.results import ConvolutionResult, RNNResult
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
@@ -32,7 +32,8 @@ def rnn(number=0):
 
 def rows(problem, time_ms=0.5):
     algorithm = ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM if problem.kind == "convolution_forward" else RNNAlgo.STANDARD
-    good = AlgorithmResult(algorithm, MathType.TENSOR_OP, time_ms=time_ms, workspace=4096, error=3e-4, spread_ms=0.01)
+    result = ConvolutionResult if problem.kind == "convolution_forward" else RNNResult
+    good = result(algorithm, MathType.TENSOR_OP, time_ms=time_ms, workspace=4096, error=3e-4, spread_ms=0.01)
     slow = replace(good, math_type=MathType.FMA, time_ms=2 * time_ms, deterministic=None)
     return good, slow, replace(good, status=Status.NOT_SUPPORTED, time_ms=None, workspace=0, why_not="too small")
 

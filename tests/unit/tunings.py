@@ -11,7 +11,7 @@ from cudnnlite.specs.frozen import FrozenSpec
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
 KIB, MIB = 1 << 10, 1 << 20
-Row = dnn.AlgorithmResult
+Row, RNNRow = dnn.ConvolutionResult, dnn.RNNResult
 TIMING = "median of CUDA graph replays on <cuda:0 NVIDIA H200>"
 
 PRECOMP = Row(A.IMPLICIT_PRECOMP_GEMM, M.TENSOR_OP, S.SUCCESS, 0.0333, 96 * KIB, True, error=7.7e-4, max_error=3.3e-3,
@@ -28,9 +28,9 @@ WRONG = Row(A.FFT_TILING, M.TENSOR_OP, workspace=MIB, error=float("inf"), why_no
 NOTHING = Row(A.DIRECT, M.DEFAULT, S.NOT_SUPPORTED)
 ROWS = (PRECOMP, CLOSE, WINOGRAD, IMPLICIT, GEMM, FFT, WRONG, NOTHING)
 
-STATIC = Row(R.PERSIST_STATIC, M.TENSOR_OP, S.SUCCESS, 1.067, 3 * MIB, None, reserve=41 * MIB, error=2.3e-4)
-STANDARD = Row(R.STANDARD, M.FMA, S.SUCCESS, 6.1, MIB, None, reserve=40 * MIB, error=1e-7)
-DYNAMIC = Row(R.PERSIST_DYNAMIC, M.DEFAULT, S.NOT_SUPPORTED, None, 0, None, why_not="a < b & c")
+STATIC = RNNRow(R.PERSIST_STATIC, M.TENSOR_OP, S.SUCCESS, 1.067, 3 * MIB, None, reserve=41 * MIB, error=2.3e-4)
+STANDARD = RNNRow(R.STANDARD, M.FMA, S.SUCCESS, 6.1, MIB, None, reserve=40 * MIB, error=1e-7)
+DYNAMIC = RNNRow(R.PERSIST_DYNAMIC, M.DEFAULT, S.NOT_SUPPORTED, None, 0, None, why_not="a < b & c")
 
 FACTS = {
     "cudnnlite": "0.1.0",

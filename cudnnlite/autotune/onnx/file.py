@@ -21,16 +21,9 @@ _MOST_NODES = 1 << 16
 class OnnxFile:
     """A model that was read; ArgumentError names the file and the cause where that fails.
 
-    Attributes
-    ----------
-    where : str
-        What messages call it.
-    proto : onnx.ModelProto
-        A copy: functions inlined where that is possible, large initializers without their values.
-    unread : dict of str to str
-        Tensors whose external data shapes may depend on and which could not be read, with the reasons.
-    why_not_inlined : str
-        Why functions may be left.
+    `where` is what messages call it.  `proto` is a copy: functions inlined where that is possible (`why_not_inlined` says why
+    some may be left), large initializers without their values.  `unread` are the tensors whose external data shapes may depend
+    on and which could not be read, with the reasons.
     """
 
     def __init__(self, model: Any) -> None:

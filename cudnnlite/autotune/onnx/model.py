@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudnnlite.autotune.onnx.file import OnnxFile, subgraphs
-from cudnnlite.autotune.onnx.nodes import FLOATS, Known, NoProblemError, OnnxNode, Reading
+from cudnnlite.autotune.onnx.nodes import FLOATS, Known, NoProblemError, OnnxNode, Reading, UnknownShapeError
 from cudnnlite.autotune.onnx.problems import READERS, why_skipped
-from cudnnlite.autotune.onnx.shapes import ancestors, infer_shapes
+from cudnnlite.autotune.onnx.shapes import infer_shapes
 from cudnnlite.dtypes import dtype_name, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -54,7 +54,7 @@ def problems_from_onnx(
     ------
     ArgumentError
         The model cannot be read, is no ONNX model or not a valid one, or an argument does not go with it; the message names
-        the file and the cause.  Also where a node's shape depends on external data that cannot be read.
+        the file and the cause.  Also where a node's shape stays unknown and may depend on external data that cannot be read.
     MissingPackageError
         The package onnx is not installed: it comes with ``cudnnlite[onnx]``.
 
@@ -81,7 +81,7 @@ def problems_from_onnx(
     file = OnnxFile(model)
     inferred = infer_shapes(file, batch, shapes)
     functions = {(function.domain, function.name) for function in inferred.functions}
-    unknown: dict[str, str] = {}  # of what is skipped for want of a shape, the value that has none
+    unknown: list[str] = []  # what is skipped for want of a shape
 
     def read(raw: Any, node: OnnxNode) -> None:
         why = why_skipped(node)
@@ -94,7 +94,7 @@ def problems_from_onnx(
                 found.add(READERS[node.operation](node, reading), node.name)
         except (NoProblemError, ArgumentError) as error:
             found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
-            unknown[node.name] = getattr(error, "unknown", "")
+            unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
 
     def walk(graph: Any, around: Known, prefix: str) -> None:
         known = _known_in(graph, around)
@@ -109,12 +109,11 @@ def problems_from_onnx(
                 found.notes.append(f"{node.name} ({node.operation}): {how} counted once")
 
     walk(inferred.graph, ChainMap(), "")
-    for name, value in unknown.items() if file.unread else ():
-        if missing := sorted(ancestors(inferred, value) & set(file.unread)):
-            told = "; ".join(f"{tensor!r}: {file.unread[tensor]}" for tensor in missing)
-            raise ArgumentError(
-                f"{file.where}: the shapes of {name} depend on external data that cannot be read: {told}"
-            )
+    if unknown and file.unread:
+        told = "; ".join(f"{tensor!r}: {why}" for tensor, why in sorted(file.unread.items()))
+        raise ArgumentError(
+            f"{file.where}: the shapes of {', '.join(unknown)} may depend on external data that cannot be read: {told}"
+        )
     return found
 
 

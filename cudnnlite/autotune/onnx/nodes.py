@@ -20,11 +20,11 @@ Known = ChainMap[str, Any]  # by name: a ValueInfoProto, or the TensorProto of w
 
 
 class NoProblemError(Exception):
-    """A node of which no problem can be made, and why; `unknown` is the value whose shape is missing, if that is it."""
+    """A node of which no problem can be made, and why."""
 
-    def __init__(self, why: str, unknown: str = "") -> None:
-        super().__init__(why)
-        self.unknown = unknown
+
+class UnknownShapeError(NoProblemError):
+    """The reason is that a shape is not known."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class OnnxNode:
         sizes, name = self.shape_if_known(position), self._inputs[position]
         if sizes is None:
             found = show(shape_of(self._input(position)))
-            raise NoProblemError(f"the shape of its input {name!r} is not known: {found}", name)
+            raise UnknownShapeError(f"the shape of its input {name!r} is not known: {found}")
         return sizes
 
     def dtype(self, position: int) -> DataType:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cudnnlite.arguments import integer, sequence, shown
-from cudnnlite.autotune.onnx.file import OnnxFile, graphs, import_onnx, subgraphs
+from cudnnlite.autotune.onnx.file import OnnxFile, graphs, import_onnx
 from cudnnlite.errors import ArgumentError
 
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
@@ -56,20 +56,6 @@ def show(shape: tuple[int | str, ...] | None) -> str:
     if shape is None:
         return "unknown"
     return f"({', '.join(str(size) or '?' for size in shape)}{',' if len(shape) == 1 else ''})"
-
-
-def ancestors(model: Any, name: str) -> set[str]:
-    """Return the names of all values that a value is computed from, itself among them."""
-    producers = {output: node for graph in graphs(model.graph) for node in graph.node for output in node.output}
-    found, waiting = {name}, [name]
-    while waiting:
-        node = producers.get(waiting.pop())
-        if node is not None:
-            inside = [other for _, body in subgraphs(node) for graph in graphs(body) for other in graph.node]
-            read = {name for one in (node, *inside) for name in one.input} - found
-            found |= read
-            waiting += read
-    return found
 
 
 def _infer(where: str, model: Any) -> Any:

@@ -6,7 +6,8 @@ from typing import Any
 
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_rules import why_not
@@ -18,14 +19,7 @@ ALGORITHMS = (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_S
 def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:
     """Choose without measuring, by what was fastest on an H200; `rnn_forward` documents the rule.
 
-    Parameters
-    ----------
-    spec : RNNSpec
-        The network.
-    data : RNNDataSpec
-        Its input.
-    full : bool, optional
-        Whether all sequences will have the full length; whether these have, if not given.
+    `full`: whether all sequences will have the full length; whether these have, if not given.
     """
     full = data.is_full if full is None else full
     narrow = spec.dtype in (DataType.HALF, DataType.BFLOAT16)

@@ -110,26 +110,12 @@ def forward(
     masks: Sequence[Array] | None = None,
     tape: Tape | None = None,
 ) -> tuple[Array, Array, Array | None]:
-    """Run all layers over a batch of sequences.
+    """Run all layers over a batch of sequences: x is ``(T, N, input size)``, `active` ``(T, N)``.
 
-    Parameters
-    ----------
-    network : Network
-    x : ndarray
-        ``(T, N, input size)``.
-    active : ndarray of bool
-        ``(T, N)``.
-    hx, cx : ndarray, optional
-        What every direction starts from, at its own end of the sequence; zeros without them.
-    masks : sequence of ndarray, optional
-        Of dropout: ``masks[k - 1]``, ``(T, N, directions * output size)``, multiplies the input of layer k.
-    tape : mapping of ndarray, optional
-        For a backward pass: arrays of :func:`tape_shapes`, overwritten.
-
-    Returns
-    -------
-    tuple of (ndarray, ndarray, ndarray or None)
-        y, ``(T, N, directions * output size)``; hy; cy, None if the cell has no such state.
+    `hx`, `cx` are what every direction starts from, at its own end of the sequence; zeros without them.  Of dropout,
+    ``masks[k - 1]``, ``(T, N, directions * output size)``, multiplies the input of layer k.  For a backward pass `tape` has
+    arrays of :func:`tape_shapes`, overwritten.  Returns y, ``(T, N, directions * output size)``; hy; cy, None if the cell has
+    no such state.
     """
     shape, off, y = network.shape, _inactive(active), x
     initial = _states(shape, x, hx, cx)

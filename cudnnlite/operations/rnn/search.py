@@ -26,7 +26,8 @@ from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, 
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, own_stream, ranked
-from cudnnlite.search.results import AlgorithmResult, AlgorithmTable
+from cudnnlite.search.results import AlgorithmResult, RNNResult
+from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
@@ -265,7 +266,8 @@ def _try_out(
     rows: dict[Hashable, AlgorithmResult] = {}
     outputs = _Outputs()
     for request in requests:
-        row, plan = request.choice, None
+        choice, plan = request.choice, None
+        row = RNNResult(choice.algorithm, choice.math_type, deterministic=None)
         compiles = row.algorithm == RNNAlgo.PERSIST_DYNAMIC
         if hopeless and compiles:
             rows[request] = replace(row, why_not=hopeless)
@@ -283,8 +285,9 @@ def _try_out(
                     most = f"{handle.timing.give_up:g} times the best"
                     hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
         except (CudnnError, DeviceMemoryError) as refusal:
-            row = failed(handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
-        rows[request] = row
+            rows[request] = failed(handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
+        else:
+            rows[request] = row
     return rows
 
 
