@@ -190,7 +190,7 @@ def test_a_capture_that_began_before_is_told(handle: dnn.Handle) -> None:
         trace = later.enter_context(dnn.trace())
         with pytest.warns(RuntimeWarning, match=told):
             dnn.activation_forward(handle, x, "relu", out=out)
-    with graph, later, pytest.warns(RuntimeWarning, match=told):
+    with graph, later, pytest.warns(RuntimeWarning, match=told):  # noqa: PT031
         graph.launch()
         dnn.scale_tensor(handle, out, 2.0).numpy()
     assert {"cudnnActivationForward", "cudnnScaleTensor"} == {call.function for call in trace.calls}
