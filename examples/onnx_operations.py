@@ -4,31 +4,39 @@ from functools import partial
 from math import prod
 
 import numpy as np
-from memory_plan import Value, packed
 
 import cudnnlite as dnn
 
 
-def _bias(net, bias, rank):
-    """Return a bias on the device, in a list; none if there is none."""
-    return [] if bias is None else [net.constant(bias.reshape(1, -1, *[1] * (rank - 2)))]
+def windows(node, image, taps):
+    """Return padding (of each axis a number, or a pair where its sides differ), strides and dilations."""
+    rank, auto = len(image), node.auto_pad.decode()
+    strides, dilations, pads = node.strides or [1] * rank, node.dilations or [1] * rank, node.pads or [0] * 2 * rank
+    if auto.startswith("SAME"):
+        axes = zip(image, taps, strides, dilations, strict=True)
+        total = [max((-(-size // step) - 1) * step + far * (tap - 1) + 1 - size, 0) for size, tap, step, far in axes]
+        less, more = [one // 2 for one in total], [one - one // 2 for one in total]
+        pads = more + less if auto == "SAME_LOWER" else less + more
+    sides = zip(pads[:rank], pads[rank:], strict=True)
+    return tuple(a if a == b else (a, b) for a, b in sides), tuple(strides), tuple(dilations)
 
 
-def convolve(net, node, x, w, bias, conv, last, shape=None):
+def convolve(net, node, x, w, bias, conv):
     """Add a convolution, and what follows if it fits into it: normalisation, bias, addition of another array, relu."""
-    images = conv.output_shape(x.shape, w.shape)
-    name, z, relu, shape = node.outputs[0], None, False, shape or images
-    channels = 1 if shape == images else len(shape) - 1  # their axis
+    name, z, relu, shape = node.outputs[0], None, False, conv.output_shape(x.shape, w.shape)
+    result = net.shapes[name]
+    axis = 1 if result == shape else len(result) - 1  # of the channels; a product of matrices has them last
+    last = net.lays_last(shape)
     while not relu and (after := net.follower(name)):
         other = next((one for one in after.inputs if one != name), None)
-        if after.kind == "BatchNormalization" and z is None and channels == 1:
+        if after.kind == "BatchNormalization" and z is None and axis == 1:
             moments = [net.known(after, index).astype(np.float64) for index in range(1, 5)]
-            epsilon = 1e-5 if after.epsilon is None else after.epsilon
-            w, bias = dnn.fold_batch_normalization(w.astype(np.float64), bias, *moments, epsilon)
-        elif after.kind == "Add" and other in net.constants and _is_bias(net.constants[other], shape, channels):
+            w, bias = dnn.fold_batch_normalization(w.astype(np.float64), bias, *moments, after.epsilon)
+        elif after.kind == "Add" and other in net.constants and is_bias(net.constants[other], result, axis):
             bias = net.constants[other].ravel() + (0 if bias is None else bias.ravel())
-        elif after.kind == "Add" and z is None and other in net.values and net.values[other].shape == shape:
-            z = net.ordered(net.values[other], last and shape == images).view(images, packed(images, last))
+        elif after.kind == "Add" and z is None and other in net.values and net.shapes[other] == result:
+            z = net.values[other]
+            z = net.laid(z) if result == shape else net.view(net.ordered(z), shape)
         elif after.kind == "Relu":
             relu = True
         else:
@@ -36,245 +44,184 @@ def convolve(net, node, x, w, bias, conv, last, shape=None):
         net.fused.add(after)
         name = after.outputs[0]
     fused = relu or z is not None
-    bias = np.zeros(w.shape[0]) if bias is None and fused else bias
-    joined = shape == images and z is None and name in net.joined
-    y = net.joined[name] if joined else net.new(images, last)
+    bias = np.zeros(len(w)) if bias is None and fused else bias
+    arrays = [x, net.constant(w, last), *biases(net, bias, w.ndim), *([] if z is None else [z])]
 
-    def planned(x, w, *rest, out, **how):
+    def plan(x, w, *others, out, **how):
         if not fused:
-            bias = rest[0] if rest else None
-            return dnn.plan_convolution_forward(net.handle, x, w, conv, bias=bias, out=out, **how)
-        added = {} if z is None else {"z": rest[1], "alpha2": 1.0}
-        plan = dnn.plan_convolution_bias_activation_forward
-        return plan(net.handle, x, w, rest[0], conv, "relu" if relu else "identity", out=out, **added, **how)
+            return dnn.plan_convolution_forward(net.handle, x, w, conv, bias=(*others, None)[0], out=out, **how)
+        added = {} if z is None else {"z": others[1], "alpha2": 1.0}
+        kind, make = "relu" if relu else "identity", dnn.plan_convolution_bias_activation_forward
+        return make(net.handle, x, w, others[0], conv, kind, out=out, **added, **how)
 
-    def bound(*arrays, out):
-        make = partial(planned, *arrays, out=out)
-        plan = net.owned(make() if net.choose is None else net.choose(make, arrays, out))
-        return partial(plan, *arrays, out=out)
+    def add(out):
+        make = partial(plan, *arrays, out=out)
+        call = partial(net.owned(net.choose(make, arrays, out) if net.choose else make()), *arrays, out=out)
+        net.step(node, call, arrays, [out], 2 * prod(shape) * prod(w.shape[1:]))
 
-    def build(*arrays):
-        *arrays, y = arrays
-        try:
-            return bound(*arrays, out=y)
-        except dnn.NotSupportedError:  # cuDNN does not write every array that has gaps
-            if not joined:
-                raise
-        dense = net.handle.empty(images, net.dtype.name, {4: "NHWC", 5: "NDHWC"}[len(images)] if last else None)
-        calls = bound(*arrays, out=dense), partial(dnn.transform_tensor, net.handle, dense, out=y)
-        return lambda: [call() for call in calls]
-
-    reads = [x, net.constant(w, last), *_bias(net, bias, w.ndim), *([] if z is None else [z])]
-    net.step(node, build, reads, [y], 2 * prod(images) * prod(w.shape[1:]))
-    net.values[name] = y if shape == images else y.view(shape)
+    y = net.room(name) if result == shape and z is None else net.new(shape)
+    try:
+        add(y)
+    except dnn.NotSupportedError:  # cuDNN does not write every array that has gaps
+        if name not in net.joined:
+            raise
+        y = net.new(shape)
+        add(y)
+    net.define(name, y)
 
 
-def _is_bias(array, shape, channels):
+def biases(net, bias, rank):
+    """Return a bias on the device, in a list; none if there is none."""
+    return [] if bias is None else [net.constant(bias.reshape(1, -1, *[1] * (rank - 2)))]
+
+
+def is_bias(array, shape, axis):
+    """Tell whether an array has a value for each channel."""
     aligned = (1,) * (len(shape) - array.ndim) + array.shape
-    return aligned == tuple(size if axis == channels else 1 for axis, size in enumerate(shape))
+    return aligned == tuple(size if index == axis else 1 for index, size in enumerate(shape))
 
 
 def convolution(net, node):
     """Conv."""
-    (x, last), w = net.image(node), net.known(node, 1)
-    windows = node.windows(x.shape[2:], w.shape[2:])
-    conv = dnn.ConvolutionSpec(*windows, node.group or 1, math_type=net.math_type)
-    if last and conv.groups == 1 and x.shape[1] < net.channels:
+    x, w = net.image(node), net.known(node, 1)
+    conv = dnn.ConvolutionSpec(*windows(node, x.shape[2:], w.shape[2:]), node.group, math_type=net.math_type)
+    if net.lays_last(x.shape) and conv.groups == 1 and x.shape[1] < net.channels:
         x, w = widened(net, x, w)
-    convolve(net, node, x, w, net.known(node, 2), conv, last)
+    convolve(net, node, x, w, net.known(node, 2), conv)
 
 
 def widened(net, x, w):
-    """Return images and a filter with channels of zeros added: tensor cores take eight halves at a time."""
-    count, channels, *image = x.shape
-    wide = net.new((count, net.channels, *image), last=True)
-    wide.storage.own = net.owned(net.handle.empty((1, wide.storage.size), net.dtype.name))
-    dnn.set_tensor(net.handle, wide.storage.own, 0.0)
-    net.copied(x, wide.view(x.shape, wide.strides))
-    more = [(0, net.channels - channels if axis == 1 else 0) for axis in range(w.ndim)]
-    return wide, np.pad(w, more)
+    """Return images and a filter with channels of zeros added: loads of four halves are faster than of three."""
+    wide = net.fresh((x.shape[0], net.channels, *x.shape[2:]))
+    dnn.set_tensor(net.handle, wide, 0.0)
+    net.copied(x, net.strided(wide, x.shape, wide.strides))
+    return wide, np.pad(w, [(0, net.channels - x.shape[1] if axis == 1 else 0) for axis in range(w.ndim)])
 
 
 def transposed(net, node):
     """ConvTranspose."""
-    (x, last), w, bias = net.image(node), net.known(node, 1), net.known(node, 2)
-    node.require(not node.output_shape and node.auto_pad in (None, b"NOTSET"), "output_shape, auto_pad")
-    padding, strides, dilations = node.windows(x.shape[2:], w.shape[2:])
-    node.require(all(isinstance(one, int) for one in padding), "padding that differs at the two sides")
-    conv = dnn.ConvolutionSpec(padding, strides, dilations, node.group or 1, math_type=net.math_type)
+    x, w, bias = net.image(node), net.known(node, 1), net.known(node, 2)
+    padding, strides, dilations = windows(node, x.shape[2:], w.shape[2:])
+    plain = not node.output_shape and node.auto_pad == b"NOTSET" and all(isinstance(one, int) for one in padding)
+    node.require(plain, "output_shape, auto_pad, or padding that differs at the two sides")
+    conv = dnn.ConvolutionSpec(padding, strides, dilations, node.group, math_type=net.math_type)
     more = tuple(node.output_padding or [0] * len(strides))
-    axes = zip(x.shape[2:], strides, padding, dilations, w.shape[2:], more, strict=True)
-    image = [(size - 1) * step - 2 * pad + far * (taps - 1) + 1 + extra for size, step, pad, far, taps, extra in axes]
-    y = net.values[node.outputs[0]] = net.new((x.shape[0], w.shape[1] * conv.groups, *image), last)
-
-    def build(x, w, *arrays):
-        *biases, y = arrays
-        calls = [partial(dnn.convolution_transpose, net.handle, x, w, conv, output_padding=more, out=y)]
-        calls += [partial(dnn.add_tensor, net.handle, one, y) for one in biases]
-        return lambda: [call() for call in calls]
-
-    net.step(
-        node, build, [x, net.constant(w, last), *_bias(net, bias, w.ndim)], [y], 2 * prod(x.shape) * prod(w.shape[1:])
-    )
+    y, filters = net.new(net.shapes[node.outputs[0]]), net.constant(w, net.lays_last(x.shape))
+    call = partial(dnn.convolution_transpose, net.handle, x, filters, conv, output_padding=more, out=y)
+    net.step(node, call, [x, filters], [y], 2 * prod(x.shape) * prod(w.shape[1:]))
+    for one in biases(net, bias, w.ndim):
+        net.step(node, partial(dnn.add_tensor, net.handle, one, y), [one, y], [y])
+    net.define(node.outputs[0], y)
 
 
-def product(net, node, matrix, bias=None):
-    """Add a product with a matrix: a convolution of images of one pixel."""
-    x, (columns, rows) = net.get(node), matrix.shape
-    node.require(isinstance(x, Value), "its first factor is constant")
-    x = net.ordered(x)
-    images = (prod(x.shape[:-1]), columns, 1, 1)
-    conv = dnn.ConvolutionSpec(math_type=net.math_type)
-    pixels = x.view(images, packed(images, net.last))
-    convolve(net, node, pixels, matrix.T[:, :, None, None], bias, conv, net.last, (*x.shape[:-1], rows))
-
-
-def gemm(net, node):
-    """Gemm, of a matrix that is constant."""
-    matrix, bias = net.known(node, 1), net.known(node, 2)
-    node.require(not node.transA, "transA")
-    matrix = (matrix.T if node.transB else matrix) * (1.0 if node.alpha is None else node.alpha)
+def product(net, node):
+    """Gemm, MatMul, by a matrix that is constant: a convolution of images of one pixel."""
+    x, matrix, bias = net.get(node), net.known(node, 1), net.known(node, 2)
+    node.require(matrix.ndim == 2 and not node.transA, "transA, or a second factor that is no matrix")
+    matrix = (matrix.T if node.transB else matrix) * (node.alpha or 1.0)
     if bias is not None:
         node.require(bias.size in (1, matrix.shape[1]), f"its C has shape {bias.shape}")
-        bias = np.broadcast_to(bias.ravel(), matrix.shape[1]) * (1.0 if node.beta is None else node.beta)
-    product(net, node, matrix, bias)
+        bias = np.broadcast_to(bias.ravel(), matrix.shape[1]) * node.beta
+    pixels = net.view(net.ordered(x), (prod(x.shape[:-1]), len(matrix), 1, 1))
+    convolve(net, node, pixels, matrix.T[:, :, None, None], bias, dnn.ConvolutionSpec(math_type=net.math_type))
 
 
-def matmul(net, node):
-    """MatMul, by a matrix that is constant."""
-    node.require(net.known(node, 1).ndim == 2, "its second factor is no matrix")
-    product(net, node, net.known(node, 1))
-
-
-def unary(net, node, function, *options, x=None, y=None, **others):
-    """Add a call that reads one array, in the layout of images where it may be one."""
-    x = net.laid(net.get(node)) if x is None else x
-    y = Value(x.shape, x.strides) if y is None else y
-    net.step(node, lambda x, y: partial(function, net.handle, x, *options, out=y, **others), [x], [y])
-    net.values[node.outputs[0]] = y
+def unary(net, node, x, function, *options, y=None, **others):
+    """Add a call that reads one array, and writes one in the same layout."""
+    y = net.new(x.shape) if y is None else y
+    net.step(node, partial(function, net.handle, x, *options, out=y, **others), [x], [y])
+    net.define(node.outputs[0], y)
 
 
 def activation(net, node, mode):
     """Relu, Sigmoid, Tanh, Elu."""
-    unary(net, node, dnn.activation_forward, dnn.ActivationSpec(mode, node.alpha))
+    unary(net, node, net.laid(net.get(node)), dnn.activation_forward, dnn.ActivationSpec(mode, node.alpha))
 
 
 def clip(net, node):
     """Clip, from 0."""
     low, high = net.known(node, 1, node.min), net.known(node, 2, node.max)
     node.require(low == 0 and high is not None, f"limits {low} and {high}; cuDNN has 0 and a number")
-    unary(net, node, dnn.activation_forward, dnn.ActivationSpec("clipped_relu", float(high)))
+    unary(net, node, net.laid(net.get(node)), dnn.activation_forward, dnn.ActivationSpec("clipped_relu", float(high)))
 
 
 def lrn(net, node):
     """LRN."""
-    given = {"alpha": (node.alpha, 1e-4), "beta": (node.beta, 0.75), "k": (node.bias, 1.0)}
-    numbers = {name: default if number is None else number for name, (number, default) in given.items()}
-    unary(net, node, dnn.lrn_forward, dnn.LRNSpec(node.size, **numbers))
+    spec = dnn.LRNSpec(node.size, alpha=node.alpha, beta=node.beta, k=node.bias)
+    unary(net, node, net.laid(net.get(node)), dnn.lrn_forward, spec)
 
 
 def softmax(net, node, algorithm):
     """Softmax, LogSoftmax: over the channels of an array that is folded to that end."""
     x = net.ordered(net.get(node))
-    axis = (-1 if node.axis is None else node.axis) % len(x.shape)
+    axis = node.axis % len(x.shape)
     node.require(net.opset >= 13 or axis == len(x.shape) - 1, f"axis {axis} in operator set {net.opset}")
-    folded = x.view((prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]), 1))
-    unary(net, node, dnn.softmax_forward, x=folded, algorithm=algorithm)
-    net.values[node.outputs[0]] = net.values[node.outputs[0]].view(x.shape)
+    folded = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]), 1
+    x, y = net.view(x, folded), net.new(folded, last=False)
+    unary(net, node, x, dnn.softmax_forward, y=y, algorithm=algorithm)
 
 
 def batch_normalization(net, node):
     """BatchNormalization that no convolution took in."""
-    x = net.laid(net.get(node))
-    images = x if len(x.shape) > 2 else x.view((*x.shape, 1, 1))
-    shape = (1, -1, *[1] * (len(images.shape) - 2))
-    dtype = "float64" if net.dtype == np.float64 else "float32"
+    x, dtype = net.image(node), "float64" if net.dtype == np.float64 else "float32"
+    shape = (1, -1, *[1] * (len(x.shape) - 2))
     moments = [net.constant(net.known(node, index).reshape(shape), dtype=dtype) for index in range(1, 5)]
-    epsilon = 1e-5 if node.epsilon is None else node.epsilon
-    function = dnn.batch_normalization_inference
-    unary(net, node, function, *moments, x=images, epsilon=epsilon)
-    net.values[node.outputs[0]] = net.values[node.outputs[0]].view(x.shape, x.strides)
+    unary(net, node, x, dnn.batch_normalization_inference, *moments, epsilon=node.epsilon)
 
 
 def pool(net, node, mode, whole=False):
     """MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool."""
-    x, last = net.image(node)
-    spec = dnn.TensorSpec(x.shape)
+    x = net.image(node)
     if whole:
-        pooling = dnn.PoolingSpec.whole(spec, mode=mode)
+        pooling = dnn.PoolingSpec.whole(dnn.TensorSpec(x.shape), mode=mode)
     else:
-        padding, strides, dilations = node.windows(x.shape[2:], node.kernel_shape)
+        padding, strides, dilations = windows(node, x.shape[2:], node.kernel_shape)
         plain = all(isinstance(one, int) for one in padding) and {*dilations} == {1} and not node.ceil_mode
         node.require(plain and len(node.outputs) == 1, "unequal padding, dilations, ceil_mode or indices")
         counts = "average_count_include_padding" if node.count_include_pad else mode
         pooling = dnn.PoolingSpec(node.kernel_shape, padding, strides, mode=counts)
-    y = net.joined.get(node.outputs[0]) or net.new(pooling.output_spec(spec).shape, last)
-    unary(net, node, dnn.pooling_forward, pooling, x=x, y=y)
+    unary(net, node, x, dnn.pooling_forward, pooling, y=net.room(node.outputs[0]))
 
 
 def reduce(net, node, op):
     """ReduceMean, ReduceSum, ReduceMax, ReduceMin."""
-    x = net.laid(net.get(node))
-    given = net.known(node, 1, node.axes)
+    x, given = net.laid(net.get(node)), net.known(node, 1, node.axes)
     axes = {int(axis) % len(x.shape) for axis in (range(len(x.shape)) if given is None else given)}
     node.require(any(x.shape[axis] > 1 for axis in axes), "there is nothing to reduce")
-    y = net.laid(net.new([1 if axis in axes else size for axis, size in enumerate(x.shape)]))
-    unary(net, node, dnn.reduce_tensor, op, x=x, y=y)
-    if node.keepdims == 0:
-        left = [size for axis, size in enumerate(x.shape) if axis not in axes]
-        net.values[node.outputs[0]] = net.ordered(y).view(left)
+    y = net.new([1 if axis in axes else size for axis, size in enumerate(x.shape)])
+    unary(net, node, x, dnn.reduce_tensor, op, y=y)
 
 
 def binary(net, node, op, second=1.0):
     """Add, Sub, Mul, Min, Max: of two arrays, the smaller of which is repeated."""
     node.require(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs")
-    both = [net.values.get(name, net.constants.get(name)) for name in node.inputs]
-    shape = np.broadcast_shapes(*(one.shape for one in both))
-    (large, scale), (small, other) = sorted(
-        zip(both, (1.0, second), strict=True), key=lambda pair: pair[0].shape != shape
-    )
-    node.require(large.shape == shape and len(shape) <= 5, f"operands of shapes {large.shape} and {small.shape}")
-    spread = (1,) * (len(shape) - len(small.shape)) + small.shape
-    rows = next((axis for axis in range(len(shape), 0, -1) if spread[axis - 1] != 1), 0)  # the axes that small has
-    folded = (
-        rows > 1 and spread[:rows] == shape[:rows] and rows < len(shape)
-    )  # cuDNN repeats along all other axes than one
-    last = net.last and len(shape) > 3 and not folded
+    (name,), shape = node.outputs, net.shapes[node.outputs[0]]
+    (large, scale), (small, other) = zip(node.inputs, (1.0, second), strict=True)
+    if net.shapes[large] != shape:
+        (large, scale), (small, other) = (small, other), (large, scale)
+    spread = (1,) * (len(shape) - len(net.shapes[small])) + net.shapes[small]
+    node.require(net.shapes[large] == shape and len(shape) <= 5, f"operands of shapes {net.shapes[large]} and {spread}")
+    # cuDNN repeats along all other axes than one; where small has the first ones, they are folded into one
+    rows = next((axis for axis in range(len(shape), 0, -1) if spread[axis - 1] != 1), 0)
+    folded = 1 < rows < len(shape) and spread[:rows] == shape[:rows]
+    last = net.lays_last(shape) and not folded
 
-    def operand(one, full):
-        full = (prod(full[:rows]), prod(full[rows:])) if folded else full
-        full = (1, *full, 1) if folded else full
-        if isinstance(one, np.ndarray):
-            return net.constant(one.reshape(full), last)
-        return net.ordered(one, last) if full == one.shape else net.ordered(net.ordered(one).view(full), last)
+    def operand(name, full):
+        full = (1, prod(full[:rows]), prod(full[rows:]), 1) if folded else full
+        if name in net.constants:
+            return net.constant(net.constants[name].reshape(full), last)
+        array = net.values[name]
+        return net.ordered(array if array.shape == full else net.view(net.ordered(array), full), last)
 
-    arrays = [operand(large, shape), operand(small, spread)]
-    y = net.new(arrays[0].shape, last)
-    scales = {"alpha1": scale, "alpha2": other}
-    net.step(node, lambda a, b, y: partial(dnn.op_tensor, net.handle, a, b, op, out=y, **scales), arrays, [y])
-    net.values[node.outputs[0]] = y.view(shape) if folded else y
+    a, b = operand(large, shape), operand(small, spread)
+    y = net.new(a.shape, last)
+    net.step(node, partial(dnn.op_tensor, net.handle, a, b, op, out=y, alpha1=scale, alpha2=other), [a, b], [y])
+    net.define(name, y)
 
 
-def identity(net, node):
-    """Identity, and Dropout, which in inference is that."""
-    net.values[node.outputs[0]] = net.get(node)
-
-
-def reshape(net, node):
-    """Reshape, Flatten, Squeeze, Unsqueeze: another name for the same memory where it is in C order, else for a copy."""
-    x = net.get(node)
-    blank = np.broadcast_to(np.int8(0), x.shape)  # NumPy knows the rules
-    if node.kind == "Flatten":
-        axis = 1 if node.axis is None else node.axis
-        shape = prod(x.shape[:axis]), prod(x.shape[axis:])
-    elif node.kind == "Reshape":
-        sizes = enumerate(net.known(node, 1).tolist())
-        shape = blank.reshape([size or (0 if node.allowzero else x.shape[axis]) for axis, size in sizes]).shape
-    else:
-        axes = net.known(node, 1, node.axes)
-        axes = None if axes is None else tuple(int(axis) for axis in axes)
-        shape = (np.squeeze(blank, axes) if node.kind == "Squeeze" else np.expand_dims(blank, axes)).shape
-    net.values[node.outputs[0]] = net.ordered(x).view(shape)
+def same(net, node):
+    """Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout: the same memory, in C order where its shape is another."""
+    net.define(node.outputs[0], net.get(node))
 
 
 def transpose(net, node):
@@ -282,17 +229,25 @@ def transpose(net, node):
     x = net.get(node)
     order = node.perm or [*reversed(range(len(x.shape)))]
     node.require(len(order) <= 5, "more than five axes")
-    moved = x.view([x.shape[axis] for axis in order], [x.strides[axis] for axis in order])
-    net.values[node.outputs[0]] = net.ordered(moved)
+    moved = net.strided(x, [x.shape[axis] for axis in order], [x.strides[axis] for axis in order])
+    net.define(node.outputs[0], net.ordered(moved))
 
 
 def concat(net, node):
-    """Concat: what was not written into its place is copied there."""
-    name = node.outputs[0]
-    for index, part in enumerate(net.parts[name]):
-        if net.values.get(node.inputs[index]) is not part:
+    """Concat: what was not written into its part is copied there."""
+    for index, name in enumerate(node.inputs):
+        part = net.part(node, index)
+        if name not in net.values or net.values[name].ptr != part.ptr:
             net.copied(net.get(node, index), part)
-    net.values[name] = net.joined[name]
+    net.define(node.outputs[0], net.wholes[node.outputs[0]])
+
+
+USUAL = {
+    "lstm": ["sigmoid", "tanh", "tanh"],
+    "gru": ["sigmoid", "tanh"],
+    "tanh": ["tanh"],
+    "relu": ["relu"],
+}  # activations
 
 
 def recurrent(net, node, cell):
@@ -302,36 +257,32 @@ def recurrent(net, node, cell):
     functions = [name.decode().lower() for name in node.activations or []]
     if cell == "rnn":
         cell = functions[0] if functions else "tanh"
-        usual = [cell] if cell in ("tanh", "relu") else []
-    else:
-        usual = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"]}[cell]
-    node.require(usual and functions in ([], usual * directions), f"activations {functions}")
-    node.require(node.direction in (None, b"forward", b"bidirectional"), f"direction {node.direction}")
+    usual = directions * USUAL.get(cell, ["of cuDNN's"])
+    node.require(functions[: len(usual)] in ([], usual), f"activations {functions}")
+    node.require(node.direction in (b"forward", b"bidirectional"), f"direction {node.direction}")
     node.require(not (node.layout or node.clip or node.input_forget), "layout, clip or input_forget")
     node.require(cell != "gru" or node.linear_before_reset, "linear_before_reset=0; cuDNN has 1")
     node.require(net.known(node, 7) is None, "peepholes")
-    lengths, states = net.known(node, 4), [net.get(node, index) for index in (5, 6)]
+    lengths = net.known(node, 4)
     lengths = None if lengths is None else lengths.tolist()
-    given = [net.ordered(one) if isinstance(one, Value) else one for one in states if one is not None]
+    hx, cx = (None if one is None else net.ordered(one) for one in (net.get(node, 5), net.get(node, 6)))
     both = {"bidirectional": directions == 2, "dtype": net.dtype.name, "math_type": net.math_type}
     spec = dnn.RNNSpec(cell, size, hidden, **both)
     weights = dnn.RNNWeights.from_onnx(net.handle, spec, w, r, b)
-    y, state = Value((steps, batch, directions * hidden)), (directions, batch, hidden)
-    written = [y, Value(state), Value(state)][: 3 if cell == "lstm" else 2]
-
-    def build(x, *arrays):
-        found = iter(arrays)
-        hx, cx = (None if one is None else next(found) for one in states)
-        return partial(dnn.rnn_forward, net.handle, spec, weights, x, hx, cx, lengths=lengths, out=tuple(found))
-
-    net.step(node, build, [x, *given], written, 2 * steps * batch * (w.size + r.size))
-    apart = (batch * directions * hidden, hidden, directions * hidden, 1)  # ONNX has the directions before the batch
-    written[0] = y.view((steps, directions, batch, hidden), apart)
-    net.values.update((name, value) for name, value in zip(node.outputs, written, strict=False) if name)
+    y, state = net.new((steps, batch, directions * hidden)), (directions, batch, hidden)
+    written = [y, *(net.new(state) for _ in range(2 if cell == "lstm" else 1))]
+    call = partial(dnn.rnn_forward, net.handle, spec, weights, x, hx, cx, lengths=lengths, out=tuple(written))
+    reads = [x, *(one for one in (hx, cx) if one is not None)]
+    net.step(node, call, reads, written, 2 * steps * batch * (w.size + r.size))
+    apart = batch * directions * hidden, hidden, directions * hidden, 1  # ONNX has the directions before the batch
+    written[0] = net.strided(y, (steps, directions, batch, hidden), apart)
+    for name, array in zip(node.outputs, written, strict=False):
+        if name:
+            net.define(name, array)
 
 
 OPERATIONS = {
-    "Conv": convolution, "ConvTranspose": transposed, "Gemm": gemm, "MatMul": matmul,
+    "Conv": convolution, "ConvTranspose": transposed, "Gemm": product, "MatMul": product,
     "Relu": partial(activation, mode="relu"), "Sigmoid": partial(activation, mode="sigmoid"),
     "Tanh": partial(activation, mode="tanh"), "Elu": partial(activation, mode="elu"), "Clip": clip,
     "BatchNormalization": batch_normalization, "LRN": lrn,
@@ -343,7 +294,7 @@ OPERATIONS = {
     "ReduceMax": partial(reduce, op="max"), "ReduceMin": partial(reduce, op="min"),
     "Add": partial(binary, op="add"), "Sub": partial(binary, op="add", second=-1.0), "Mul": partial(binary, op="mul"),
     "Min": partial(binary, op="min"), "Max": partial(binary, op="max"),
-    "Identity": identity, "Dropout": identity, "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape,
-    "Unsqueeze": reshape, "Transpose": transpose, "Concat": concat,
+    "Reshape": same, "Flatten": same, "Squeeze": same, "Unsqueeze": same, "Identity": same, "Dropout": same,
+    "Transpose": transpose, "Concat": concat,
     "LSTM": partial(recurrent, cell="lstm"), "GRU": partial(recurrent, cell="gru"), "RNN": partial(recurrent, cell="rnn"),
 }  # fmt: skip

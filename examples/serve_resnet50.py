@@ -4,7 +4,8 @@
     python serve_resnet50.py --arithmetic tf32 --batch 32 --layers
     python serve_resnet50.py --search 1                       # other engines measured, a second for a convolution
     python serve_resnet50.py --peer                           # PyTorch beside it: eager, as a CUDA graph, compiled
-    python serve_resnet50.py --gpus 2 --seconds 600           # a thread for each GPU
+    python serve_resnet50.py --devices 0,1                    # a thread for each GPU, beside the first one alone
+    python serve_resnet50.py --batch 32 --minutes 10          # a line every minute: times and memory
 
 The network is an ONNX model with random weights, made here.  Without a GPU a small one is served.
 """
@@ -14,6 +15,7 @@ import ctypes
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -22,10 +24,11 @@ from onnx_network import Network
 import cudnnlite as dnn
 
 ARITHMETICS = {
-    "float16": {"dtype": "float16", "layout": "NHWC"},
-    "tf32": {"dtype": "float32", "layout": "NHWC", "math_type": dnn.TF32},
+    "float16": {"dtype": "float16", "layout": "NHWC", "channels": 4},
+    "tf32": {"dtype": "float32", "layout": "NHWC", "channels": 4, "math_type": dnn.TF32},
     "float32": {"dtype": "float32", "layout": "NCHW", "math_type": dnn.TRUE_FLOAT32},
 }
+EVERY = 60  # seconds, after which a server tells how it does
 # What the makers promise: TFLOP/s of float16, TF32 and float32 (without sparsity), and TB/s of the memory.
 PEAKS = {"H200": (989, 494, 67, 4.8), "H100": (989, 494, 67, 3.35), "A100": (312, 156, 19.5, 2.0)}
 
@@ -297,8 +300,32 @@ def show_peer(model, images, logits, arithmetic, ours, repeats):
         print(f"    PyTorch {name:12} {taken:8.3f} ms; ours takes {ours[name == 'eager'] / taken:.3f} of that")
 
 
-def serve(device, model, images, given, batch, found, start, results):
+class Latencies:
+    """Counts of times by the microsecond, up to 0.2 s: those of ten minutes take no more memory than those of one."""
+
+    def __init__(self):
+        self.counts = np.full(200_000, 0)
+
+    def add(self, seconds):
+        self.counts[min(int(seconds * 1e6), len(self.counts) - 1)] += 1
+
+    def __str__(self):
+        total = np.cumsum(self.counts)
+        low, high = (np.searchsorted(total, part * total[-1]) / 1e3 for part in (0.5, 0.99))
+        return f"p50 {low:.3f} ms, p99 {high:.3f} ms ({high / max(low, 1e-3):.2f} of it)"
+
+
+def memory(handle):
+    """Return the bytes that this process has in the host's memory, and that are taken of the device's."""
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    free, total = handle.device.memory_info()
+    return np.array([resident, total - free])
+
+
+def serve(device, model, images, given, found, start):
     """Serve on one GPU from `start` on: two batches in flight, so that copies and network run at the same time."""
+    batch = len(images)
     with dnn.Handle(device) as first, dnn.Handle(device) as second:
         servers = []
         for handle in (first, second):
@@ -309,48 +336,63 @@ def serve(device, model, images, given, batch, found, start, results):
             servers[-1].start()
         logits = servers[0].finish().astype(np.float64).reshape(batch, -1)
         servers[1].finish()
+        minute, all_of_it, count, minutes = Latencies(), Latencies(), 0, 0
         start.wait()
-        memory, times, begin = first.device.memory_info()[0], [], time.perf_counter()
-        started, now = [begin, begin], begin
+        began = now = mark = time.perf_counter()
+        before, started = memory(first), [now, now]
         servers[0].start()
-        while now < begin + given.seconds or len(times) < 4:
+        while now < began + given.seconds or count < 4:
             started[1] = time.perf_counter()
             servers[1].start()
             servers[0].finish()
             now = time.perf_counter()
-            times.append((now - started[0]) * 1e3)
+            minute.add(now - started[0])
+            all_of_it.add(now - started[0])
+            count += 1
             servers.reverse()
             started.reverse()
-        rate = len(times) * batch / (now - begin)
+            if now > mark + EVERY:
+                mark, minutes = now, minutes + 1
+                resident, taken = memory(first) / 2**20
+                print(
+                    f"    {device}, minute {minutes}: {minute}; resident {resident:.1f} MiB, device {taken:.1f} MiB",
+                    flush=True,
+                )
+                minute = Latencies()
         servers[0].finish()
-        results.append((device, rate, times, memory - first.device.memory_info()[0], logits))
+        rate = count * batch / (now - began)
+        after = memory(first)
         for server in servers:
             server.close()
+    return device, rate, all_of_it, before, after, logits
 
 
-def show_throughput(model, images, given, batch, found):
-    """Print images per second, with a thread for each GPU."""
-    with dnn.Handle() as handle:
-        devices = [f"{handle.device.kind}:{index}" for index in range(given.gpus)]
-    start, results = threading.Barrier(len(devices)), []
-    threads = [
-        threading.Thread(target=serve, args=(one, model, images, given, batch, {**found}, start, results))
-        for one in devices
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(results) < len(devices):
-        raise SystemExit("a GPU failed")
-    for device, rate, times, lost, logits in sorted(results):
-        low, high = np.percentile(times, (50, 99))
-        same = np.abs(logits - results[0][4]).max() / np.abs(logits).max()
-        waited = f"two batches in flight: p50 {low:.3f} ms, p99 {high:.3f} ms"
+def served(devices, *arguments):
+    """Serve with a thread for each GPU; return what each found."""
+    start = threading.Barrier(len(devices))
+    with ThreadPoolExecutor(len(devices)) as threads:
+        results = [threads.submit(serve, one, *arguments, start) for one in devices]
+        for one in results:  # if one fails, the others need not wait for it
+            one.add_done_callback(lambda done: done.exception() and start.abort())
+        for one in as_completed(results):
+            one.result()
+    return [one.result() for one in results]
+
+
+def show_throughput(devices, model, images, given, found):
+    """Print images per second: of the first GPU alone, and of all together."""
+    alone = served(devices[:1], model, images, given, found) if len(devices) > 1 else []
+    results = served(devices, model, images, given, found)
+    for device, rate, times, before, after, logits in alone + results:
+        same = np.abs(logits - results[0][-1]).max() / np.abs(logits).max()
+        (resident, taken), grown = before / 2**20, (after - before) / 2**20
         print(
-            f"    {device}: {rate:,.0f} images/s, {waited}; memory grew by {lost} B; logits as on the others to {same:.0e}"
+            f"    {device}: {rate:,.0f} images/s, two batches in flight: {times}; resident {resident:.1f} MiB, grew by "
+            f"{grown[0]:.1f}; device {taken:.1f} MiB, grew by {grown[1]:.1f}; logits as on the others to {same:.0e}"
         )
-    print(f"    {len(devices)} GPUs: {sum(one[1] for one in results):,.0f} images/s")
+    if alone:
+        together = sum(one[1] for one in results)
+        print(f"    {len(devices)} GPUs: {together:,.0f} images/s, {together / alone[0][1]:.3f} of one")
 
 
 def main():
@@ -360,26 +402,26 @@ def main():
     parser.add_argument("--search", type=float, metavar="SECONDS", help="measure other engines for each convolution")
     parser.add_argument("--layers", action="store_true", help="a table of layers against the device's roofline")
     parser.add_argument("--peer", action="store_true", help="PyTorch beside")
-    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--devices", default="0", help="numbers of GPUs, as 0,1")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long throughput is measured")
-    parser.add_argument("--channels", type=int, help="how many the first convolution gets at least, zeros among them")
+    parser.add_argument("--minutes", type=float, help="the same in minutes")
     parser.add_argument("--small", action="store_true", help="a small network; so it is without a GPU in any case")
     given = parser.parse_args()
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
-    if given.channels is not None:
-        ARITHMETICS[given.arithmetic]["channels"] = given.channels
+    given.seconds = 60 * given.minutes if given.minutes else given.seconds
+    with dnn.Handle() as handle:
+        devices = [f"{handle.device.kind}:{number}" for number in given.devices.split(",")]
     for batch in given.batch:
-        with dnn.Handle() as handle:
+        with dnn.Handle(devices[0]) as handle:
             handle.stream = handle.device.create_stream()  # not CUDA's default stream, which waits for all others
             small = given.small or handle.device.kind == "emulated"
             model = resnet((1, 1, 1, 1), 8, 32, 10) if small else resnet()
             begin, found = time.perf_counter(), {}
             search = EngineSearch(handle, found, given.search) if given.search else None
             server = Server(handle, model, batch, given.arithmetic, search)
-            arena = server.network.arena
             print(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
                   f"made in {time.perf_counter() - begin:.1f} s, {len(server.network.steps)} calls, "
-                  f"activations {arena.elements / arena.unplanned:.0%} of unplanned")  # fmt: skip
+                  f"results in {server.network.share:.0%} of the memory that they would take apart")  # fmt: skip
             size = 32 if small else 224
             images = np.random.default_rng(1).standard_normal((batch, 3, size, size), np.float32)
             server.fill(images)
@@ -398,7 +440,7 @@ def main():
             if given.peer:
                 show_peer(model, images, logits, given.arithmetic, ours, repeats)
             server.close()
-        show_throughput(model, images, given, batch, found)
+        show_throughput(devices, model, images, given, found)
 
 
 if __name__ == "__main__":

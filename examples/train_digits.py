@@ -3,6 +3,7 @@
     python train_digits.py                          # true float32
     python train_digits.py --arithmetic mixed       # float16, with weights in float32
     python train_digits.py --pictures .             # curves, filters, feature maps as PNG files
+    python train_digits.py --devices 0,1            # half of each batch on each of two GPUs, gradients summed by NCCL
 
 The digits (1,797 images of 8x8) come with scikit-learn; a fifth of them is held out.  Runs on a GPU, or without one slower.
 """
@@ -10,6 +11,8 @@ The digits (1,797 images of 8x8) come with scikit-learn; a fifth of them is held
 import argparse
 import os
 import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +47,7 @@ def one_hot(labels):
 
 
 class Network:
-    """Two convolutions with pooling, two fully connected layers, softmax; and its gradients.
+    """Two convolutions with pooling, two fully connected layers, softmax; and its gradients.  One of `copies` on other GPUs.
 
     x (N, 1, 8, 8) -> h1 -> pooled p1 (4x4) -> h2 -> pooled p2 (2x2) -> h3 (N, hidden, 1, 1) -> z (N, 10, 1, 1) -> softmax
 
@@ -52,8 +55,8 @@ class Network:
     `momenta` by name: w1, b1 to w4, b4.
     """
 
-    def __init__(self, handle, arithmetic="float32", widths=(16, 32, 64), seed=0):
-        self.handle, self.kept = handle, {}
+    def __init__(self, handle, arithmetic="float32", widths=(16, 32, 64), seed=0, copies=1):
+        self.handle, self.copies, self.kept = handle, copies, {}
         self.dtype, math_type, self.loss_scale = ARITHMETICS[arithmetic]
         self.master = "float64" if self.dtype == "float64" else "float32"
         self.conv = dnn.ConvolutionSpec(padding=1, math_type=math_type)  # 3x3: as large behind as before
@@ -102,10 +105,10 @@ class Network:
         return s
 
     def add_loss(self, s, target):
-        """Add the loss of a batch, L = -1/N * sum of t * log p, to `loss_sum`, on the device."""
+        """Add the loss of a batch, L = -1/N * sum of t * log p, to `loss_sum`, on the device; N is of all copies together."""
         log = self.into(f"log {s.n}", dnn.softmax_forward, s.z, algorithm="log")
         product = self.into(f"product {s.n}", dnn.op_tensor, log, target, "mul")
-        dnn.reduce_tensor(self.handle, product, "add", alpha=-1 / s.n, beta=1.0, out=self.loss_sum)
+        dnn.reduce_tensor(self.handle, product, "add", alpha=-1 / (s.n * self.copies), beta=1.0, out=self.loss_sum)
 
     def backward(self, s, target):
         """Compute the gradients of the loss, times `loss_scale`.  From behind: d stands for dL/d."""
@@ -116,7 +119,7 @@ class Network:
             dnn.convolution_backward_bias,
         )
         relu, pool = dnn.activation_backward, dnn.pooling_backward
-        scale = self.loss_scale / n
+        scale = self.loss_scale / (n * self.copies)
         # L = -1/N sum t log softmax(z)   =>   dz = (softmax(z) - t) / N
         dz = self.into(f"dz {n}", dnn.op_tensor, s.softmax, target, "add", alpha1=scale, alpha2=-scale)
         dz = self.converted(f"dz low {n}", dz, self.dtype)
@@ -157,42 +160,94 @@ def accuracy(network, images, labels):
     return float((answers.reshape(len(labels), CLASSES).argmax(1) == labels).mean())
 
 
-def train(network, data, *, epochs=20, batch=64, rate=0.05, momentum=0.9, seed=0, graph=True, report=None):
-    """Train a network; return loss and both accuracies after each epoch, and the seconds of all.
+@contextmanager
+def adder(handles):
+    """Give a function that replaces arrays, as many on each handle's GPU, by their sums, in stream order.
 
-    A step (forward, backward, update) is run once, captured into a CUDA graph and launched from then on; for the last
-    quarter of the epochs the rate is a tenth, and the step captured again.
+    NCCL does it, through CuPy; on the emulated device, and where handles share a GPU, which NCCL refuses, NumPy.
+    """
+    devices = [handle.device.index for handle in handles]
+    if handles[0].device.kind == "emulated" or len({*devices}) < len(devices):
+        yield partial(add_on_the_host, handles)
+        return
+    from cupy.cuda import nccl
+
+    ranks = nccl.NcclCommunicator.initAll(devices)
+    types = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
+
+    def add(*lists):
+        nccl.groupStart()  # what one thread asks of several GPUs is sent as one
+        for rank, handle, arrays in zip(ranks, handles, lists, strict=True):
+            for array in arrays:
+                count, stream = int(np.prod(array.shape)), int(handle.stream.handle)
+                rank.allReduce(array.ptr, array.ptr, count, types[array.dtype.name], nccl.NCCL_SUM, stream)
+        nccl.groupEnd()
+
+    try:
+        yield add
+    finally:
+        for rank in ranks:
+            rank.destroy()
+
+
+def add_on_the_host(handles, *lists):
+    """Replace arrays, as many of each handle, by their sums, by way of the host."""
+    for arrays in zip(*lists, strict=True):
+        total = sum(array.numpy() for array in arrays)
+        for handle, array in zip(handles, arrays, strict=True):
+            handle.device.copy_in(array.ptr, total, handle.stream)
+
+
+def train(networks, data, *, epochs=20, batch=64, rate=0.05, momentum=0.9, seed=0, graph=True, add=None, report=None):
+    """Train a network, given in a list; return loss and both accuracies after each epoch, and the seconds of all.
+
+    Copies of one on several GPUs take equal parts of each batch; `add` sums their gradients, so that all make the same step.
+    A step (forward, backward, update) is run once, captured into a CUDA graph and launched from then on, a graph before the
+    sum and one behind it; for the last quarter of the epochs the rate is a tenth, and the step captured again.
     """
     images, labels, held_images, held_labels = data
-    handle, rng = network.handle, np.random.default_rng(seed)
-    x, target = network.images(images[:batch]), network.master_array(one_hot(labels[:batch]))
-    history = {"loss": [], "train": [], "held_out": []}
+    rng, several, part = np.random.default_rng(seed), len(networks) > 1, batch // len(networks)
+    operands = [(one.images(images[:part]), one.master_array(one_hot(labels[:part]))) for one in networks]
+    history, captured = {"loss": [], "train": [], "held_out": []}, {}
 
-    def step(rate):
+    def step(network, x, target, rate, momentum):
         s = network.forward(x)
         network.add_loss(s, target)
         network.backward(s, target)
-        network.update(rate, momentum)
+        if not several:
+            network.update(rate, momentum)
 
-    begin, captured, steps = time.perf_counter(), {}, len(labels) // batch
+    def run(call, network, *arguments):
+        network.handle.use()  # its GPU is the current one
+        key = call, network, arguments[-2]  # the rate
+        if key in captured:
+            captured[key].launch()
+            return
+        call(network, *arguments)
+        if graph:  # all arrays and plans are there now
+            with dnn.capture(network.handle) as captured[key]:
+                call(network, *arguments)
+
+    begin, steps = time.perf_counter(), len(labels) // batch
     for epoch in range(epochs):
         now = rate if epoch < epochs * 3 // 4 else rate / 10
         order = rng.permutation(len(labels))
-        dnn.set_tensor(handle, network.loss_sum, 0.0)
+        for network in networks:
+            dnn.set_tensor(network.handle, network.loss_sum, 0.0)
         for index in range(steps):
-            chosen = order[index * batch : (index + 1) * batch]
-            for array, values in ((x, images[chosen]), (target, one_hot(labels[chosen]))):
-                handle.device.copy_in(array.ptr, np.ascontiguousarray(values.astype(array.dtype)), handle.stream)
-            if now in captured:
-                captured[now].launch()
-                continue
-            step(now)
-            if graph:  # all arrays and plans are there now
-                with dnn.capture(handle) as captured[now]:
-                    step(now)
-        history["loss"].append(float(network.loss_sum.numpy().item()) / steps)
-        history["train"].append(accuracy(network, images[: len(held_labels)], labels[: len(held_labels)]))
-        history["held_out"].append(accuracy(network, held_images, held_labels))
+            chosen = order[index * batch : (index + 1) * batch].reshape(len(networks), part)
+            for network, arrays, which in zip(networks, operands, chosen, strict=True):
+                for array, values in zip(arrays, (images[which], one_hot(labels[which])), strict=True):
+                    host = np.ascontiguousarray(values.astype(array.dtype))
+                    network.handle.device.copy_in(array.ptr, host, network.handle.stream)
+                run(step, network, *arrays, now, momentum)
+            if several:
+                add(*([*network.gradients.values()] for network in networks))
+                for network in networks:
+                    run(Network.update, network, now, momentum)
+        history["loss"].append(sum(float(network.loss_sum.numpy().item()) for network in networks) / steps)
+        history["train"].append(accuracy(networks[0], images[: len(held_labels)], labels[: len(held_labels)]))
+        history["held_out"].append(accuracy(networks[0], held_images, held_labels))
         if report is not None:
             report(epoch, history)
     for one in captured.values():
@@ -233,29 +288,38 @@ def main():
     parser.add_argument("--arithmetic", choices=(*ARITHMETICS, "all"), default="float32")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--devices", default="0", help="numbers of GPUs, as 0,1; each takes its part of every batch")
     parser.add_argument(
         "--no-graph", action="store_true", help="call each operation, instead of launching a CUDA graph"
     )
     parser.add_argument("--pictures", metavar="FOLDER", help="write curves.png and filters.png there")
     given = parser.parse_args()
+    numbers = given.devices.split(",")
+    if given.batch % len(numbers):
+        parser.error(f"a batch of {given.batch} has no equal parts for {len(numbers)} devices")
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
     data, histories = load_digits(), {}
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[found]}")
-    with dnn.Handle() as handle, Progress(*columns) as progress:
-        # CUDA does not capture its default stream for others: a stream of our own
-        handle.stream = handle.device.create_stream()
-        progress.console.print(f"device: {handle.device.name}")
+    with ExitStack() as stack, Progress(*columns) as progress:
+        kind = stack.enter_context(dnn.Handle()).device.kind
+        handles = [stack.enter_context(dnn.Handle(f"{kind}:{number}")) for number in numbers]
+        for handle in handles:
+            # CUDA does not capture its default stream for others: a stream of our own
+            handle.stream = handle.device.create_stream()
+            progress.console.print(f"device: {handle.device} {handle.device.name}")
+        options = {"epochs": given.epochs, "batch": given.batch, "graph": not given.no_graph}
+        add = stack.enter_context(adder(handles)) if len(handles) > 1 else None
         for name in ("float32", "tf32", "mixed") if given.arithmetic == "all" else (given.arithmetic,):
-            task, network = progress.add_task(name, total=given.epochs, found=""), Network(handle, name)
+            task = progress.add_task(name, total=given.epochs, found="")
+            networks = [Network(handle, name, copies=len(handles)) for handle in handles]
 
             def report(epoch, history, task=task):
                 found = f"loss {history['loss'][-1]:.4f}, held out {history['held_out'][-1]:.2%}"
                 progress.update(task, completed=epoch + 1, found=found)
 
-            options = {"epochs": given.epochs, "batch": given.batch, "graph": not given.no_graph}
-            history = histories[name] = train(network, data, **options, report=report)
+            history = histories[name] = train(networks, data, **options, add=add, report=report)
             best = f"{history['held_out'][-1]:.2%} of the held-out digits read rightly"
             progress.console.print(f"{name}: {best}, loss {history['loss'][-1]:.4f}, {history['seconds']:.2f} s")
         if given.pictures:
@@ -265,7 +329,7 @@ def main():
             from matplotlib import pyplot as plt
 
             show_curves(plt, histories).savefig(os.path.join(given.pictures, "curves.png"), dpi=120)
-            show_filters(plt, network, data[2][0]).savefig(os.path.join(given.pictures, "filters.png"), dpi=120)
+            show_filters(plt, networks[0], data[2][0]).savefig(os.path.join(given.pictures, "filters.png"), dpi=120)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ NAMES = (
     "11_the_matrix_product_laboratory",
     "12_the_program_in_c",
 )
-PROGRAMS = {"memory_plan.py", "onnx_network.py", "onnx_operations.py", "serve_resnet50.py", "train_digits.py"}
+PROGRAMS = {"onnx_network.py", "onnx_operations.py", "serve_resnet50.py", "train_digits.py"}
 MOST_LINES = 100  # a notebook has fewer lines of code than that
 DEVICES = ("emulated", pytest.param("cuda", marks=pytest.mark.gpu))
 CLAIM = re.compile(r"^(?:\d+\.|[-*]) ", re.MULTILINE)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,26 +69,23 @@ def test_every_convolution_is_one_call(handle: dnn.Handle, serving: Any) -> None
     handle.stream = handle.device.create_stream()
     server = serving.Server(handle, serving.resnet(**SMALL), 1)
     kinds = [step.kind for step in server.network.steps]
-    assert [kind for kind in kinds if kind != "Conv"] == ["MaxPool", "GlobalAveragePool", "Gemm"]
+    assert [kind for kind in kinds if kind != "Conv"] == ["Copy", "MaxPool", "GlobalAveragePool", "Gemm"]
     rows = serving.layer_table(server, serving.PEAKS["H200"], "float16", repeats=2)
     assert [row[1] for row in rows] == kinds
     assert all(row[2] > 0 and row[4] > 0 for row in rows)
-    np.testing.assert_allclose(rows[0][3], 2 * 8 * 20 * 20 * 3 * 49 / 989e12 * 1e6)
+    np.testing.assert_allclose(rows[1][3], 2 * 8 * 20 * 20 * 4 * 49 / 989e12 * 1e6)  # a channel of zeros among them
     server.close()
 
 
-def test_channels_of_zeros_change_nothing(handle: dnn.Handle, serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle.stream = handle.device.create_stream()
-    monkeypatch.setitem(serving.ARITHMETICS, "float16", {**serving.ARITHMETICS["float16"], "channels": 8})
-    proto = serving.resnet(**SMALL)
-    server = serving.Server(handle, proto, 2, "float16")
-    assert [step.kind for step in server.network.steps][:2] == ["Copy", "Conv"]
-    assert server.network.steps[1].arrays[0].shape == (2, 8, 40, 40)
-    server.fill(images(2))
-    server.start()
+def test_channels_of_zeros_change_nothing(handle: dnn.Handle, serving: Any) -> None:
+    proto, arithmetic = serving.resnet(**SMALL), serving.ARITHMETICS["float16"]
     (expected,) = ReferenceEvaluator(proto).run(None, {"image": images(2)})
-    assert np.abs(server.finish().astype(np.float64) - expected).max() < 1e-2 * np.abs(expected).max()
-    server.close()
+    for channels, calls in ((3, ["Conv", "MaxPool"]), (4, ["Copy", "Conv"]), (8, ["Copy", "Conv"])):
+        with serving.Network(handle, proto, batch=2, **{**arithmetic, "channels": channels}) as network:
+            assert [step.kind for step in network.steps][:2] == calls
+            assert network.steps[calls.index("Conv")].reads[0].shape == (2, channels, 40, 40)
+            logits = network(image=images(2))["logits"].astype(np.float64)
+        assert np.abs(logits - expected).max() < 1e-2 * np.abs(expected).max()
 
 
 def test_a_search_keeps_the_results(handle: dnn.Handle, serving: Any) -> None:
@@ -118,11 +116,35 @@ def test_the_program_serves_on_two_devices(
 ) -> None:
     gc.collect()  # arrays of other tests on these devices are not counted
     monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
-    monkeypatch.setattr(sys, "argv", ["serve", "--batch", "2", "--seconds", "0.1", "--gpus", "2", "--layers"])
+    monkeypatch.setattr(serving, "EVERY", 0.1)
+    monkeypatch.setattr(sys, "argv", ["serve", "--batch", "2", "--minutes", "0.005", "--devices", "1,0", "--layers"])
     serving.main()
     told = capsys.readouterr().out
     assert "emulated (NumPy), small" in told
     assert re.search(r"latency with both copies: p50 [\d.]+ ms, p99 [\d.]+ ms", told)
-    assert re.findall(r"(emulated:\d): .*memory grew by 0 B; logits as on the others to 0e\+00", told) == [
-        "emulated:0", "emulated:1",
-    ]  # fmt: skip
+    line = r"(emulated:\d): .*device [\d.]+ MiB, grew by 0.0; logits as on the others to 0e\+00"
+    assert re.findall(line, told) == ["emulated:1", "emulated:1", "emulated:0"]  # one alone, then both
+    assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", told)
+    assert re.search(r"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; resident [\d.]+ MiB", told)
+
+
+def test_a_gpu_that_fails_is_not_waited_for(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = serving.Server
+
+    def fails_on_the_second(handle: dnn.Handle, *arguments: Any) -> Any:
+        if handle.device.index == 1:
+            raise RuntimeError("no such luck")
+        return made(handle, *arguments)
+
+    monkeypatch.setattr(serving, "Server", fails_on_the_second)
+    given, model = SimpleNamespace(arithmetic="float16", search=None), serving.resnet((1,), 8, 16, 5)
+    with pytest.raises(RuntimeError, match="no such luck"):
+        serving.served(["emulated:0", "emulated:1"], model, images(2)[:, :, :16, :16], given, {})
+
+
+def test_percentiles_of_counted_times_are_numpys(serving: Any) -> None:
+    times, counted = np.random.default_rng(0).gamma(3, 1e-3, 5000), serving.Latencies()
+    for one in times:
+        counted.add(one)
+    found = [float(text) for text in re.findall(r"([\d.]+) ms", str(counted))]
+    np.testing.assert_allclose(found, 1e3 * np.percentile(times, (50, 99)), rtol=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite.devices.choice import visible_gpus
+
+from .libraries import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -103,7 +107,7 @@ def test_one_step_is_what_the_rule_says(handle: dnn.Handle, digits: Any) -> None
 def test_a_short_training_learns(arithmetic: str, handle: dnn.Handle, digits: Any) -> None:
     handle.stream = handle.device.create_stream()
     network = digits.Network(handle, arithmetic)
-    found = digits.train(network, digits.load_digits(), epochs=6)
+    found = digits.train([network], digits.load_digits(), epochs=6)
     assert found["held_out"][-1] > 0.95
     assert found["loss"][-1] < found["loss"][0] / 5
 
@@ -115,6 +119,31 @@ def test_the_captured_step_trains_as_the_calls_do(handle: dnn.Handle, digits: An
     losses = []
     for graph in (True, False):
         network = digits.Network(handle, widths=(4, 6, 8))
-        losses.append(digits.train(network, data, epochs=4, graph=graph)["loss"])
+        losses.append(digits.train([network], data, epochs=4, graph=graph)["loss"])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)  # some of cuDNN's gradients add in any order
     assert len({*losses[0]}) == 4
+
+
+SECOND = "cuda:1" if len(visible_gpus()) > 1 else "cuda:0"  # NCCL adds for two GPUs, NumPy for two handles on one
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("emulated:0", "emulated:1"), pytest.param("cuda:0", SECOND, marks=pytest.mark.gpu)]
+)
+def test_two_devices_train_as_one(first: str, second: str, digits: Any) -> None:
+    if second == "cuda:1":
+        library("cupy")
+    images, labels, held_images, held_labels = digits.load_digits()
+    data, losses = (images[:192], labels[:192], held_images, held_labels), []
+    for names in ([first], [first, second]):
+        with ExitStack() as stack:
+            handles = [stack.enter_context(dnn.Handle(name)) for name in names]
+            for handle in handles:
+                handle.stream = handle.device.create_stream()
+            networks = [digits.Network(handle, "float64", (4, 6, 8), copies=len(names)) for handle in handles]
+            add = stack.enter_context(digits.adder(handles))
+            losses.append(digits.train(networks, data, epochs=5, add=add)["loss"])
+            for name, array in networks[0].weights.items():
+                np.testing.assert_array_equal(array.numpy(), networks[-1].weights[name].numpy(), err_msg=name)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
+    assert len({*losses[0]}) == 5
