@@ -143,6 +143,7 @@ from cudnnlite.operations.dropout import DropoutState, dropout_backward, dropout
 from cudnnlite.operations.folding import fold_batch_normalization
 from cudnnlite.operations.fused_convolution import (
     ConvolutionBiasActivationForwardPlan,
+    ConvolutionBiasActivationForwardProblem,
     convolution_bias_activation_forward,
     plan_convolution_bias_activation_forward,
 )
@@ -235,6 +236,7 @@ __all__ = [
     "ConvolutionBackwardFilterPlan",
     "ConvolutionBackwardFilterProblem",
     "ConvolutionBiasActivationForwardPlan",
+    "ConvolutionBiasActivationForwardProblem",
     "ConvolutionBwdDataAlgo",
     "ConvolutionBwdFilterAlgo",
     "ConvolutionDescriptor",

@@ -1,39 +1,63 @@
 """Sphinx configuration."""
 
-import os
 import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
 
+import cudnnlite
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-# the tutorials are the notebooks of examples/, executed here on the emulated device
-os.environ["CUDNNLITE_DEVICE"] = "emulated"
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE.parent / "examples"), os.environ.get("PYTHONPATH"))))
+# the tutorials are the notebooks of examples/, with the outputs that `record_notebooks.py` stored in them
 for copied in (HERE / "tutorials").glob("[0-9][0-9]_*.ipynb"):
     copied.unlink()
-for source in (HERE.parent / "examples").glob("*.*"):
-    if source.suffix in {".ipynb", ".json"}:
-        shutil.copy2(source, HERE / "tutorials")
+for source in (HERE.parent / "examples").glob("*.ipynb"):
+    text = source.read_text(encoding="utf-8").replace("../docs/images/", "../images/")
+    (HERE / "tutorials" / source.name).write_text(text, encoding="utf-8")
+    shutil.copystat(source, HERE / "tutorials" / source.name)
 
 project = "cudnnlite"
 author = "the cudnnlite developers"
 copyright = "2026, the cudnnlite developers"
 release = metadata.version("cudnnlite")
-extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc", "coverage_table"]
+extensions = [
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.viewcode", "numpydoc", "sphinx_copybutton",
+    "coverage_table", "code_links", "mathml",
+]  # fmt: skip
 html_theme = "furo"
 html_title = "cudnnlite"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "attrs_block", "dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_mode = "off"
+nb_merge_streams = True
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 80
+numpydoc_xref_param_type = True
+numpydoc_xref_aliases = {name: f"cudnnlite.{name}" for name in cudnnlite.__all__} | {
+    **dict.fromkeys(("bool", "boolean", "True", "False"), "bool"),
+    "iterable": "collections.abc.Iterable", "sequence": "collections.abc.Sequence", "array_like": "numpy.ndarray",
+    "array": "cudnnlite.DeviceArray", "arrays": "cudnnlite.DeviceArray",
+}  # fmt: skip
+numpydoc_xref_ignore = {"optional", "of", "or", "and", "by", "as", "like", "shape", "stream"}
+# what is linked to elsewhere, by name: kept here, since a build needs no network
+intersphinx_mapping = {
+    name: (f"https://{address}/", f"_inventories/{name}.txt")
+    for name, address in {
+        "python": "docs.python.org/3", "numpy": "numpy.org/doc/stable", "torch": "docs.pytorch.org/docs/stable",
+        "cuda-core": "nvidia.github.io/cuda-python/cuda-core/latest",
+    }.items()
+}  # fmt: skip
 default_role = "py:obj"
 nitpicky = False

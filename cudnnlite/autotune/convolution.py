@@ -13,6 +13,7 @@ from cudnnlite.autotune.knobs import climb
 from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
 from cudnnlite.backend.engines import Engine
+from cudnnlite.backend.graph import Graph
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -21,11 +22,12 @@ from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.operations.algorithms import found, ranked
 from cudnnlite.operations.call import specs_of
-from cudnnlite.operations.engines import engine_rows, is_aligned
+from cudnnlite.operations.engines import engine_rows, is_aligned, shared_graph
 from cudnnlite.operations.layout_conversion import conversion_layout
 from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.operation_plan import OperationPlan, plan_class
 from cudnnlite.operations.problem import Problem
+from cudnnlite.operations.replay import Replay, with_replay
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, ConvolutionResult
@@ -60,7 +62,7 @@ def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]
     """Return the user's operands, with scratch memory as the output; ArgumentError if they are not the problem's."""
     operation = problem.operation
     (written,) = operation.writes
-    wanted = {*operation.reads, "out"} if problem.beta else {*operation.reads}
+    wanted = {*operation.reads, "out"} if problem.values.get("beta") else {*operation.reads}
     if not wanted <= set(operands) <= {*operation.reads, "out"}:
         allowed = ", ".join((*operation.reads, "out"))
         raise ArgumentError(f"operands={sorted(map(str, operands))}; needed: {sorted(wanted)}, allowed: {allowed}")
@@ -70,10 +72,9 @@ def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]
         known = problem.values[written if name == "out" else name]
         if not is_as(array.spec, known):
             raise ArgumentError(f"{name} is {array.spec}; the problem has {known}")
-    out = (
-        arrays.copy_of(own["out"], handle.stream) if problem.beta else handle.empty(as_tensor(problem.values[written]))
-    )
-    return own | {"out": out}
+    if "out" in own and problem.values.get("beta"):
+        return own | {"out": arrays.copy_of(own["out"], handle.stream)}
+    return own | {"out": handle.empty(as_tensor(problem.values[written]))}
 
 
 def search_convolution(
@@ -89,17 +90,22 @@ def search_convolution(
     is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, comes last.
     """
     limit, total = policy.workspace_limit, handle.device.memory_info()[1]
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
     assert limit is None or isinstance(limit, int)
     with own_stream(handle) as stream, ExitStack() as stack:
         own = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
-        trial = _Trial(handle, problem, own, stack)
+        graph = None  # one for all engines: to make it anew took longer than to finalise a plan
+        if policy.interface != "descriptor" and is_aligned(*own.values()):
+            graph = shared_graph(handle, problem, stack)
+        trial = _Trial(handle, problem, own, graph, stack)
         reported: dict[tuple[Any, MathType], float] = {}
         every: list[AlgorithmResult] = []
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
-            reported = _reported(handle, problem, own, limit)
+            reported = _reported(handle, problem, own, limit) if algorithms.find else {}
             every += candidates(problem, policy, _determinism(handle, problem))
-        if policy.interface != "descriptor" and is_aligned(*own.values()):
-            every += engines(handle, problem, policy)
+        if graph is not None:
+            every += engines(graph, problem, policy)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         rows: dict[Hashable, AlgorithmResult] = {}
@@ -116,11 +122,13 @@ def search_convolution(
                 slow.add(engine)
         seeds = [row.algorithm for row in rows.values() if row.ok and isinstance(row.algorithm, Engine)]
         climbed = None
-        if policy.search == "knobs" and seeds:
+        if policy.search == "knobs" and seeds and graph is not None:
             named = {name: own[name] for name in problem.operation.reads} | {problem.operation.writes[0]: own["out"]}
-            climbed = climb(handle, problem, named, seeds, policy, progress)
+            climbed = climb(graph, problem, named, seeds, policy, progress)
             rows |= {row: trial.run(row, row, policy, limit, contest) for row in climbed.rows}
         ordered = contest.finish(rows)
+        if policy.objective == "latency":
+            ordered = with_replay(ordered, trial.replayed)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     flushed = ", operands not in the cache" if policy.flush_l2 else ""
     knobs = "" if climbed is None else f"; {climbed}"
@@ -135,33 +143,37 @@ def candidates(
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
     layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
-    for layout in policy.layouts:
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    for layout in policy.layouts if algorithms.build is None else ():  # a convolution alone is converted
         name = layout_of_rank(layout, first.rank)
         if name and all(spec.vector == 1 for spec in specs):
             layouts.append(conversion_layout(problem, name))  # empty again where every operand lies so
-    assert problem.operation.algorithms is not None
-    algorithms = [algorithm for algorithm in problem.operation.algorithms.kind if algorithm.name != "COUNT"]
+    kinds = [algorithm for algorithm in algorithms.kind if algorithm.name != "COUNT"]
     math_types = allowed_math_types(problem.math_type, first.dtype)
-    for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, algorithms):
+    for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, kinds):
         row = ConvolutionResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
 
-def engines(handle: Handle, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
+def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
     """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
     dtype = problem.values[problem.operation.reads[0]].dtype
-    for row in engine_rows(handle, problem):
+    for row in engine_rows(graph, problem):
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 class _Trial:
     """Runs each candidate once, over poisoned memory, and measures what it computes."""
 
-    def __init__(self, handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], stack: ExitStack) -> None:
-        self._handle, self._problem, self._stack = handle, problem, stack
+    def __init__(
+        self, handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], graph: Graph | None,
+        stack: ExitStack,
+    ) -> None:  # fmt: skip
+        self._handle, self._problem, self._graph, self._stack = handle, problem, graph, stack
         self._read = {name: operands[name] for name in problem.operation.reads}
         self._y = operands["out"]
-        self._before = arrays.copy_of(self._y, handle.stream) if problem.beta else None
+        self._before = arrays.copy_of(self._y, handle.stream) if problem.values.get("beta") else None
         self._reference: ConvolutionReference | None = None
         if ConvolutionReference.can_measure(problem):
             self._reference = ConvolutionReference(problem, self._read, self._before)
@@ -172,9 +184,8 @@ class _Trial:
         """Return the row with what came of it; a candidate that may be chosen is entered into the contest."""
         if row.why_not:
             return row
-        problem = self._problem
         try:
-            plan = self._stack.enter_context(plan_class(problem.operation)(self._handle, problem, row))
+            plan = self._stack.enter_context(self._plan(row))
             row = replace(row, workspace=plan.workspace)
             if limit is not None and plan.workspace > limit:
                 return replace(row, why_not=over_limit(plan.workspace, limit))
@@ -188,6 +199,17 @@ class _Trial:
                 raise
             return replace(row, why_not=str(refused))  # it cannot be converted: an integer output with beta
         return row
+
+    def replayed(self, row: AlgorithmResult) -> Replay | None:
+        """Return what a plan that launches graphs tells after two calls: the first is recorded, then it has another result."""
+        with self._plan(row, replay=True) as plan:
+            for out in (self._y, arrays.empty(self._handle.device, self._handle.stream, self._y.spec)):
+                plan(*self._read.values(), out=out)
+            return plan.replay
+
+    def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> OperationPlan:
+        graph = self._graph if isinstance(row.algorithm, Engine) else None
+        return plan_class(self._problem.operation)(self._handle, self._problem, row, replay=replay, graph=graph)
 
     def _check(self, plan: OperationPlan, row: AlgorithmResult, policy: TuningPolicy) -> AlgorithmResult:
         """Run a plan over poisoned memory, and return the row with its errors."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.enums import ConvolutionMode, DataType
+from cudnnlite.enums import ActivationMode, ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.accuracy import Errors, relative_errors
@@ -23,6 +23,16 @@ _CHANNELS, _POSITIONS = 16, 512
 # Of the gradient of a filter, whose values are sums over everything: channels at either end, and taps.
 _PAIRS, _TAPS = 4, 32
 _MOST_FACTORS = 1 << 22  # values gathered for one image and one group
+# of a value, and of the activation's coefficient
+_FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
+    ActivationMode.IDENTITY: lambda v, c: v,
+    ActivationMode.RELU: lambda v, c: np.maximum(v, 0),
+    ActivationMode.CLIPPED_RELU: lambda v, c: np.clip(v, 0, c),
+    ActivationMode.SIGMOID: lambda v, c: 1 / (1 + np.exp(-v)),
+    ActivationMode.TANH: lambda v, c: np.tanh(v),
+    ActivationMode.ELU: lambda v, c: np.where(v > 0, v, c * np.expm1(v)),
+    ActivationMode.SWISH: lambda v, c: v / (1 + np.exp(-c * v)),
+}
 
 
 class ConvolutionReference:
@@ -49,10 +59,17 @@ class ConvolutionReference:
         self._places = np.unravel_index(_some(random, prod(shape[2:]), most), shape[2:])
         sums = {"y": self._result, "dx": self._images, "dw": self._filter}[written](problem, operands)
         self._expected = [problem.alpha * values for values in sums]
-        if problem.beta:
-            assert before is not None
-            olds = [self._at(_part(before, part)) for part in self._parts]
-            self._expected = [e + problem.beta * old for e, old in zip(self._expected, olds, strict=True)]
+        if "bias" in operands:
+            bias = _part(operands["bias"], 0).reshape(-1, 1)[self._channels].astype(np.float64)
+            self._expected = [values + bias for values in self._expected]
+        for factor, added in (("beta", before), ("alpha2", operands.get("z"))):
+            if scale := problem.values.get(factor):
+                assert added is not None
+                olds = [self._at(_part(added, part)) for part in self._parts]
+                self._expected = [values + scale * old for values, old in zip(self._expected, olds, strict=True)]
+        if activation := problem.values.get("activation"):
+            function = _FUNCTIONS[activation.mode]
+            self._expected = [function(values, activation.coef) for values in self._expected]
         if not all(np.isfinite(values).all() for values in self._expected):
             named = ", ".join(problem.operation.reads)
             raise ArgumentError(f"{named} or out hold values that are not finite; nothing can be checked with them")

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import counting_seconds
 from cudnnlite.backend.engines import Engine, configure
+from cudnnlite.backend.graph import Graph
 from cudnnlite.backend.knobs import knobs_of, neighbours
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CudnnError, DeviceMemoryError
-from cudnnlite.operations.engines import excluded, graph_of, row_of
+from cudnnlite.operations.engines import excluded, row_of
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
@@ -54,13 +54,9 @@ class Climbed(NamedTuple):
 
 
 def climb(
-    handle: Handle,
-    problem: Problem,
-    operands: Mapping[str, DeviceArray],
-    engines: Iterable[Engine],
-    policy: TuningPolicy,
-    progress: bool = False,
-) -> Climbed:
+    graph: Graph, problem: Problem, operands: Mapping[str, DeviceArray], engines: Iterable[Engine],
+    policy: TuningPolicy, progress: bool = False,
+) -> Climbed:  # fmt: skip
     """Search for faster settings for the seconds that the policy gives.
 
     In turn for each engine that may still win, what differs in one knob from its fastest setting that was not looked around
@@ -68,10 +64,10 @@ def climb(
 
     Parameters
     ----------
-    handle : Handle
-        On a stream of its own that can be recorded.
+    graph : Graph
+        The problem's; its handle is on a stream of its own that can be recorded.
     problem : Problem
-        With an operation graph.
+        What is computed.
     operands : mapping
         By the operation's names; what is written is overwritten.
     engines : iterable of Engine
@@ -83,7 +79,7 @@ def climb(
     """
     begin, order = time.perf_counter(), random.Random(0)
     with ExitStack() as stack:
-        trials = _Trials(handle, problem, operands, policy, stack)
+        trials = _Trials(graph, problem, operands, policy, stack)
         tell = stack.enter_context(counting_seconds(progress, policy.search_seconds))
         known, heaps = set(engines), defaultdict[int, list[_Entry]](list)  # by the engine's number, the fastest first
 
@@ -121,16 +117,12 @@ class _Trials:
     """Tries settings on one graph, over the same operands."""
 
     def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        operands: Mapping[str, DeviceArray],
-        policy: TuningPolicy,
+        self, graph: Graph, problem: Problem, operands: Mapping[str, DeviceArray], policy: TuningPolicy,
         stack: ExitStack,
-    ) -> None:
-        self._handle, self._problem, self._policy = handle, problem, policy
+    ) -> None:  # fmt: skip
+        self._graph, self._problem, self._policy = graph, problem, policy
+        self._handle = handle = graph.handle
         self._addresses = {name: array.ptr for name, array in operands.items()}
-        self._graph = graph_of(handle, problem, stack)
         self._knobs: dict[int, Any] = {}
         self._stopwatch = Stopwatch(handle.device, handle.stream, _QUICK, flush_l2=policy.flush_l2)
         stack.callback(self._stopwatch.close)

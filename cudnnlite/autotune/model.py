@@ -196,7 +196,7 @@ def _listed(problems: Any) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode
         problems = ProblemList.load(problems) if saved else problems_from_onnx(problems)
     skipped, notes = (tuple(getattr(problems, name, ())) for name in ("skipped", "notes"))
     if isinstance(problems, ProblemList):  # a program poses others too; who names a problem by itself is told
-        others = [one for one in problems if not isinstance(one.problem, tuple(SEARCHES))]
+        others = [one for one in problems if one.problem.operation not in SEARCHES]
         problems = [one for one in problems if one not in others]
         why = "cuDNN has no choice of algorithms for it"
         skipped += tuple(SkippedNode(", ".join(one.names) or one.problem.kind, one.problem.kind, why) for one in others)

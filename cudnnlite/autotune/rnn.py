@@ -73,7 +73,7 @@ def search_rnn(
     found = search_rnn_forward(
         handle, spec, operands["weights"], operands["x"], operands.get("hx"), operands.get("cx"), problem.data,
         not problem.data.is_full or problem.data.is_packed, problem.training, pairs, limit, max_error=policy.max_error,
-        latency=latency, flush_l2=policy.flush_l2,
+        latency=latency, flush_l2=policy.flush_l2, replay=latency and not problem.training,
     )  # fmt: skip
     rows, memory = [*found, *excluded], handle.device.memory_info()[1]
     return AlgorithmTable(rows, title=str(problem), timing=found.timing, device_memory=memory)

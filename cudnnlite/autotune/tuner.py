@@ -22,13 +22,12 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.kept import kept
 from cudnnlite.operations.choosing import alignment_of
-from cudnnlite.operations.convolution_backward_problem import (
-    ConvolutionBackwardDataProblem,
-    ConvolutionBackwardFilterProblem,
-)
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
-from cudnnlite.operations.problem import Problem
-from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
+from cudnnlite.operations.convolution_backward_problem import DATA, FILTER
+from cudnnlite.operations.convolution_problem import FORWARD
+from cudnnlite.operations.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
+from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.problem import KINDS, Problem
+from cudnnlite.operations.rnn import forward_problem as rnn_problem
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
@@ -59,15 +58,14 @@ class Search(NamedTuple):
     aligned: tuple[str, ...] = ()
 
 
-def _convolution(*aligned: str) -> Search:
+def _convolution(operation: Operation) -> Search:
+    aligned = (*operation.reads, "out")
     return Search(convolution.operands_of, convolution.check_operands, convolution.search_convolution, aligned)
 
 
-SEARCHES: dict[type[Problem], Search] = {
-    ConvolutionForwardProblem: _convolution("x", "w", "out"),
-    ConvolutionBackwardDataProblem: _convolution("w", "dy", "out"),
-    ConvolutionBackwardFilterProblem: _convolution("x", "dy", "out"),
-    RNNForwardProblem: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn),
+_CONVOLUTIONS = (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
+SEARCHES: dict[Operation, Search] = {operation: _convolution(operation) for operation in _CONVOLUTIONS} | {
+    rnn_problem.FORWARD: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
 }
 
 
@@ -116,14 +114,9 @@ class Tuner:
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        cache: TuningCache | str | os.PathLike[str] | None = None,
-        policy: TuningPolicy | None = None,
-        *,
-        measure: bool = True,
-        progress: bool = False,
-    ) -> None:
+        self, handle: Handle, cache: TuningCache | str | os.PathLike[str] | None = None,
+        policy: TuningPolicy | None = None, *, measure: bool = True, progress: bool = False,
+    ) -> None:  # fmt: skip
         instance_of(handle, Handle, "handle", "; it comes first").use()
         if policy is not None:
             instance_of(policy, TuningPolicy, "policy")
@@ -389,10 +382,9 @@ def _choosing(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
 
 def search_of(problem: Any) -> Search:
     """Return how a problem is searched; ArgumentError if problems of its kind cannot be tuned."""
-    for kind, search in SEARCHES.items():
-        if isinstance(problem, kind):
-            return search
-    names = ", ".join(kind.__name__ for kind in SEARCHES)
+    if isinstance(problem, Problem) and problem.operation in SEARCHES:
+        return SEARCHES[problem.operation]
+    names = ", ".join(dict.fromkeys(KINDS[each.name].__name__ for each in SEARCHES if each.name in KINDS))
     raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
 
 

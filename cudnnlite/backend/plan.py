@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
-from typing import Any
+from operator import itemgetter
+from struct import Struct
+from typing import Any, NoReturn
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import BackendAttributeType
@@ -50,9 +52,9 @@ class ExecutionPlan(PreparedCall):
         plan = BackendDescriptor(handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor)
         stack.enter_context(plan).finalize()
         self.workspace: int = plan.get("workspace_size")
-        self._packs = _VariantPacks(handle, graph.uids, stack)
         super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
-        self._common = self.arguments[:2]
+        self._packs = _VariantPacks(handle, graph.uids, stack, self.arguments[:2], self.workspace)
+        self._known = self._packs.known
 
     def replace(self, workSpace: int = 0, **addresses: int) -> None:
         """Change the addresses.
@@ -62,7 +64,8 @@ class ExecutionPlan(PreparedCall):
         ArgumentError
             One is not aligned as the plan was made for.
         """
-        self.arguments = (*self._common, self._packs.of(addresses, workSpace))
+        key = (workSpace, *addresses.values())
+        self.arguments = self._known.get(key) or self._packs.make(key, addresses, workSpace)
 
     def pack_values(self, pack: int) -> dict[str, Any] | None:
         """Return what the variant pack at an address was set to; None if it is none of this plan's."""
@@ -70,26 +73,33 @@ class ExecutionPlan(PreparedCall):
 
 
 class _VariantPacks:
-    """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many."""
+    """Final variant packs by their addresses, the latest ones; the oldest is made anew when there are many.
 
-    def __init__(self, handle: Any, uids: dict[str, int], stack: ExitStack) -> None:
+    Attributes
+    ----------
+    known : dict
+        By workspace and addresses: the arguments of a call.
+    """
+
+    def __init__(
+        self, handle: Any, uids: dict[str, int], stack: ExitStack, common: tuple[Any, ...], workspace: int
+    ) -> None:
         self._api = api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
-        self._known: dict[tuple[int, ...], Any] = {}
-        self._order: tuple[str, ...] = ()  # of the addresses in what they are known by
-        self._stack.callback(self._known.clear)
+        self._common = common
+        self.known: dict[tuple[int, ...], tuple[Any, ...]] = {}
         self._free: list[Any] = []
-        self._pointers = (ctypes.c_void_p * len(uids))()
-        self._workspace = ctypes.c_void_p()
         self._names = tuple(uids)
+        # addresses in their order, and the workspace behind them: written and looked through in C
+        self._pointers = (ctypes.c_void_p * (len(uids) + 1))()
+        self._write = Struct(f"{len(uids) + 1}P").pack_into
+        self._ordered = itemgetter(*uids)
+        behind = ctypes.c_void_p(ctypes.addressof(self._pointers) + len(uids) * ctypes.sizeof(ctypes.c_void_p))
+        self._order: tuple[str, ...] = ()  # of the addresses in what they are known by
+        self._stack.callback(self.known.clear)
         self._ids = ids = (ctypes.c_int64 * len(uids))(*uids.values())
-        begin = api.prepare("cudnnBackendInitialize", None)
-        values = (
-            ("unique_ids", ids),
-            ("data_pointers", self._pointers),
-            ("workspace", ctypes.pointer(self._workspace)),
-        )
-        steps = [begin]
+        values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
+        steps = [api.prepare("cudnnBackendInitialize", None)]
         for name, array in values:
             number, type_name, many = attribute("VARIANT_PACK", name)
             kind, count = BackendAttributeType[type_name], len(uids) if many else 1
@@ -97,42 +107,42 @@ class _VariantPacks:
         steps.append(api.prepare("cudnnBackendFinalize", None))
         self._steps = [(step, step.arguments[1:]) for step in steps]
 
-    def of(self, addresses: dict[str, int], workspace: int) -> Any:
-        """Return the pack of these addresses, as an argument."""
-        key = (workspace, *addresses.values())
-        pack = self._known.get(key)
-        return self._make(key, addresses, workspace) if pack is None else pack
-
     def values_of(self, address: int) -> dict[str, Any] | None:
         """Return what the pack at an address was set to; None if there is none."""
-        for (workspace, *pointers), pack in self._known.items():
+        for (workspace, *pointers), (*_, pack) in self.known.items():
             if pack.value == address:
-                there = dict(zip(self._order, pointers, strict=True))
-                return {
-                    "unique_ids": [*self._ids], "data_pointers": [there[name] for name in self._names],
-                    "workspace": workspace,
-                }  # fmt: skip
+                ordered = self._ordered(dict(zip(self._order, pointers, strict=True)))
+                values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": [*ordered]}
+                return values | ({"workspace": workspace} if workspace else {})
         return None
 
-    def _make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> Any:
-        for name, address in (*addresses.items(), ("workspace", workspace)):
-            if address % ALIGNMENT:
-                argument = "out" if name == self._names[-1] else name
-                raise ArgumentError(
-                    f"{argument} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
-                    "(interface='descriptor' makes one that takes any)"
-                )
-        if len(self._known) >= MOST_PACKS:
-            self._free.append(self._known.pop(next(iter(self._known))))
+    def make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> tuple[Any, ...]:
+        """Return the arguments of a call with these addresses, of which there is no pack."""
+        ordered = self._ordered(addresses)
+        bits = workspace
+        for address in ordered:
+            bits |= address
+        if bits % ALIGNMENT:
+            self._refuse(addresses | {"workspace": workspace})
+        known = self.known
+        if len(known) >= MOST_PACKS:
+            self._free.append(known.pop(next(iter(known)))[-1])
         elif not self._free:
             self._free.append(self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr)
         pack = self._free[-1]
-        self._pointers[:] = [addresses[name] for name in self._names]
-        self._workspace.value = workspace
+        self._write(self._pointers, 0, *ordered, workspace)
         for step, arguments in self._steps:  # a new one is initialised for nothing, once
             if status := step.function(pack, *arguments):
                 assert step.check is not None
                 step.check(status)
         self._order = tuple(addresses)
-        self._known[key] = self._free.pop()  # not before it is good
-        return pack
+        known[key] = made = (*self._common, self._free.pop())  # not before it is good
+        return made
+
+    def _refuse(self, addresses: dict[str, int]) -> NoReturn:
+        name, address = next((name, address) for name, address in addresses.items() if address % ALIGNMENT)
+        argument = "out" if name == self._names[-1] else name
+        raise ArgumentError(
+            f"{argument} begins at {address:#x}; the plan was made for operands that are aligned to {ALIGNMENT} bytes "
+            "(interface='descriptor' makes one that takes any)"
+        )

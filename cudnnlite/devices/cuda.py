@@ -48,6 +48,7 @@ class CudaDevice:
                 f"no CUDA device: cuda-python cannot be imported ({error}); install it with cudnnlite's extra cu12 or cu13"
             ) from error
         self._core, self._driver = core, driver
+        self._not_recorded = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         try:
             self._device = core.Device(index)
             self._device.set_current()
@@ -226,9 +227,9 @@ class CudaDevice:
         return self._records(stream)
 
     def _records(self, stream: Any) -> bool:
-        result, status = self._driver.cuStreamIsCapturing(int(self._recorded(stream).handle))
+        result, status = self._driver.cuStreamIsCapturing(self._recorded(stream).handle)
         # asking the legacy stream while another one is captured is an error of its own: waiting would be one too
-        return bool(result) or status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        return bool(result) or status != self._not_recorded
 
     def adopt(self, array: Any, argument: str, stream: Any) -> ForeignArray:
         """View an array with `__dlpack__` or `__cuda_array_interface__`; its producer's stream is waited for."""

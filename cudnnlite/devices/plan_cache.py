@@ -34,24 +34,31 @@ class PlanCache:
         # not a WeakSet, whose callback is Python, which would lose what a signal handler raises in it
         self._dependents.add(weakref.ref(plan, self._dependents.discard))
 
+    def find(self, key: Hashable) -> Any:
+        """Return the plan for `key`; None if it is not there."""
+        entry = self._cached.get(key)
+        if entry is None:
+            return None
+        self._uses += 1
+        entry[1] = self._uses
+        return entry[0]
+
     def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return the plan for `key`, made by ``make(*arguments)`` if it is not there."""
-        self._uses += 1
         try:
-            entry = self._cached.get(key)
+            plan = self.find(key)
         except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
             make(*arguments).close()
             raise
-        if entry is not None:
-            entry[1] = self._uses
-            return entry[0]
-        plan = make(*arguments)
-        self.keep(key, plan)
+        if plan is None:
+            plan = make(*arguments)
+            self.keep(key, plan)
         return plan
 
     def keep(self, key: Hashable, plan: Closes) -> None:
         """Let `get` return this plan for `key` from now on; one that it returned before is closed."""
         before = self._cached.pop(key, None)
+        self._uses += 1
         self._cached[key] = [plan, self._uses]
         if before is not None:
             before[0].close()

@@ -82,7 +82,7 @@ class Workspace:
         """The most bytes ever held, all streams together."""
         return self._peak
 
-    def reserve(self, nbytes: int, stream: Any, *, limit: int | None = None) -> int:
+    def reserve(self, nbytes: int, stream: Any, limit: int | None = None) -> int:
         """Return the address of at least `nbytes` on `stream`, growing its buffer if needed; 0 for no bytes.
 
         The address is good for calls enqueued on `stream` before the next `reserve` or `release`.  A `limit` in bytes counts

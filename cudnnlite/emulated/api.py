@@ -42,6 +42,7 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
+        self.ran: set[object] = set()  # the kernels that did something since this was emptied
         # by thread and address of each stream that is being recorded: the work so far
         self.tapes: dict[tuple[int, int], Tape] = {}
         # ctypes needs these alive as long as they may be called

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,19 +20,16 @@ from cudnnlite.devices.storage import memory_view
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
-from cudnnlite.emulated.memory import POISON_FREED, Bytes
+from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.precision import round_tf32, to_output
 from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.rnn_layout import bad, checksum
+from cudnnlite.emulated.spaces import Places, Reserve, Spaces, bad, checksum
 from cudnnlite.emulated.support import tf32_is_forbidden
 from cudnnlite.enums import DataType, MathType, Status
 from cudnnlite.specs.attention import AttentionSpec
 
 Array = NDArray[Any]
 _ALIGNMENT = 16
-_HEADER = np.dtype([("magic", "u8"), ("stage", "u8"), ("problem", "u8"), ("operands", "u8")])
-_MAGIC = 0x4154544E_52455345
-_FORWARD, _DATA = 1, 2  # the stages of a reserve space
 
 
 def _places(spec: AttentionSpec) -> tuple[dict[str, int], int]:
@@ -46,15 +42,18 @@ def _places(spec: AttentionSpec) -> tuple[dict[str, int], int]:
     return places, offset
 
 
-def _sizes(spec: AttentionSpec) -> tuple[int, int]:
-    """Return the bytes of workspace in inference, and of reserve space in training: a header, and which steps see what."""
-    batch, beam, steps, reach = _room(spec)
-    return 512 + 4 * batch * beam * steps * reach, _HEADER.itemsize + batch * beam * steps * (1 + reach)
-
-
 def _room(spec: AttentionSpec) -> tuple[int, ...]:
     """Return what there is room for: batch, beam, steps of queries and of keys."""
     return spec.max_batch or 0, spec.max_beam or 0, spec.max_q_length or 0, spec.max_kv_length or 0
+
+
+def _workspace_bytes(spec: AttentionSpec) -> int:
+    return 512 + 4 * math.prod(_room(spec))
+
+
+def _kept(sizes: tuple[int, ...]) -> Places:
+    """Return what a reserve space holds: which steps there are, and which keys each sees."""
+    return Places({"live": sizes[:3], "seen": sizes}, np.dtype(bool))
 
 
 @emulates("cudnnGetMultiHeadAttnBuffers")
@@ -62,9 +61,9 @@ def buffers(api: EmulatedApi, handle: Any, attention: Any, weights: Any, workspa
     """Tell how large the buffers are: in training everything is in the reserve space."""
     spec = read_attention(api.real, attention).spec
     weights[0] = _places(spec)[1]
-    workspace[0] = 0 if reserve else _sizes(spec)[0]
+    workspace[0] = 0 if reserve else _workspace_bytes(spec)
     if reserve:
-        reserve[0] = _sizes(spec)[1]
+        reserve[0] = _kept(_room(spec)).nbytes
 
 
 @emulates("cudnnGetMultiHeadAttnWeights")
@@ -101,7 +100,7 @@ class _Taped(NamedTuple):
     heads: Array  # what comes out of each
 
 
-class _Call:
+class _Call(Spaces):
     """What a call is given, read back and checked.  Nothing is written before all is read."""
 
     def __init__(self, api: EmulatedApi, attention: Any, q: Any, k: Any, v: Any, y: Any) -> None:
@@ -145,15 +144,10 @@ class _Call:
         keys, first, end = np.arange(reach), np.array(low[:steps])[:, None], np.array(high[:steps])[:, None]
         self.seen = self.live[..., None] & there & (keys >= first) & (keys < end)
 
-    def _memory(self, address: int | None, nbytes: int, name: str) -> Bytes:
-        if not address:
-            raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-        return self.api.memory.view(address, nbytes)
-
     def view(self, name: str, address: int | None) -> Array:
         """View an operand that is laid out as q, k, v or y are."""
         spec = self.data[name].tensor()
-        return memory_view(self._memory(address, spec.nbytes, name), spec)
+        return memory_view(self.memory(address, spec.nbytes, name), spec)
 
     def read(self, q: int, k: int, v: int) -> _Operands:
         """Copy the operands in the type that is computed in."""
@@ -162,42 +156,19 @@ class _Call:
     def weights(self, address: int | None, nbytes: int) -> dict[str, Array]:
         """View the weights by name."""
         places, needed = _places(self.spec)
-        if nbytes < needed:
-            raise bad(f"weights of {nbytes} bytes; {needed} are needed")
         if not needed:
             return {}
-        space, dtype, shapes = (
-            self._memory(address, needed, "weights"),
-            numpy_dtype(self.spec.dtype),
-            self.spec.weight_shapes(),
-        )
-        return {name: np.ndarray(shapes[name], dtype, space, offset) for name, offset in places.items()}
+        space, shapes = self.space(address, nbytes, needed, "weights"), self.spec.weight_shapes()
+        return {n: np.ndarray(shapes[n], numpy_dtype(self.spec.dtype), space, offset) for n, offset in places.items()}
 
     def wide(self, weights: dict[str, Array]) -> dict[str, Array]:
         """Copy weights in the type that is computed in."""
         return {name: values.astype(self.compute) for name, values in weights.items()}
 
-    def scratch(self, address: int | None, nbytes: int) -> None:
-        """Check the workspace of inference, and fill it with garbage."""
-        needed, _ = _sizes(self.spec)
-        if nbytes < needed:
-            raise bad(f"workSpace of {nbytes} bytes; {needed} are needed")
-        self._memory(address, needed, "workSpace")[:] = POISON_FREED
-
-    def reserve(self, address: int | None, nbytes: int) -> tuple[Array, Array, Array]:
-        """View a reserve space: its header, `live` and `seen`."""
-        _, needed = _sizes(self.spec)
-        if nbytes < needed:
-            raise bad(f"reserveSpace of {nbytes} bytes; {needed} are needed")
-        memory, at = self._memory(address, needed, "reserveSpace"), _HEADER.itemsize
-        batch, beam, steps, reach = self.sizes
-        live: Array = np.ndarray((batch, beam, steps), bool, memory, at)
-        return np.ndarray((1,), _HEADER, memory), live, np.ndarray((*live.shape, reach), bool, memory, at + live.size)
-
-    def problem(self, operands: _Operands, weights: dict[str, Array]) -> tuple[int, int]:
-        """Return checksums of what a reserve space belongs to."""
-        told = (self.spec, [data.shape for data in self.data.values()])
-        return zlib.crc32(repr(told).encode()), checksum(*operands, *weights.values())
+    def reserve(self, address: int | None, nbytes: int) -> Reserve:
+        """View a reserve space, which is as large as there is room for."""
+        memory = self.space(address, nbytes, _kept(_room(self.spec)).nbytes, "reserveSpace")
+        return Reserve(memory, _kept(self.sizes), (self.spec, [data.shape for data in self.data.values()]))
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
         """Multiply as an H200 does: float32 in TF32, unless that is forbidden."""
@@ -258,20 +229,17 @@ class _Call:
                 gradients.append(self.product("bmhtp,hpi->bmti", slope, matrix))
         return _Operands(*gradients), dweights
 
-    def recall(self, stage: int, given: _Operands, stored: dict[str, Array], reserve: tuple[int, int]) -> Array:
-        """Return the header of a reserve space at that stage, of the same problem and operands, and read what is in it."""
-        header, live, seen = self.reserve(*reserve)
-        if header["magic"][0] != _MAGIC or header["stage"][0] != stage:
-            writer = "cudnnMultiHeadAttnForward for training" if stage == _FORWARD else "cudnnMultiHeadAttnBackwardData"
-            raise bad(f"reserveSpace is not as {writer} left it")
-        if tuple(header[0])[2:] != self.problem(given, stored):
-            raise bad("reserveSpace is of another attention, or operands are not what they were when it was written")
+    def recall(self, stage: str, given: _Operands, stored: dict[str, Array], reserve: tuple[int, int]) -> Reserve:
+        """Return a reserve space at that stage, of the same problem and operands, and read what is in it."""
+        kept = self.reserve(*reserve)
+        kept.expect(stage, weightSpace=checksum(*given, *stored.values()))
         if any(dropout is not None and dropout.probability for dropout in self.dropouts):
             raise RefusalError(Status.NOT_SUPPORTED, "gradients with dropout, which a GPU computes wrongly")
-        if stage == _FORWARD and not (np.array_equal(self.live, live) and np.array_equal(self.seen, seen)):
+        live, seen = kept.tape["live"], kept.tape["seen"]
+        if stage == Reserve.FORWARD and not (np.array_equal(self.live, live) and np.array_equal(self.seen, seen)):
             raise bad("lengths or window are not what they were in the forward pass")
         self.live, self.seen = live, seen
-        return header
+        return kept
 
 
 @emulates("cudnnMultiHeadAttnForward")
@@ -295,15 +263,16 @@ def forward(
             added = call.view("y", residual).astype(call.compute)
         masks: list[Array | None] = [None, None]
         if reserve:
-            header, live, seen = call.reserve(reserve, reserve_bytes)
-            header["magic"], live[...], seen[...] = 0, call.live, call.seen
+            kept = call.reserve(reserve, reserve_bytes)
+            kept.begin()
+            kept.tape["live"][...], kept.tape["seen"][...] = call.live, call.seen
             shapes = ((*call.live.shape[:2], call.spec.heads, *call.seen.shape[2:]), target.shape)
             for number, (dropout, shape) in enumerate(zip(call.dropouts, shapes, strict=True)):
                 if dropout is not None:
                     masks[number] = mask = np.empty(shape, call.compute)
                     dropout.draw(api, [mask])
         else:
-            call.scratch(workspace, workspace_bytes)
+            call.space(workspace, workspace_bytes, _workspace_bytes(call.spec), "workSpace")[:] = POISON_FREED
         with np.errstate(all="ignore"):
             result, _ = call.forward(given, call.wide(stored), masks[0])
             result = result if masks[1] is None else result * masks[1]
@@ -311,7 +280,7 @@ def forward(
         steps = slice(None) if step < 0 else slice(step, step + 1)
         target[:, :, steps] = result[:, :, steps]
         if reserve:
-            header[0] = (_MAGIC, _FORWARD, *call.problem(given, stored))
+            kept.finish(Reserve.FORWARD, weightSpace=checksum(*given, *stored.values()))
 
     return work
 
@@ -328,13 +297,13 @@ def backward_data(
     def work() -> None:
         call.limit(low, high, q_lengths, kv_lengths)
         given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-        header = call.recall(_FORWARD, given, stored, (reserve, reserve_bytes))
+        kept = call.recall(Reserve.FORWARD, given, stored, (reserve, reserve_bytes))
         targets = [call.view(name, at) for name, at in zip("qkv", (dq, dk, dv), strict=True)]
         with np.errstate(all="ignore"):
             gradients, _ = call.backward(call.view("y", dy).astype(call.compute), call.wide(stored), given)
         for target, gradient in zip(targets, gradients, strict=True):
             target[...] = to_output(gradient, target.dtype)
-        header["stage"] = _DATA
+        kept.finish(Reserve.BACKWARD_DATA)
 
     return work
 
@@ -352,7 +321,7 @@ def backward_weights(
 
     def work() -> None:
         given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-        call.recall(_DATA, given, stored, (reserve, reserve_bytes))
+        call.recall(Reserve.BACKWARD_DATA, given, stored, (reserve, reserve_bytes))
         with np.errstate(all="ignore"):
             _, gradients = call.backward(call.view("y", dy).astype(call.compute), call.wide(stored), given)
         for name, target in call.weights(dweights, weight_bytes).items():

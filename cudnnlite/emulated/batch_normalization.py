@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -53,28 +53,38 @@ def inference(
     return np.asarray(scale * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + bias)
 
 
-@computes(
-    "batch_normalization_training", "cudnnBatchNormalizationForwardTraining", dtypes=FLOATS, alike=("x", "y"),
-    refuse=_refused,
-)  # fmt: skip
+@emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
+def reserve_size(api: EmulatedApi, handle: Any, mode: int, ops: int, activation: Any, x: Any, size: Any) -> None:
+    """Tell how large the reserve space is: with an addition a bit for each value."""
+    size[0] = _bits(TensorDescriptor.read(api.real, x).size) if ops == BatchNormOps.BN_ADD_ACTIVATION else 0
+
+
+def _bits(count: int) -> int:
+    return -(-count // 8)
+
+
 def training(
-    x: Array, scale: Array, bias: Array, running_mean: Array, running_var: Array, mode: BatchNormMode, momentum: float,
-    epsilon: float,
+    x: Array, scale: Array, bias: Array, *given: Array, mode: BatchNormMode, momentum: float, epsilon: float,
+    activation: Any = None, call: Any = None,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Return the normalised values, the batch's mean and inverse deviation, and the running statistics."""
+    """Return the normalised values, the batch's mean and inverse deviation, and the running statistics.
+
+    With an activation through a relu; with a z, which is added before, the reserve space notes what was positive.
+    """
+    *z, running_mean, running_var = given
     axes, new = _axes(x, mode), x.dtype.type(momentum)
     mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
     inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
     count = x.size // mean.size
     unbiased = variance * x.dtype.type(count / max(count - 1, 1))
     running = ((1 - new) * running_mean + new * mean, (1 - new) * running_var + new * unbiased)
-    return (scale * (x - mean) * inverse + bias, mean, inverse, *running)
+    y = scale * (x - mean) * inverse + bias
+    if z:
+        y = y + z[0]
+        call.reserve(_bits(x.size))[:] = np.packbits(y > 0)
+    return (y if activation is None else np.maximum(y, 0), mean, inverse, *running)
 
 
-@computes(
-    "batch_normalization_backward", "cudnnBatchNormalizationBackward", dtypes=FLOATS, alike=("x", "dy", "dx"),
-    refuse=_refused,
-)  # fmt: skip
 def backward(
     x: Array, dy: Array, scale: Array, saved_mean: Array, saved_inv_variance: Array, mode: BatchNormMode, epsilon: float
 ) -> tuple[Array, ...]:
@@ -85,88 +95,34 @@ def backward(
     return scale * saved_inv_variance * (dy - (dbias + normal * dscale) / count), dscale, dbias
 
 
-_WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
-
-
-def _fused(
-    operation: str, function: str, size: str, alike: tuple[str, ...]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return computes(
-        operation, function, dtypes=FLOATS, alike=alike, refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED,
-        workspace=lambda specs: _WORKSPACE, workspace_function=size,
-    )  # fmt: skip
-
-
-@emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
-def reserve_size(api: EmulatedApi, handle: Any, mode: int, ops: int, activation: Any, x: Any, size: Any) -> None:
-    """Tell how large the reserve space is: with an addition a bit for each value."""
-    spec = TensorDescriptor.read(api.real, x)
-    size[0] = -(-spec.size // 8) if ops == BatchNormOps.BN_ADD_ACTIVATION else 0
-
-
-def _relu(
-    x: Array, scale: Array, bias: Array, z: Any, running_mean: Array, running_var: Array, call: Call, options: Any
-) -> tuple[Array, ...]:
-    y, *others = training(x, scale, bias, running_mean, running_var, **options)
-    y = y if z is None else y + z
-    if z is not None:
-        call.reserve(-(-x.size // 8))[:] = np.packbits(y > 0)
-    return (np.maximum(y, 0), *others)
-
-
-@_fused(
-    "batch_normalization_training_relu", "cudnnBatchNormalizationForwardTrainingEx",
-    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", ("x", "y"),
-)  # fmt: skip
-def training_relu(
-    x: Array,
-    scale: Array,
-    bias: Array,
-    running_mean: Array,
-    running_var: Array,
-    call: Call,
-    activation: Any,
-    **options: Any,
-) -> tuple[Array, ...]:
-    """Return what training does, through a relu."""
-    return _relu(x, scale, bias, None, running_mean, running_var, call, options)
-
-
-@_fused(
-    "batch_normalization_training_add_relu", "cudnnBatchNormalizationForwardTrainingEx",
-    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", ("x", "z", "y"),
-)  # fmt: skip
-def training_add_relu(
-    x: Array, scale: Array, bias: Array, z: Array, running_mean: Array, running_var: Array, call: Call, activation: Any,
-    **options: Any,
-) -> tuple[Array, ...]:  # fmt: skip
-    """Return the same with z added before the relu; the reserve space notes what was positive."""
-    return _relu(x, scale, bias, z, running_mean, running_var, call, options)
-
-
-@_fused(
-    "batch_normalization_backward_relu", "cudnnBatchNormalizationBackwardEx",
-    "cudnnGetBatchNormalizationBackwardExWorkspaceSize", ("x", "y", "dy", "dx"),
-)  # fmt: skip
-def backward_relu(
+def fused_backward(
     x: Array, y: Array, dy: Array, scale: Array, bias: Array, saved_mean: Array, saved_inv_variance: Array, call: Call,
     activation: Any, **options: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Return the gradients of x, scale and bias, through the relu."""
-    positive = scale * (x - saved_mean) * saved_inv_variance + bias > 0
-    found: tuple[Array, ...] = backward(x, np.where(positive, dy, 0), scale, saved_mean, saved_inv_variance, **options)
-    return found
-
-
-@_fused(
-    "batch_normalization_backward_add_relu", "cudnnBatchNormalizationBackwardEx",
-    "cudnnGetBatchNormalizationBackwardExWorkspaceSize", ("x", "y", "dy", "dx", "dz"),
-)  # fmt: skip
-def backward_add_relu(
-    x: Array, y: Array, dy: Array, scale: Array, bias: Array, saved_mean: Array, saved_inv_variance: Array, call: Call,
-    activation: Any, **options: Any,
-) -> tuple[Array, ...]:  # fmt: skip
-    """Return the same, and the gradient of z; the reserve space says what was positive."""
-    positive = np.unpackbits(call.reserve(-(-x.size // 8)), count=x.size).reshape(x.shape)
+    """Return the same through the relu; with an addition the gradient of z too: the reserve space says what was positive."""
+    added = "dz" in call.specs
+    if added:
+        positive: Any = np.unpackbits(call.reserve(_bits(x.size)), count=x.size).reshape(x.shape)
+    else:
+        positive = scale * (x - saved_mean) * saved_inv_variance + bias > 0
     dz = np.where(positive, dy, 0)
-    return (*backward(x, dz, scale, saved_mean, saved_inv_variance, **options), dz)
+    return (*backward(x, dz, scale, saved_mean, saved_inv_variance, **options), *([dz] if added else []))
+
+
+def _fused_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Refuse channels that do not lie next to each other, also where there is one."""
+    return "" if specs["x"].strides[1] == 1 else "the channels come first"
+
+
+_WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
+for _name, _read, _written in (("", (), ()), ("_relu", (), ()), ("_add_relu", ("z",), ("dz",))):
+    for _way, _compute, _alike in (
+        ("ForwardTraining", training, ("x", "y", *_read)),
+        ("Backward", fused_backward if _name else backward, ("x", "dy", "dx", *_written, *(["y"] if _name else []))),
+    ):
+        computes(
+            f"batch_normalization_{_way.removeprefix('Forward').lower()}{_name}", f"cudnnBatchNormalization{_way}Ex",
+            dtypes=FLOATS, alike=_alike, refuse=_fused_refused if _name else _refused,
+            refused=Status.NOT_SUPPORTED if _name else Status.BAD_PARAM, workspace=lambda specs: _WORKSPACE,
+            workspace_function=f"cudnnGetBatchNormalization{_way}ExWorkspaceSize",
+        )(_compute)  # fmt: skip

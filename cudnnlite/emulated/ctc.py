@@ -19,16 +19,13 @@ from cudnnlite.devices.storage import memory_view
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.spaces import bad
 from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.ctc import CTCLossSpec
 
 Array = np.ndarray[Any, Any]
-_LONGEST, _LARGEST, _MOST = 255, 10000, 65535  # as far as an H200 was asked: not 256, 12000, 65536
-
-
-def _bad(message: str) -> RefusalError:
-    return RefusalError(Status.BAD_PARAM, message)
+_LONGEST, _LARGEST, _MOST = 255, {DataType.FLOAT: 10000, DataType.DOUBLE: 5000}, 65535  # as far as an H200 was asked
 
 
 def _described(
@@ -37,11 +34,11 @@ def _described(
     """Return what the descriptors hold, as far as an H200 takes it."""
     x, spec = TensorDescriptor.read(api.real, probs), CTCLossDescriptor.read(api.real, ctc)
     if gradients and TensorDescriptor.read(api.real, gradients) != x:
-        raise _bad("gradientsDesc is another than probsDesc, whose strides cuDNN uses for both")
+        raise bad("gradientsDesc is another than probsDesc, whose strides cuDNN uses for both")
     if x.rank != 3 or x.strides[2] != 1:
-        raise _bad(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
+        raise bad(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
     if algorithm not in list(CTCLossAlgo):
-        raise _bad(f"algo={algorithm}; allowed: {', '.join(CTCLossAlgo.__members__)}")
+        raise bad(f"algo={algorithm}; allowed: {', '.join(CTCLossAlgo.__members__)}")
     if x.dtype not in (DataType.FLOAT, DataType.DOUBLE) or spec.compute_type != x.dtype:
         raise RefusalError(Status.NOT_SUPPORTED, f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
     return x, spec
@@ -51,12 +48,12 @@ def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
     if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
         raise RefusalError(Status.NOT_SUPPORTED, f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
-    if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST:
+    if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST[x.dtype]:
         raise RefusalError(
-            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST}"
+            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}"
         )
     if x.shape[2] < 2 or x.shape[1] > _MOST:
-        raise _bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
+        raise bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
     return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)
 
 
@@ -125,12 +122,12 @@ def _run(
     labels, label_lengths, input_lengths = numbers
     steps, n, alphabet = x.shape
     if min(label_lengths) < 1 or min(labels) < 1 or max(labels) >= alphabet:
-        raise _bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
+        raise bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
     if min(input_lengths) < 0 or max(input_lengths) > steps:
-        raise _bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
+        raise bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
     address, given, needed = workspace
     if given < needed:
-        raise _bad(f"workspace of {given} bytes; {needed} are needed")
+        raise bad(f"workspace of {given} bytes; {needed} are needed")
     scratch = api.memory.view(address or 0, needed)
     values = memory_view(api.memory.view(probs or 0, x.nbytes), x).copy()
     cost = api.memory.view(costs or 0, n * values.itemsize).view(values.dtype)

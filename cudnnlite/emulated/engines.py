@@ -20,7 +20,8 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes, native
 from cudnnlite.emulated.convolution import compute_dtype, convolved, kernel_of
 from cudnnlite.emulated.fusion import spec_of
-from cudnnlite.emulated.kernels import ALGORITHMS, Algorithm
+from cudnnlite.emulated.geometry import Algorithm
+from cudnnlite.emulated.kernels import ALGORITHMS
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, emulates
@@ -313,9 +314,9 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
         scratch, tensors = api.memory.view(workspace, needed), _Tensors(api, problem, addresses)
         read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
         compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
-        for batch, result in convolved(
-            problem.kernel(facts), problem.conv, read, problem.out.shape, compute, scratch, tf32
-        ):
+        kernel = problem.kernel(facts)
+        api.ran.add((kernel.run, tf32))
+        for batch, result in convolved(kernel, problem.conv, read, problem.out.shape, compute, scratch, tf32):
             tensors.finish(batch, result)
 
     return work

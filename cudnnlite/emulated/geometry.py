@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -38,10 +38,42 @@ def transform_unsupported(problem: ConvolutionSpec, dtype: DTypeLike) -> str | N
     return None
 
 
-def require(reason: str | None) -> None:
-    """Raise ValueError if there is a reason to."""
-    if reason is not None:
-        raise ValueError(reason)
+class Algorithm(NamedTuple):
+    """One way to convolve: the function, the workspace it needs, and why it cannot (None if it can)."""
+
+    run: Callable[..., None]
+    workspace: Callable[..., int]
+    unsupported: Callable[..., str | None] = lambda *problem: None
+
+
+def checked(
+    compute: Callable[..., None],
+    size: Callable[..., int],
+    unsupported: Callable[..., str | None] = lambda *problem: None,
+) -> Algorithm:
+    """Return an algorithm that raises ValueError where operands do not fit together, or there is a reason against it.
+
+    Parameters
+    ----------
+    compute : callable
+        (x, w, problem, out, scratch).
+    size, unsupported : callable
+        (x's shape, w's shape, problem, dtype) -> bytes of scratch; a reason.
+    """
+
+    def workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
+        problem.output_shape(x_shape, w_shape)
+        if reason := unsupported(x_shape, w_shape, problem, dtype):
+            raise ValueError(reason)
+        return size(x_shape, w_shape, problem, dtype)
+
+    def run(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
+        check_operands(x, w, problem, out)
+        workspace(x.shape, w.shape, problem, x.dtype)
+        with np.errstate(all="ignore"):
+            compute(x, w, problem, out, scratch)
+
+    return Algorithm(run, workspace, unsupported)
 
 
 def correlation_filter(w: Array, problem: ConvolutionSpec) -> Array:

@@ -3,7 +3,7 @@
 An algorithm is called as ``run(x, w, problem, out=y, scratch=workspace)``:
 
 - `x` is ``(N, C, *spatial)``, `w` is ``(K, C // groups, *taps)``, `out` is ``(N, K, *out)``; all have one compute dtype
-  (float32, float64 or int32) and any strides. `out` is overwritten and never read.
+  (float32, float64 or int32, whose sums are exact modulo 2**32) and any strides. `out` is overwritten and never read.
 - `scratch` is a writable uint8 array of at least ``workspace(x.shape, w.shape, problem, dtype)`` bytes, aligned for
   complex128. No algorithm wants more than 256 MiB, nor allocates more than 128 MiB besides, whatever the problem; a
   part of a batch never needs more than the whole.
@@ -12,7 +12,7 @@ An algorithm is called as ``run(x, w, problem, out=y, scratch=workspace)``:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cudnnlite.emulated.geometry import (
+    Algorithm,
     Array,
     Box,
     Shape,
@@ -28,39 +29,16 @@ from cudnnlite.emulated.geometry import (
     boxes,
     carve,
     channels_last,
-    check_operands,
+    checked,
     chunks,
     correlation_filter,
     gather,
     matrices,
     split_groups,
 )
-from cudnnlite.emulated.kernels_fft import (
-    fft,
-    fft_tiled,
-    fft_tiled_unsupported,
-    fft_tiled_workspace,
-    fft_unsupported,
-    fft_workspace,
-)
-from cudnnlite.emulated.kernels_winograd import winograd, winograd_unsupported, winograd_workspace
+from cudnnlite.emulated.kernels_fft import FFT, FFT_TILED
+from cudnnlite.emulated.kernels_winograd import WINOGRAD
 from cudnnlite.specs import ConvolutionSpec
-
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "direct_gemm",
-    "direct_gemm_workspace",
-    "fft",
-    "fft_tiled",
-    "fft_tiled_workspace",
-    "fft_workspace",
-    "im2col_gemm",
-    "im2col_gemm_workspace",
-    "supports",
-    "winograd",
-    "winograd_workspace",
-]
 
 _REDUCTION = 16384  # longest sum in one product: groups x taps x channels of a filter block
 _FILTER_BYTES = 16 << 20
@@ -176,81 +154,29 @@ def _store(target: Array, result: Array, *, add: bool) -> None:
         target[...] = result
 
 
-def _column_itemsize(dtype: DTypeLike) -> int:
-    return max(np.dtype(dtype).itemsize, 8 if np.dtype(dtype).kind == "i" else 0)
-
-
-def direct_gemm(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve tap by tap, one matrix product each (``IMPLICIT_GEMM``); `scratch` is not used.
-
-    int32 sums are exact modulo 2**32. Parameters are described at the head of this module.
-    """
-    check_operands(x, w, problem, out)
+def _tap_by_tap(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+    """Convolve with one matrix product for each tap (``IMPLICIT_GEMM``); `scratch` is not used."""
     dtype = _product_dtype(x, w)
     blocks = _blocks(x.shape, w.shape, problem, dtype.itemsize, one_tap=True)
-    with np.errstate(all="ignore"):
-        _blocked_gemm(x, w, problem, out, np.empty(blocks.column_size, dtype), blocks)
+    _blocked_gemm(x, w, problem, out, np.empty(blocks.column_size, dtype), blocks)
 
 
-def direct_gemm_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-    """Bytes of scratch that :func:`direct_gemm` uses: none."""
-    problem.output_shape(x_shape, w_shape)
-    return 0
-
-
-def im2col_gemm(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve as products with an explicit column matrix, in blocks (``IMPLICIT_PRECOMP_GEMM``, ``GEMM``).
-
-    A block lies in `scratch`. int32 sums are exact modulo 2**32. Parameters are described at the head of this module.
-    """
-    check_operands(x, w, problem, out)
+def _by_columns(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+    """Convolve as products with an explicit column matrix, a block of which lies in `scratch` (``GEMM`` and others)."""
     dtype = _product_dtype(x, w)
     blocks = _blocks(x.shape, w.shape, problem, dtype.itemsize, one_tap=False)
     (columns,) = carve(scratch, dtype, (blocks.column_size,))
-    with np.errstate(all="ignore"):
-        _blocked_gemm(x, w, problem, out, columns, blocks)
+    _blocked_gemm(x, w, problem, out, columns, blocks)
 
 
-def im2col_gemm_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-    """Bytes of scratch that :func:`im2col_gemm` needs: one block of the column matrix."""
-    itemsize = _column_itemsize(dtype)
+def _columns_size(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
+    itemsize = max(np.dtype(dtype).itemsize, 8 if np.dtype(dtype).kind == "i" else 0)
     return _blocks(x_shape, w_shape, problem, itemsize, one_tap=False).column_size * itemsize
-
-
-def _any_problem(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    return None
-
-
-class Algorithm(NamedTuple):
-    """One way to convolve: the function, the workspace it needs, and why it cannot (None if it can)."""
-
-    run: Callable[..., None]
-    workspace: Callable[[Shape, Shape, ConvolutionSpec, DTypeLike], int]
-    unsupported: Callable[[Shape, Shape, ConvolutionSpec, DTypeLike], str | None]
 
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
-        "direct_gemm": Algorithm(direct_gemm, direct_gemm_workspace, _any_problem),
-        "im2col_gemm": Algorithm(im2col_gemm, im2col_gemm_workspace, _any_problem),
-        "fft": Algorithm(fft, fft_workspace, fft_unsupported),
-        "fft_tiled": Algorithm(fft_tiled, fft_tiled_workspace, fft_tiled_unsupported),
-        "winograd": Algorithm(winograd, winograd_workspace, winograd_unsupported),
+        "direct_gemm": checked(_tap_by_tap, lambda *problem: 0), "im2col_gemm": checked(_by_columns, _columns_size),
+        "fft": FFT, "fft_tiled": FFT_TILED, "winograd": WINOGRAD,
     }
-)
-
-
-def supports(name: str, x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    """Why algorithm `name` cannot compute this convolution, mathematically; None if it can.
-
-    What cuDNN or a GPU refuses beyond that is no concern of this module.
-
-    Raises
-    ------
-    KeyError
-        If `name` is not in `ALGORITHMS`.
-    ValueError
-        If there is no such convolution (see `ConvolutionSpec.output_shape`).
-    """
-    problem.output_shape(x_shape, w_shape)
-    return ALGORITHMS[name].unsupported(x_shape, w_shape, problem, dtype)
+)  # fmt: skip

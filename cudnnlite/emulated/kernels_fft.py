@@ -1,13 +1,15 @@
-"""Forward convolutions of the emulated device by FFT, of whole images or of overlapping tiles.
+"""Forward convolutions of the emulated device by FFT, of whole images (`FFT`) or of overlapping tiles (`FFT_TILED`).
 
-Called as :mod:`cudnnlite.emulated.kernels` describes, with float32 or float64 data. The sum over the channels is a
-matrix product for each frequency.
+Called as :mod:`cudnnlite.emulated.kernels` describes, with float32 or float64 data; the transforms lie in `scratch`. The sum
+over the channels is a matrix product for each frequency. Of each tile the part is kept that does not wrap round; a filter
+that is long against the usual tile of 32 x 32 (16 x 16 x 16) makes the tiles larger.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -20,11 +22,10 @@ from cudnnlite.emulated.geometry import (
     box_shape,
     boxes,
     carve,
-    check_operands,
+    checked,
     chunks,
     correlation_filter,
     gather,
-    require,
     split_groups,
     transform_unsupported,
 )
@@ -124,8 +125,9 @@ def _invert_spectra(images: Array, spectra: Array, size: Shape) -> None:
 
 
 def _overlap_save(
-    x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8], plan: _Plan
+    x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8], *, tiled: bool
 ) -> None:
+    plan = _plan(x.shape, w.shape, problem, x.dtype, tiled=tiled)
     padding, _, _ = problem.steps(x.ndim - 2)
     x_flat, w_hat, y_flat = carve(scratch, np.result_type(x.dtype, np.complex64), *plan.shapes)
     x_groups = split_groups(x, 1, problem.groups)
@@ -167,67 +169,23 @@ def _multiply_spectra(x: Array, w: Array, y: Array, *, add: bool) -> None:
             np.matmul(x[part], w[part].swapaxes(1, 2), out=y[part])
 
 
-def _scratch_bytes(plan: _Plan, dtype: DTypeLike) -> int:
-    return 2 * np.dtype(dtype).itemsize * sum(map(math.prod, plan.shapes))
+def _size(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike, *, tiled: bool) -> int:
+    shapes = _plan(x_shape, w_shape, problem, dtype, tiled=tiled).shapes
+    return 2 * np.dtype(dtype).itemsize * sum(map(math.prod, shapes))
 
 
-def _run(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8], *, tiled: bool) -> None:
-    check_operands(x, w, problem, out)
-    require((fft_tiled_unsupported if tiled else fft_unsupported)(x.shape, w.shape, problem, x.dtype))
-    plan = _plan(x.shape, w.shape, problem, x.dtype, tiled=tiled)
-    with np.errstate(all="ignore"):
-        _overlap_save(x, w, problem, out, scratch, plan)
-
-
-def fft(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve by transforms of whole images (``FFT``); the transforms lie in `scratch`.
-
-    Raises
-    ------
-    ValueError
-        If :func:`fft_unsupported` gives a reason.
-    """
-    _run(x, w, problem, out, scratch, tiled=False)
-
-
-def fft_tiled(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve by transforms of overlapping tiles (``FFT_TILING``), keeping the part of each that does not wrap round.
-
-    A filter that is long against the usual tile of 32 x 32 (16 x 16 x 16) makes the tiles larger. The transforms lie
-    in `scratch`.
-
-    Raises
-    ------
-    ValueError
-        If :func:`fft_tiled_unsupported` gives a reason.
-    """
-    _run(x, w, problem, out, scratch, tiled=True)
-
-
-def fft_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-    """Bytes of scratch that :func:`fft` needs."""
-    require(fft_unsupported(x_shape, w_shape, problem, dtype))
-    return _scratch_bytes(_plan(x_shape, w_shape, problem, dtype, tiled=False), dtype)
-
-
-def fft_tiled_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-    """Bytes of scratch that :func:`fft_tiled` needs."""
-    require(fft_tiled_unsupported(x_shape, w_shape, problem, dtype))
-    return _scratch_bytes(_plan(x_shape, w_shape, problem, dtype, tiled=True), dtype)
-
-
-def fft_unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    """Why :func:`fft` cannot compute this convolution; None if it can."""
-    if len(x_shape) > 4:
+def _unsupported(
+    x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike, *, tiled: bool
+) -> str | None:
+    if len(x_shape) > 4 and not tiled:
         return "the FFT of whole images has two spatial axes at most"
-    return transform_unsupported(problem, dtype) or _too_large(x_shape, w_shape, problem, tiled=False)
-
-
-def fft_tiled_unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    """Why :func:`fft_tiled` cannot compute this convolution; None if it can."""
-    return transform_unsupported(problem, dtype) or _too_large(x_shape, w_shape, problem, tiled=True)
-
-
-def _too_large(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, *, tiled: bool) -> str | None:
+    if why := transform_unsupported(problem, dtype):
+        return why
     points = math.prod(_transform_size(problem.output_shape(x_shape, w_shape)[2:], w_shape[2:], tiled=tiled))
     return f"one transform has {points} points; {_POINTS} at most" if points > _POINTS else None
+
+
+FFT, FFT_TILED = (
+    checked(partial(_overlap_save, tiled=tiled), partial(_size, tiled=tiled), partial(_unsupported, tiled=tiled))
+    for tiled in (False, True)
+)

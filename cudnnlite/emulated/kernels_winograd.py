@@ -1,7 +1,7 @@
-"""Forward convolutions of the emulated device by minimal filtering (Winograd).
+"""Forward convolutions of the emulated device by minimal filtering: `WINOGRAD`, F(2x2, 3x3).
 
-Called as :mod:`cudnnlite.emulated.kernels` describes, with float32 or float64 data. The sum over the channels is a
-matrix product for each of 16 points.
+Called as :mod:`cudnnlite.emulated.kernels` describes, with float32 or float64 data; transformed filters, tiles and products
+lie in `scratch`. The sum over the channels is a matrix product for each of 16 points.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from cudnnlite.emulated.geometry import (
     boxes,
     carve,
     channels_last,
-    check_operands,
+    checked,
     chunks,
     correlation_filter,
     gather,
     matrices,
-    require,
     transform_unsupported,
 )
 from cudnnlite.specs import ConvolutionSpec
@@ -64,38 +63,26 @@ def _plan(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DType
     return _Plan(filters, channels, min(tiles, _TILES, _TILE_BYTES // (max(channels, filters) * point)))
 
 
-def winograd(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve with the minimal filtering algorithm F(2x2, 3x3) (``WINOGRAD``, ``WINOGRAD_NONFUSED``).
-
-    The transformed filters, tiles and products lie in `scratch`. Source: Lavin and Gray (2015), arXiv:1509.09308.
-
-    Raises
-    ------
-    ValueError
-        If :func:`winograd_unsupported` gives a reason.
-    """
-    check_operands(x, w, problem, out)
-    require(winograd_unsupported(x.shape, w.shape, problem, x.dtype))
+def _compute(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
     plan = _plan(x.shape, w.shape, problem, x.dtype)
     u, v_flat, m_flat = carve(scratch, x.dtype, *plan.shapes)
     w, (padding, _, _) = correlation_filter(w, problem), problem.steps(2)
     x_last, y_last = channels_last(x), channels_last(out)
     grid = [len(x), *((extent + 1) // 2 for extent in out.shape[2:])]
-    with np.errstate(all="ignore"):
-        for ks, cs in product(chunks(len(w), plan.filters), chunks(w.shape[1], plan.channels)):
-            k, c = box_shape((ks, cs))
-            _transform_filters(u[:, :k, :c], w[ks, cs])
-            for box in boxes(grid, plan.tiles):
-                n, *tiles = box_shape(box)
-                points = math.prod((n, *tiles))
-                v = matrices(v_flat, 16, c, points, contiguous_columns=x_last)
-                corner = [2 * outer.start - pad for outer, pad in zip(box[1:], padding, strict=True)]
-                _transform_tiles(v.reshape(16, c, n, *tiles), x[box[0], cs].swapaxes(0, 1), corner, last=x_last)
-                m = matrices(m_flat, 16, k, points, contiguous_columns=y_last)
-                np.matmul(u[:, :k, :c], v, out=m)
-                rows, columns = (slice(2 * outer.start, 2 * outer.stop) for outer in box[1:])
-                target = out[box[0], ks, rows, columns].swapaxes(0, 1)
-                _transform_products(target, m.reshape(16, k, n, *tiles), add=cs.start > 0)
+    for ks, cs in product(chunks(len(w), plan.filters), chunks(w.shape[1], plan.channels)):
+        k, c = box_shape((ks, cs))
+        _transform_filters(u[:, :k, :c], w[ks, cs])
+        for box in boxes(grid, plan.tiles):
+            n, *tiles = box_shape(box)
+            points = math.prod((n, *tiles))
+            v = matrices(v_flat, 16, c, points, contiguous_columns=x_last)
+            corner = [2 * outer.start - pad for outer, pad in zip(box[1:], padding, strict=True)]
+            _transform_tiles(v.reshape(16, c, n, *tiles), x[box[0], cs].swapaxes(0, 1), corner, last=x_last)
+            m = matrices(m_flat, 16, k, points, contiguous_columns=y_last)
+            np.matmul(u[:, :k, :c], v, out=m)
+            rows, columns = (slice(2 * outer.start, 2 * outer.stop) for outer in box[1:])
+            target = out[box[0], ks, rows, columns].swapaxes(0, 1)
+            _transform_products(target, m.reshape(16, k, n, *tiles), add=cs.start > 0)
 
 
 def _transform_filters(u: Array, w: Array) -> None:
@@ -146,17 +133,16 @@ def _output_row(row: int, m0: Array, m1: Array, m2: Array, m3: Array) -> Array:
     return result
 
 
-def winograd_workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-    """Bytes of scratch that :func:`winograd` needs."""
-    require(winograd_unsupported(x_shape, w_shape, problem, dtype))
-    plan = _plan(x_shape, w_shape, problem, dtype)
-    return np.dtype(dtype).itemsize * sum(map(math.prod, plan.shapes))
+def _size(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
+    return np.dtype(dtype).itemsize * sum(map(math.prod, _plan(x_shape, w_shape, problem, dtype).shapes))
 
 
-def winograd_unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    """Why :func:`winograd` cannot compute this convolution; None if it can."""
+def _unsupported(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
     if tuple(w_shape[2:]) != (3, 3):
         return f"3 x 3 filters only; got {tuple(w_shape[2:])}"
     if problem.groups > 1:
         return f"one group only; got {problem.groups}"
     return transform_unsupported(problem, dtype)
+
+
+WINOGRAD = checked(_compute, _size, _unsupported)

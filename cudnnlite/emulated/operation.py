@@ -236,6 +236,7 @@ def computes(
 
         def work(call: Call, alpha: float, beta: float) -> None:
             own, specs, views = call.operation, call.specs, call.views()
+            call.api.ran.add(function)
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
             given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):

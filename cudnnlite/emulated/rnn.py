@@ -27,19 +27,17 @@ from cudnnlite.emulated.precision import round_tf32, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, emulates
 from cudnnlite.emulated.rnn_layout import (
     Cells,
-    Reserve,
-    ReserveLayout,
     active_steps,
-    bad,
-    checksum,
     compute_dtype,
     empty_cells,
     flattened,
     read_steps,
+    reserve_places,
     weight_layout,
     weight_views,
     write_steps,
 )
+from cudnnlite.emulated.spaces import Reserve, Spaces, bad, checksum
 from cudnnlite.emulated.support import tf32_is_forbidden
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
@@ -79,7 +77,7 @@ def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vect
     return data
 
 
-class _Call:
+class _Call(Spaces):
     """What a forward or backward call is given, read back and checked.  Nothing is written before all is read."""
 
     def __init__(
@@ -140,11 +138,6 @@ class _Call:
             given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
             raise bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
-    def memory(self, address: int | None, nbytes: int, name: str) -> Bytes:
-        if not address:
-            raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-        return self.api.memory.view(address, nbytes)
-
     def sequences(self, address: int | None, data: RNNDataSpec, name: str) -> Bytes:
         return self.memory(address, data.tensor().nbytes, name)
 
@@ -169,11 +162,6 @@ class _Call:
     def _wide(self, values: Array | None, shape: tuple[int, ...]) -> Array:
         return np.zeros(shape, self.compute) if values is None else values.astype(self.compute)
 
-    def space(self, address: int | None, nbytes: int, needed: int, name: str) -> Bytes:
-        if nbytes < needed:
-            raise bad(f"{name} of {nbytes} bytes; {needed} are needed")
-        return self.memory(address, needed, name)
-
     def weights(self, address: int | None, nbytes: int, name: str) -> Bytes:
         return self.space(address, nbytes, weight_layout(self.spec).nbytes, name)
 
@@ -181,11 +169,11 @@ class _Call:
         return self.space(address, nbytes, _workspace_bytes(self.spec, self.x), "workSpace")
 
     def reserve(self, address: int | None, nbytes: int) -> Reserve:
-        layout = ReserveLayout(self.spec, self.x, masked=self.dropout is not None)
+        places = reserve_places(self.spec, self.x, masked=self.dropout is not None)
         sequences = self.x.with_vectors(self.x.vector_size)  # whose padding's fill is another's affair
         probability = None if self.dropout is None else self.dropout.probability
         problem = (self.spec, self.algorithm, self.padded_io, sequences.values(), probability)
-        return Reserve(self.space(address, nbytes, layout.nbytes, "reserveSpace"), layout, problem)
+        return Reserve(self.space(address, nbytes, places.nbytes, "reserveSpace"), places, problem)
 
     def read_cells(self, space: Bytes) -> tuple[Cells, Array]:
         """Return the weights, and the one array that all the matrices are views of, rounded as operands of products."""
@@ -266,7 +254,7 @@ def temp_space_sizes(
     if why:
         raise RefusalError(Status.NOT_SUPPORTED, why)
     workspace_size[0] = _workspace_bytes(reading.spec, x)
-    reserve_size[0] = ReserveLayout(reading.spec, x, masked=bool(reading.dropout.value)).nbytes if training else 0
+    reserve_size[0] = reserve_places(reading.spec, x, masked=bool(reading.dropout.value)).nbytes if training else 0
 
 
 def _is_training(mode: int) -> bool:
@@ -304,6 +292,7 @@ def forward(
             call.dropout.draw(api, masks)
         wide = steps.astype(call.compute, copy=False)
         network = call.network(cells, matrices)
+        api.ran.add(f"recurrent {getattr(_rounding(call.spec), '__name__', None)}")
         result, *final = rnn_equations.forward(network, wide, call.active, hidden, cell, masks=masks, tape=tape)
         result = to_output(result, call.storage)
         write_steps(y_memory, call.y, result, call.y.padding_fill)

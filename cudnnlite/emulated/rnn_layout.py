@@ -6,8 +6,7 @@ The weights are laid out unlike a GPU's on purpose: code that does not ask `cudn
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,8 +18,9 @@ from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.enums import DataType, RNNDataLayout, RNNMode, Status
+from cudnnlite.emulated.registry import emulates
+from cudnnlite.emulated.spaces import Places, bad
+from cudnnlite.enums import DataType, RNNDataLayout, RNNMode
 from cudnnlite.operations.rnn.equations import CellWeights, TapeKey, network_shape, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
@@ -28,13 +28,6 @@ from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 Array = NDArray[Any]
 Cells = list[list[CellWeights]]  # by layer and direction
 _ALIGNMENT = 16
-_MAGIC = 0x52455345_52564544
-_OPERANDS = ("x", "hx", "cx", "weightSpace", "y")  # whose checksums a reserve space holds
-
-
-def bad(message: str) -> RefusalError:
-    """Return what ends a call with BAD_PARAM."""
-    return RefusalError(Status.BAD_PARAM, message)
 
 
 def compute_dtype(spec: RNNSpec) -> np.dtype[Any]:
@@ -173,68 +166,13 @@ def _sequence_major(values: Array, data: RNNDataSpec) -> Array:
     return values.swapaxes(0, 1) if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else values
 
 
-class ReserveLayout:
-    """How a reserve space is cut up: a header, the equations' tape, the masks of dropout."""
-
-    header = np.dtype([("magic", "u8"), ("stage", "u8"), ("problem", "u8"), ("operands", "u8", (len(_OPERANDS),))])
-
-    def __init__(self, spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> None:
-        shape, steps, batch = network_shape(spec), data.max_length, data.batch
-        sizes: dict[TapeKey, tuple[int, ...]] = dict(tape_shapes(shape, steps, batch))
-        if masked:  # by any dropout descriptor: its probability may be another when the space is used
-            sizes |= {(k, 0, "mask"): (steps, batch, shape.layer_input_size(k)) for k in range(1, shape.num_layers)}
-        self.dtype = compute_dtype(spec)
-        self.places: dict[TapeKey, tuple[tuple[int, ...], int]] = {}
-        self.nbytes = _aligned(self.header.itemsize)
-        for key, size in sizes.items():
-            self.places[key] = size, self.nbytes
-            self.nbytes = _aligned(self.nbytes + math.prod(size) * self.dtype.itemsize)
-
-
-class Reserve:
-    """A reserve space: what is in it, and who left it there.
-
-    Hardware takes any bytes and computes garbage.  Here they must come from the call before, of the same `problem` (any
-    value whose representation tells it) and with the same operands, which checksums tell.
-    """
-
-    FORWARD, BACKWARD_DATA = 1, 2  # the stages
-    _WRITER: Mapping[int, str] = {FORWARD: "cudnnRNNForward for training", BACKWARD_DATA: "cudnnRNNBackwardData_v8"}
-
-    def __init__(self, memory: Bytes, layout: ReserveLayout, problem: object) -> None:
-        self._header = np.ndarray((1,), layout.header, memory)
-        self._problem = zlib.crc32(repr(problem).encode())
-        self.tape = {key: np.ndarray(size, layout.dtype, memory, at) for key, (size, at) in layout.places.items()}
-        self.masks = [self.tape.pop(key) for key in layout.places if key[2] == "mask"] or None
-
-    def begin(self) -> None:
-        """Make it nobody's while it is overwritten."""
-        self._header["magic"] = 0
-
-    def finish(self, stage: int, **operands: int) -> None:
-        """Note the stage that is reached, and the checksums of operands."""
-        self._header["magic"], self._header["stage"], self._header["problem"] = _MAGIC, stage, self._problem
-        for name, value in operands.items():
-            self._header["operands"][0, _OPERANDS.index(name)] = value
-
-    def expect(self, stage: int, **operands: int) -> None:
-        """Refuse unless it is at that stage of the same problem, with the same operands."""
-        if self._header["magic"][0] != _MAGIC or self._header["stage"][0] != stage:
-            raise bad(f"reserveSpace is not as {self._WRITER[stage]} left it")
-        if self._header["problem"][0] != self._problem:
-            raise bad("reserveSpace is of another network, other sequences or another dropout probability")
-        for name, value in operands.items():
-            if self._header["operands"][0, _OPERANDS.index(name)] != value:
-                raise bad(f"{name} is not what it was when reserveSpace was written")
-
-
-def checksum(*arrays: Array | None) -> int:
-    """Return a checksum over the values of arrays, as far as they are there."""
-    value = 0
-    for a in arrays:
-        if a is not None:
-            value = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, value)
-    return value
+def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
+    """Return what a reserve space holds: the equations' tape, and the masks of dropout."""
+    shape, steps, batch = network_shape(spec), data.max_length, data.batch
+    sizes: dict[TapeKey, tuple[int, ...]] = dict(tape_shapes(shape, steps, batch))
+    if masked:  # by any dropout descriptor: its probability may be another when the space is used
+        sizes |= {(k, 0, "mask"): (steps, batch, shape.layer_input_size(k)) for k in range(1, shape.num_layers)}
+    return Places(sizes, compute_dtype(spec))
 
 
 def _aligned(nbytes: int) -> int:

@@ -66,7 +66,7 @@ def choose(
 
     Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
     """
-    handle, problem = described.handle, described.problem
+    problem = described.problem
     conv = problem.options[_algorithms(problem.operation).option]
     if is_asymmetric(conv):
         of_descriptor = algorithm is not None and not isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
@@ -90,7 +90,7 @@ def choose(
         return _choose(described, None, limit)
     found: Any = NoEngine("an operand is not aligned to 16 bytes")
     if interface != UNALIGNED:
-        found = preferred_engine(handle, problem, limit, stack)
+        found = preferred_engine(described, limit, stack)
     if isinstance(found, EngineChoice):
         return found
     if interface == "graph" and found.larger:
@@ -152,7 +152,7 @@ def workspace_of(described: Described, algorithm: Any) -> int:
 def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> tuple[AlgorithmResult, Any, int]:
     """Return a choice as it is here, its call, addresses missing, and the bytes of workspace that it needs."""
     if isinstance(choice.algorithm, Engine):
-        row, plan = given_engine(described.handle, described.problem, choice.algorithm, stack)
+        row, plan = given_engine(described, choice.algorithm, stack)
         # of an engine that somebody named nothing was known but that
         choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic, workspace=plan.workspace)
         return choice, plan, plan.workspace

@@ -9,13 +9,15 @@ from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve
-from cudnnlite.operations.attention_plan import AttentionPlan, check_reserve, make_request
+from cudnnlite.operations.attention_plan import AttentionPlan, make_request
 from cudnnlite.operations.attention_weights import AttentionWeights, check_spec
+from cudnnlite.operations.documented import calling
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs.attention import AttentionSpec
 
 
+@calling("cudnnMultiHeadAttnForward", "cudnnGetMultiHeadAttnBuffers")
 def multi_head_attention_forward(
     handle: Handle, spec: AttentionSpec, weights: AttentionWeights, q: Any, k: Any, v: Any, *,
     q_lengths: Sequence[int] | None = None, kv_lengths: Sequence[int] | None = None,
@@ -27,8 +29,6 @@ def multi_head_attention_forward(
 
     Parameters
     ----------
-    handle : Handle
-        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of the same kind.
     spec : AttentionSpec
         Heads, sizes, scale, dropout.
     weights : AttentionWeights
@@ -64,18 +64,6 @@ def multi_head_attention_forward(
         Shaped as `q`, with vectors of `AttentionSpec.output_size`, in the same order in memory.  Beyond a query's end stands
         what the bias of the output says, or 0.
 
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument.
-    NotSupportedError, BadParamError
-        cuDNN does not support the combination.
-
-    Notes
-    -----
-    C functions: `cudnnMultiHeadAttnForward`, and for the sizes of its buffers `cudnnGetMultiHeadAttnBuffers`;
-    deprecated since cuDNN 9.0.0, still shipped and working.
-
     Examples
     --------
     >>> spec = dnn.AttentionSpec(1, 2, scale=1.0)  # no projections: softmax(q k') v
@@ -103,10 +91,14 @@ def multi_head_attention_forward(
     return plan(weights, *given.values(), residual=residual, step=step, out=out, reserve=reserve)
 
 
+@calling("cudnnMultiHeadAttnBackwardData")
 def multi_head_attention_backward_data(
     handle: Handle, reserve: AttentionReserve, dy: Any, *, out: Sequence[Any] | None = None
 ) -> AttentionGradients:
     """Compute the gradients of queries, keys and values; before those of the weights, and once for each forward call.
+
+    With dropout they are refused: on an H200 cuDNN 9.19 calls gradients a success that are not those of the output (with
+    `dropout` of queries and keys, with `post_dropout` of what lies before an output projection).
 
     Parameters
     ----------
@@ -124,16 +116,6 @@ def multi_head_attention_backward_data(
     -------
     AttentionGradients
         Laid out as q, k and v.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written.  Also with dropout: on an H200 cuDNN 9.19 calls gradients a success that are not those of
-        the output (with `dropout` of queries and keys, with `post_dropout` of what lies before an output projection).
-
-    Notes
-    -----
-    C function: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and working.
 
     Examples
     --------
@@ -153,6 +135,7 @@ def multi_head_attention_backward_data(
     return _plan_of(handle, reserve).backward_data(reserve, dy, out=out)
 
 
+@calling("cudnnMultiHeadAttnBackwardWeights")
 def multi_head_attention_backward_weights(
     handle: Handle, reserve: AttentionReserve, *, out: AttentionWeights | None = None, accumulate: bool = False
 ) -> AttentionWeights:
@@ -174,15 +157,6 @@ def multi_head_attention_backward_weights(
     AttentionWeights
         The gradients by the weights' names.
 
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written.
-
-    Notes
-    -----
-    C function: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and working.
-
     Examples
     --------
     See `multi_head_attention_backward_data`.
@@ -193,7 +167,6 @@ def multi_head_attention_backward_weights(
 def _plan_of(handle: Any, reserve: Any) -> AttentionPlan:
     """Return the plan of the forward call that filled a reserve space."""
     use(handle)
-    request = check_reserve(reserve).call.request
-    on_device(handle, reserve.array, "reserve")
+    request = AttentionReserve.checked(handle, reserve).call.request
     plan: AttentionPlan = handle.plans.get(request, AttentionPlan, handle, request)
     return plan

@@ -64,4 +64,8 @@ class AttentionReserve(TrainingReserve[AttentionCall]):
         Its size.
     """
 
-    _passes = ("multi_head_attention_backward_data", "multi_head_attention_backward_weights")
+    _passes = (
+        "multi_head_attention_forward",
+        "multi_head_attention_backward_data",
+        "multi_head_attention_backward_weights",
+    )

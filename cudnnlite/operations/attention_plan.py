@@ -6,14 +6,13 @@ By hand, as recurrent networks are: weights whose layout cuDNN alone knows, and 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cudnnlite._raw.enums import WgradMode
-from cudnnlite.arguments import integer, one_of, sequence, shown
+from cudnnlite.arguments import integer, sequence, shown
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
 from cudnnlite.descriptors.c_ints import c_ints, device_ints
@@ -29,9 +28,7 @@ from cudnnlite.operations.attention_outputs import (
 )
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.operands import check_writable, on_device
-from cudnnlite.operations.plan import Plan
-from cudnnlite.operations.reserve import reserve_for
+from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides
@@ -54,12 +51,14 @@ class AttentionRequest(NamedTuple):
     dropout_state: DropoutState | None
 
 
-class AttentionPlan(Plan):
+class AttentionPlan(PlanByHand):
     """The descriptors of attention over sequences of one kind, and the sizes that cuDNN wants."""
+
+    _weights_type, _reserve_type = AttentionWeights, AttentionReserve
 
     def __init__(self, handle: Handle, request: AttentionRequest) -> None:
         super().__init__(handle, f"AttentionPlan of {request.spec}")
-        self.request = request
+        self.request, self.spec, self._weights_kind = request, request.spec, request.spec.weights_of()
         own, api, spec = self._resources.enter_context, handle.api, request.spec
         try:
             dropouts = [self._dropout(chance) for chance in (spec.dropout, spec.post_dropout)]
@@ -93,7 +92,7 @@ class AttentionPlan(Plan):
         """Enqueue the forward pass on the handle's stream."""
         self.use()
         request, handle = self.request, self._handle
-        self._check_weights(weights, "weights")
+        self._check_weights(weights)
         y_spec = _at_rank(request.y.tensor(), len(q.shape))
         added = None if residual is None else self._operand(residual, "residual", y_spec)
         if added is not None and request.spec.output_size != request.spec.q_size:
@@ -106,12 +105,11 @@ class AttentionPlan(Plan):
         at = -1 if step is None else integer(step, "step", 0)
         if at >= request.q.shape[2]:
             raise ArgumentError(f"step={step}; allowed: below {request.q.shape[2]}")
-        y = self._outputs((out,) if out is not None else None, ("out",), (y_spec,))[0]
+        (y,) = self._outputs(None if out is None else (out,), ("out",), (y_spec,))
         inputs = {"weights": weights.array, "q": q, "k": k, "v": v} | ({} if added is None else {"residual": added})
-        check_writable(y, "out", frozenset(), **inputs)
-        space = self._reserve_space(reserve)
+        space = self._reserve_space(reserve, self._reserve, training=request.training)
+        check_outputs(inputs, {"out": y, "reserve": None if space is None else space.array})
         if space is not None:
-            check_writable(space.array, "reserve", frozenset(), **inputs, out=y)
             space.begin()
         low, high = self._window
         q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
@@ -137,15 +135,13 @@ class AttentionPlan(Plan):
         dy = self._operand(dy, "dy", call.y)
         names, inputs = ("dq", "dk", "dv"), _inputs(call, reserve, dy)
         gradients = self._outputs(out, names, tuple(array.spec for array in (call.q, call.k, call.v)))
-        for name, array in zip(names, gradients, strict=True):
-            check_writable(array, name, frozenset(), **inputs)
-            inputs[name] = array
+        check_outputs(inputs, dict(zip(names, gradients, strict=True)))
         low, high = self._window
         q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
         dq, dk, dv = gradients
         reserve.begin()
         self._run(
-            handle.api.cudnnMultiHeadAttnBackwardData, list(inputs.values()),
+            handle.api.cudnnMultiHeadAttnBackwardData, [*inputs.values(), *gradients],
             (handle.ptr, self._attention.ptr, low, high, q_lengths, kv_lengths, self._y, dy.ptr, self._q, dq.ptr, call.q.ptr,
              self._k, dk.ptr, call.k.ptr, self._v, dv.ptr, call.v.ptr, *self._weight_space(call.weights)),
             reserve.array,
@@ -162,14 +158,7 @@ class AttentionPlan(Plan):
         dy = call.dy
         assert dy is not None
         inputs = _inputs(call, reserve, dy)
-        one_of(accumulate, "accumulate", True, False)
-        if out is None:
-            if accumulate:
-                raise ArgumentError("accumulate=True needs out, which it adds to")
-            out = AttentionWeights.zeros_like(call.weights, handle)
-        else:
-            self._check_weights(out, "out")
-            check_writable(out.array, "out", frozenset(), **inputs)
+        out = self._gradients(call.weights, out, accumulate, inputs)
         size, weights = self._weight_space(call.weights)
         self._run(
             handle.api.cudnnMultiHeadAttnBackwardWeights, [*inputs.values(), out.array],
@@ -180,71 +169,23 @@ class AttentionPlan(Plan):
         return out
 
     def _run(self, function: Any, operands: list[DeviceArray], arguments: Any, reserve: DeviceArray | None) -> None:
-        """Make the C call, which ends with workspace and reserve space, in order with the operands' streams."""
-        handle, state = self._handle, self.request.dropout_state
-        there = [*operands, *self._lengths]
-        there += [array for array in (reserve, None if state is None else state.array) if array is not None]
-        _ = None if state is None else state.array.ptr  # ClosedError: cuDNN has the address of what was closed
-        scratch = handle.workspace.reserve(self._workspace, handle.stream)
+        """Make the C call, which ends with workspace and reserve space."""
+        there = [*operands, *self._lengths, reserve, self._states(self.request.dropout_state)]
+        scratch = self._handle.workspace.reserve(self._workspace, self._handle.stream)
         kept = 0 if reserve is None else reserve.ptr
-        try:
-            with self._in_order(there):
-                function(*arguments, self._workspace, scratch, self._reserve, kept)
-        except CudnnError as error:
-            error.involving(spec=self.request.spec, q=self.request.q, k=self.request.k, v=self.request.v)
-            raise
+        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there)
 
-    def _reserve_space(self, reserve: AttentionReserve | None) -> AttentionReserve | None:
-        """Return what the backward passes need: the caller's, or a new one; None in inference."""
-        return reserve_for(
-            self._handle, AttentionReserve, reserve, self._reserve, self._on_device, training=self.request.training
-        )
-
-    def _on_device(self, reserve: Any) -> AttentionReserve:
-        on_device(self._handle, check_reserve(reserve).array, "reserve")
-        return reserve  # type: ignore[no-any-return]
+    def _explain(self, error: CudnnError) -> None:
+        error.involving(spec=self.spec, q=self.request.q, k=self.request.k, v=self.request.v)
 
     def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
         return self._weight_bytes, weights.array.ptr if self._weight_bytes else 0
-
-    def _check_weights(self, weights: Any, argument: str) -> None:
-        if not isinstance(weights, AttentionWeights):
-            raise ArgumentError(f"{argument} of type {type(weights).__name__} is no AttentionWeights")
-        if weights.kind != self.request.spec.weights_of():
-            raise ArgumentError(f"{argument} are for {weights.spec}; the attention is {self.request.spec}")
-        on_device(self._handle, weights.array, argument)
-
-    def _operand(self, array: Any, argument: str, wanted: TensorSpec) -> DeviceArray:
-        """Return an array on the device, which must look so."""
-        found = on_device(self._handle, array, argument)
-        spec = found.spec
-        alike = spec.shape == wanted.shape and spec.dtype == wanted.dtype
-        if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
-            raise ArgumentError(f"{argument} is {spec}; needed: {wanted}")
-        return found
-
-    def _outputs(self, out: Any, names: Sequence[str], specs: Sequence[TensorSpec]) -> list[DeviceArray]:
-        """Return the arrays to write: the caller's, or new ones."""
-        if out is None:
-            return [arrays.empty(self._device, self._handle.stream, spec) for spec in specs]
-        if not isinstance(out, (tuple, list)) or len(out) != len(names):
-            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(names)}")
-        return [self._operand(array, name, spec) for array, name, spec in zip(out, names, specs, strict=True)]
 
 
 def _inputs(call: AttentionCall, reserve: AttentionReserve, dy: DeviceArray) -> dict[str, DeviceArray]:
     """Return what a backward pass reads, by name."""
     weights = call.weights.array
     return {"dy": dy, "q": call.q, "k": call.k, "v": call.v, "weights": weights, "reserve": reserve.array}
-
-
-def check_reserve(reserve: Any) -> AttentionReserve:
-    """Return a reserve space; ArgumentError if it is none."""
-    if not isinstance(reserve, AttentionReserve):
-        raise ArgumentError(
-            f"reserve of type {type(reserve).__name__} is not an AttentionReserve, which training returns"
-        )
-    return reserve
 
 
 def make_request(

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnlite._raw.enums import BatchNormOps
-from cudnnlite.arguments import real_number, shown
+from cudnnlite.arguments import one_of, real_number, shown
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
+from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
-_HERE = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 _SAVED = ("saved_mean", "saved_inv_variance")
+_BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 
 
 def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     """Return what scale, bias and statistics look like: one value for each channel, or for each value of an image."""
-    each = x.shape[1:] if mode == BatchNormMode.PER_ACTIVATION else (x.shape[1], *[1] * (x.rank - 2))
+    each = x.shape[1:] if mode == BatchNormMode.PER_ACTIVATION else (*x.shape[1:2], *[1] * (x.rank - 2))
     return x.packed((1, *each), DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT)
 
 
@@ -43,43 +44,6 @@ def _check(specs: Any, options: Any) -> None:
             raise ArgumentError(f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}")
 
 
-def _same(x: TensorSpec, scale: TensorSpec, **_: Any) -> Any:
-    return x
-
-
-def _trained(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> Any:
-    return (x, *[scale] * 4)  # the check says how scale must be
-
-
-def _gradients(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> Any:
-    return (x, *[scale] * 2)
-
-
-INFERENCE = Operation(
-    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
-    ("x", "scale", "bias", "mean", "variance"), ("y",), _same, {"mode": BatchNormMode, "epsilon": float},
-    {**_HERE, "estimatedMean": "mean", "estimatedVariance": "variance"},
-    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check,
-)  # fmt: skip
-TRAINING = Operation(
-    "batch_normalization_training", "cudnnBatchNormalizationForwardTraining", ("x", "scale", "bias"),
-    ("y", *_SAVED, "running_mean", "running_var"), _trained,
-    {"mode": BatchNormMode, "momentum": float, "epsilon": float},
-    {**_HERE, "exponentialAverageFactor": "momentum", "resultRunningMean": "running_mean",
-     "resultRunningVariance": "running_var", "resultSaveMean": _SAVED[0], "resultSaveInvVariance": _SAVED[1]},
-    given={"running_mean": "running_mean", "running_var": "running_var"},
-    shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"), mixed=True, check=_check,
-)  # fmt: skip
-BACKWARD = Operation(
-    "batch_normalization_backward", "cudnnBatchNormalizationBackward", ("x", "dy", "scale", *_SAVED),
-    ("dx", "dscale", "dbias"), _gradients, {"mode": BatchNormMode, "epsilon": float},
-    {"bnScale": "scale", "dBnScaleBiasDesc": "scaleDesc", "dBnScaleResult": "dscale", "dBnBiasResult": "dbias",
-     "savedMean": _SAVED[0], "savedInvVariance": _SAVED[1], "alphaDataDiff": "alpha", "betaDataDiff": "beta",
-     "alphaParamDiff": "alpha", "betaParamDiff": "beta"},
-    shared=dict.fromkeys(("dscale", "dbias", *_SAVED), "scale"), scaled=3, mixed=True, check=_check,
-)  # fmt: skip
-
-
 def _check_fused(specs: Any, options: Any) -> None:
     """Refuse by name what an H200 refuses, or computes wrongly (swish)."""
     _check(specs, options)
@@ -97,42 +61,60 @@ def _check_fused(specs: Any, options: Any) -> None:
             raise ArgumentError(f"{name} is {specs[name]}; with an activation the channels must be last, without gaps")
 
 
-def _fused_training(
-    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
-) -> Operation:
+INFERENCE = Operation(
+    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
+    ("x", "scale", "bias", "mean", "variance"), ("y",), lambda x, **_: x, {"mode": BatchNormMode, "epsilon": float},
+    {**_BOTH, "estimatedMean": "mean", "estimatedVariance": "variance"},
+    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check,
+)  # fmt: skip
+
+
+def _training(name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None) -> Operation:
+    """Return the training of one of three kinds: alone, with a relu, or with an addition before that."""
+    activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
     return Operation(
-        name, "cudnnBatchNormalizationForwardTrainingEx", (*TRAINING.reads, *extra), TRAINING.writes,
-        lambda **given: _trained(given["x"], given["scale"], given["mode"]),
-        {**TRAINING.options, "activation": ActivationSpec},
-        {**TRAINING.names, "xData": "x", "yData": "y", "zData": "z", "workspace": "workSpace"},
-        given=TRAINING.given, shared=TRAINING.shared, mixed=True, check=check, constants={"bnOps": ops, **constants},
+        f"batch_normalization_training{name}", "cudnnBatchNormalizationForwardTrainingEx", ("x", "scale", "bias", *extra),
+        ("y", *_SAVED, "running_mean", "running_var"), lambda x, scale, **_: (x, *[scale] * 4),
+        {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
+        {**_BOTH, "exponentialAverageFactor": "momentum", "resultRunningMean": "running_mean", "xData": "x", "yData": "y",
+         "resultRunningVariance": "running_var", "resultSaveMean": _SAVED[0], "resultSaveInvVariance": _SAVED[1],
+         "zData": "z", "workspace": "workSpace"},
+        given={"running_mean": "running_mean", "running_var": "running_var"},
+        shared=dict.fromkeys(("bias", "running_mean", "running_var", *_SAVED), "scale"), mixed=True,
+        check=_check_fused if activation else _check, constants={"bnOps": ops, **absent},
         workspace="cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
-        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if activation else "",
     )  # fmt: skip
 
 
-def _fused_backward(
-    name: str, extra: tuple[str, ...], ops: BatchNormOps, check: Any = _check_fused, **constants: Any
-) -> Operation:
+def _backward(name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absent: None) -> Operation:
+    """Return the gradients of the same."""
+    fused = ops != BatchNormOps.BN
+    data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
     return Operation(
-        name, "cudnnBatchNormalizationBackwardEx", ("x", "y", "dy", "scale", "bias", *_SAVED),
-        ("dx", "dscale", "dbias", *extra),
-        lambda **given: (*_gradients(given["x"], given["scale"], given["mode"]), *[given["x"]] * len(extra)),
-        {**BACKWARD.options, "activation": ActivationSpec},
-        {**BACKWARD.names, "bnScaleData": "scale", "bnBiasData": "bias", "dBnScaleData": "dscale", "dBnBiasData": "dbias"}
-        | {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")},
-        shared={**BACKWARD.shared, "bias": "scale"}, mixed=True, check=check, constants={"bnOps": ops, **constants},
+        f"batch_normalization_backward{name}", "cudnnBatchNormalizationBackwardEx",
+        ("x", "y", "dy", "scale", "bias", *_SAVED) if fused else ("x", "dy", "scale", *_SAVED),
+        ("dx", "dscale", "dbias", *extra), lambda x, scale, **_: (x, scale, scale, *[x] * len(extra)),
+        {"mode": BatchNormMode, "epsilon": float, **({"activation": ActivationSpec} if fused else {})},
+        {"bnScaleData": "scale", "bnBiasData": "bias", "dBnScaleBiasDesc": "scaleDesc", "dBnScaleData": "dscale",
+         "dBnBiasData": "dbias", "savedMean": _SAVED[0], "savedInvVariance": _SAVED[1], "alphaDataDiff": "alpha",
+         "betaDataDiff": "beta", "alphaParamDiff": "alpha", "betaParamDiff": "beta", **data},
+        shared=dict.fromkeys(("bias", "dscale", "dbias", *_SAVED), "scale"), scaled=1 if fused else 3, mixed=True,
+        check=_check_fused if fused else _check, constants={"bnOps": ops, **absent},
         workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
-        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+        reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if fused else "",
     )  # fmt: skip
 
 
-_NO_Z: dict[str, None] = {"zDesc": None, "z": None}
-_NO_DZ: dict[str, None] = {"dzDesc": None, "dz": None}
-TRAINING_RELU = _fused_training("batch_normalization_training_relu", (), BatchNormOps.BN_ACTIVATION, **_NO_Z)
-TRAINING_ADD_RELU = _fused_training("batch_normalization_training_add_relu", ("z",), BatchNormOps.BN_ADD_ACTIVATION)
-BACKWARD_RELU = _fused_backward("batch_normalization_backward_relu", (), BatchNormOps.BN_ACTIVATION, **_NO_DZ)
-BACKWARD_ADD_RELU = _fused_backward("batch_normalization_backward_add_relu", ("dz",), BatchNormOps.BN_ADD_ACTIVATION)
+_RELU, _ADD_RELU = BatchNormOps.BN_ACTIVATION, BatchNormOps.BN_ADD_ACTIVATION
+TRAINING = _training("", BatchNormOps.BN, zDesc=None, z=None, activationDesc=None)
+TRAINING_RELU = _training("_relu", _RELU, zDesc=None, z=None)
+TRAINING_ADD_RELU = _training("_add_relu", _ADD_RELU, ("z",))
+BACKWARD = _backward(
+    "", BatchNormOps.BN, yDesc=None, y=None, dzDesc=None, dz=None, bias=None, activationDesc=None
+)  # fmt: skip
+BACKWARD_RELU = _backward("_relu", _RELU, dzDesc=None, dz=None)
+BACKWARD_ADD_RELU = _backward("_add_relu", _ADD_RELU, ("dz",))
 
 
 @documented(INFERENCE, "shaped as `x`")
@@ -186,7 +168,9 @@ def batch_normalization_training(
     momentum : float
         How fast; 1 / (calls so far) gives the mean over all calls.
     epsilon, mode
-        As in `batch_normalization_inference`; "auto" is "spatial", with an activation "spatial_persistent", which that needs.
+        As in `batch_normalization_inference`.  "auto" is "spatial" with the channels first, and "spatial_persistent" with
+        the channels last, where the other took 7 to 67 times as long on an H200, or with an activation, which needs it.  That
+        took as little as a third with the channels first too, but NVIDIA warns of overflows.
     activation : ActivationSpec, ActivationMode or str, optional
         "relu": of the result, in the same call, which then returns ``(y, saved_mean, saved_inv_variance, reserve)``.  cuDNN
         does it of float32, float16 and bfloat16 with the channels last and without gaps, and has no other function.
@@ -205,7 +189,7 @@ def batch_normalization_training(
     """
     written = TRAINING.gathered(out, running_mean, running_var)
     operands: tuple[Any, ...] = (x, scale, bias)
-    operation, options = TRAINING, (_mode(mode, activation, z is not None), momentum, epsilon)
+    operation, options = TRAINING, (_mode(mode, handle, x, activation, z is not None), momentum, epsilon)
     if activation is not None:
         operation, operands = (TRAINING_RELU, operands) if z is None else (TRAINING_ADD_RELU, (*operands, z))
         options = (*options, activation)  # type: ignore[assignment]
@@ -213,12 +197,16 @@ def batch_normalization_training(
     return result  # type: ignore[no-any-return]
 
 
-def _mode(mode: Any, activation: Any, added: bool) -> Any:
+def _mode(mode: Any, handle: Handle, x: Any, activation: Any, added: bool) -> Any:
+    """Return the mode that "auto" stands for, or what was given."""
     if added and activation is None:
         raise ArgumentError("z is given without an activation; cuDNN adds it before a relu alone: activation='relu'")
-    if mode == "auto":
-        return BatchNormMode.SPATIAL if activation is None else BatchNormMode.SPATIAL_PERSISTENT
-    return mode
+    if not (isinstance(mode, str) and mode == "auto"):
+        return mode
+    use(handle)
+    spec = on_device(handle, x, "x").spec
+    last = spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, ""))
+    return BatchNormMode.SPATIAL_PERSISTENT if last or activation is not None else BatchNormMode.SPATIAL
 
 
 @documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
@@ -252,7 +240,7 @@ def batch_normalization_backward(
     ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
     [0. 0.] [2.] [4.]
     """
-    options: tuple[Any, ...] = (_mode(mode, activation, added), epsilon)
+    options: tuple[Any, ...] = (_mode(mode, handle, x, activation, one_of(added, "added", True, False)), epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:

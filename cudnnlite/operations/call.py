@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from cudnnlite.arguments import real_number
@@ -19,6 +20,8 @@ from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import FilterSpec, TensorSpec
+
+_SPEC = attrgetter("spec")
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
@@ -70,6 +73,30 @@ def call(
 
     `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array.
     """
+    y: Any = None
+    y_spec: Any = None
+    key: tuple[Any, ...]
+    if (
+        algorithm is workspace_limit is workspace is reserve is interface is None
+        and type(handle) is Handle and handle.chooser is None and type(alpha) is type(beta) is float
+    ):  # fmt: skip
+        # the plan that all of this comes to, if it is there: half of the time goes into what need not be looked at then
+        plan = None
+        try:
+            addresses = 0 if out is None else out.ptr
+            for array in operands:
+                addresses |= array.ptr
+            y_spec, limit = None if out is None else out.spec, handle.workspace.limit
+            key = (operation, tuple(map(_SPEC, operands)), options, y_spec, alpha, beta, None, limit, None)
+            if not (addresses % ALIGNMENT and operation.algorithms is not None) and (
+                not operation.has_numbers  # True is 1.0 to a dictionary
+                or tuple(map(type, options)) == tuple(operation.options.values())
+            ):
+                plan = handle.plans.find(key)
+        except (AttributeError, TypeError):  # another library's arrays, several results, what is no spec
+            pass
+        if plan is not None:
+            return plan(*operands, out=out)  # type: ignore[no-any-return]
     use(handle)
     device, given, specs, addresses = handle.device, [], [], 0
     for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)
@@ -78,8 +105,7 @@ def call(
         given.append(array)
         specs.append(array.spec)
         addresses |= array.ptr
-    y: Any = None
-    y_spec: Any = None
+    y_spec = None
     if out is not None and len(operation.writes) == 1:
         y = out
         if type(y) is not DeviceArray or y.device is not device:
@@ -113,7 +139,7 @@ def call(
     elif operation.algorithms is not None and algorithm is None:  # noqa: SIM102  (one condition would be too long to read)
         if (addresses | (0 if y is None else y.ptr) | (0 if workspace is None else workspace.ptr)) % ALIGNMENT:
             interface = UNALIGNED
-    key = (operation, *specs, *options, y_spec, alpha, beta, algorithm, limit, interface)
+    key = (operation, tuple(specs), tuple(options), y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
     plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)
     if operation.reserve:
@@ -148,13 +174,9 @@ def find(
 
 
 def problem_of(
-    operation: Operation,
-    operands: Sequence[Any],
-    options: Sequence[Any],
-    out: Any,
-    alpha: float = 1.0,
+    operation: Operation, operands: Sequence[Any], options: Sequence[Any], out: Any, alpha: float = 1.0,
     beta: float = 0.0,
-) -> Problem:
+) -> Problem:  # fmt: skip
     """Return the problem of operands, arrays or specs."""
     values = specs_of(operation, operands, out) | dict(zip(operation.options, options, strict=True))
     scalars = {"alpha": alpha, "beta": beta}

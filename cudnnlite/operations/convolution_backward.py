@@ -29,31 +29,11 @@ from cudnnlite.specs.steps import parse_steps
 
 
 class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):
-    """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`.
-
-    Attributes
-    ----------
-    w, dy, conv, dx : specs
-        What it was made for.
-    choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
-    workspace : int
-        Bytes that each call needs; converted operands are among them.
-    """
+    """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`."""
 
 
 class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
-    """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`.
-
-    Attributes
-    ----------
-    x, dy, conv, dw : specs
-        What it was made for.
-    choice : AlgorithmResult or None
-        Algorithm, math type and layout that each call uses, with what was passed over.
-    workspace : int
-        Bytes that each call needs; converted operands are among them.
-    """
+    """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`."""
 
 
 @documented_choice(DATA, "plan")
@@ -66,15 +46,10 @@ def plan_convolution_backward_data(
 
     Parameters
     ----------
-    w : FilterSpec or device array
-        The filter, ``(K, C / groups, *taps)``, packed.
-    dy : TensorSpec or device array
-        The gradient of the result, ``(N, K, *spatial)``.
-    conv : ConvolutionSpec
-        Of the convolution.
-    x : TensorSpec, shape or device array, optional
-        What the convolution's input looked like, ``(N, C, *spatial)``; of a shape, in the dtype and layout of `dy`.  With
-        stride 1 it may be left out, as it may where `out` says it.
+    w, dy : specs or device arrays
+        As in `convolution_backward_data`.
+    conv, x
+        As there.
 
     Examples
     --------
@@ -191,15 +166,10 @@ def plan_convolution_backward_filter(
 
     Parameters
     ----------
-    x : TensorSpec or device array
-        The images, ``(N, C, *spatial)``.
-    dy : TensorSpec or device array
-        The gradient of the result, ``(N, K, *spatial)``.
-    conv : ConvolutionSpec
-        Of the convolution.
-    w : FilterSpec, shape or device array, optional
-        What the filter looked like, ``(K, C / groups, *taps)``; of a shape, in the dtype and layout of `x`.  With stride 1 it
-        may be left out, as it may where `out` says it.
+    x, dy : specs or device arrays
+        As in `convolution_backward_filter`.
+    conv, w
+        As there.
 
     Examples
     --------
@@ -306,6 +276,7 @@ def find_convolution_backward_filter(
     return find(handle, FILTER, (x, dy), (conv,), beta, out, workspace_limit, _written(handle, w, "w", x, "x", out))
 
 
+@documented_choice(DATA, "call", "result", "y")
 def convolution_transpose(
     handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: Any = 0, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
@@ -313,12 +284,11 @@ def convolution_transpose(
 ) -> DeviceArray:  # fmt: skip
     """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.
 
-    It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.
+    It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result is ``(N, C, *spatial)``,
+    along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1.
 
     Parameters
     ----------
-    handle : Handle
-        Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
     x : device array
         ``(N, K, *spatial)``; float32, float64, float16 or bfloat16.
     w : device array
@@ -329,28 +299,6 @@ def convolution_transpose(
     output_padding : int or iterable of int
         What is added to the result at the end of each axis, below the stride: of the images that a convolution with this
         stride brings to the size of `x` the smallest has 0.
-    alpha, beta : float
-        Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
-    out : device array, optional
-        Written in place; a new array in the dtype and layout of `x` if not given.
-    algorithm, workspace_limit, interface, workspace
-        As in `convolution_backward_data`.
-
-    Returns
-    -------
-    DeviceArray
-        y, ``(N, C, *spatial)``, along an axis (size - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument.
-    NotSupportedError
-        cuDNN does not support the combination.
-
-    Notes
-    -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBackwardData`, which is deprecated since cuDNN 9.0, and works.
 
     Examples
     --------

@@ -154,14 +154,9 @@ class ConvolutionBackwardDataProblem(Problem, operation=DATA):
     """
 
     def __init__(
-        self,
-        w: FilterSpec,
-        dy: TensorSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        dx: TensorSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
+        self, w: FilterSpec, dy: TensorSpec, conv: ConvolutionSpec = DEFAULT_CONV, dx: TensorSpec | None = None,
+        alpha: float = 1.0, beta: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(DATA, w=w, dy=dy, conv=conv, dx=dx, alpha=alpha, beta=beta)
 
 
@@ -195,12 +190,7 @@ class ConvolutionBackwardFilterProblem(Problem, operation=FILTER):
     """
 
     def __init__(
-        self,
-        x: TensorSpec,
-        dy: TensorSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        dw: FilterSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
+        self, x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec = DEFAULT_CONV, dw: FilterSpec | None = None,
+        alpha: float = 1.0, beta: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(FILTER, x=x, dy=dy, conv=conv, dw=dw, alpha=alpha, beta=beta)

@@ -42,7 +42,7 @@ def _hint(problem: Any) -> str:
 def words(problem: Any) -> str:
     """Return a problem's shapes, type, layout and options."""
     operation, specs = problem.operation, problem.specs
-    first, second, written = ("x".join(map(str, spec.shape)) for spec in specs.values())
+    first, second, *_, written = ("x".join(map(str, spec.shape)) for spec in specs.values())
     images = next(spec for name, spec in specs.items() if name not in operation.filters)
     options = str(problem.conv.replace(compute_type=None)).removeprefix("ConvolutionSpec(").removesuffix(")")
     told = f"{first} by {second} to {written}, {dtype_name(images.dtype)} {images.layout}"
@@ -107,12 +107,7 @@ class ConvolutionForwardProblem(Problem, operation=FORWARD):
     """
 
     def __init__(
-        self,
-        x: TensorSpec,
-        w: FilterSpec,
-        conv: ConvolutionSpec = DEFAULT_CONV,
-        y: TensorSpec | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
+        self, x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec = DEFAULT_CONV, y: TensorSpec | None = None,
+        alpha: float = 1.0, beta: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(FORWARD, x=x, w=w, conv=conv, y=y, alpha=alpha, beta=beta)

@@ -20,8 +20,9 @@ from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.operands import check_writable, on_device, use
-from cudnnlite.operations.plan import Plan
+from cudnnlite.operations.documented import calling
+from cudnnlite.operations.operands import on_device, use
+from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.ctc import CTCLossSpec
 
@@ -29,6 +30,7 @@ _NAMES = ("labels", "label_lengths", "input_lengths")
 _WHOLE = CTCLossSpec()
 
 
+@calling("cudnnCTCLoss", "cudnnGetCTCLossWorkspaceSize", "cudnnCTCLoss_v8", "cudnnGetCTCLossWorkspaceSize_v8")
 def ctc_loss(
     handle: Handle, x: Any, labels: Any, label_lengths: Any, input_lengths: Any, ctc: CTCLossSpec = _WHOLE, *,
     algorithm: CTCLossAlgo | str = CTCLossAlgo.DETERMINISTIC, gradients: bool = True, out: Any = None,
@@ -37,8 +39,6 @@ def ctc_loss(
 
     Parameters
     ----------
-    handle : Handle
-        Its stream orders the call, its workspace serves it; it keeps the descriptors for the next call of the same kind.
     x : device array
         ``(T, N, A)``, float32 or float64: for each step of each sequence the logits of A labels, or their probabilities with
         ``CTCLossSpec("none")``.  Packed as ``(T, N, A)`` or, seen through a transposed view, as ``(N, T, A)``.
@@ -46,8 +46,8 @@ def ctc_loss(
         ``(sum of label_lengths,)``, the sequences' labels one after the other, 1 to A - 1.
     label_lengths, input_lengths : array_like or device array of int32
         ``(N,)``: of each label, from 1 on; of each input, 1 to T.  The three are all on the host, where they are checked
-        before the call, or all on the device, where cuDNN takes them as they are: then `ctc` has to say `max_label_length`,
-        and a longer label ends in an illegal memory access.
+        before the call, or all on the device, where cuDNN (`cudnnCTCLoss_v8`) takes them as they are: then `ctc` has to say
+        `max_label_length`, and a longer label ends in an illegal memory access.
     ctc : CTCLossSpec
         Normalisation, gradients beyond the end, the longest label.
     algorithm : CTCLossAlgo or str
@@ -65,18 +65,6 @@ def ctc_loss(
     gradients : DeviceArray or None
         Laid out as `x`: the slopes of the costs by the logits.  By probabilities that are given (``CTCLossSpec("none")``)
         they are the slopes where a path of the label passes; where none does, and the slope is 0, cuDNN 9.19 leaves `x`.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument.
-    NotSupportedError, BadParamError
-        cuDNN does not support the combination.
-
-    Notes
-    -----
-    C functions: `cudnnCTCLoss` and `cudnnGetCTCLossWorkspaceSize` for what is on the host, `cudnnCTCLoss_v8` and
-    `cudnnGetCTCLossWorkspaceSize_v8` for what is on the device.
 
     Examples
     --------
@@ -97,7 +85,7 @@ def ctc_loss(
     return plan(x, labels, label_lengths, input_lengths, gradients=gradients, out=out)  # type: ignore[no-any-return]
 
 
-class CTCLossPlan(Plan):
+class CTCLossPlan(PlanByHand):
     """The descriptors of `ctc_loss` for logits of one shape."""
 
     def __init__(self, handle: Handle, x: TensorSpec, ctc: CTCLossSpec, algorithm: CTCLossAlgo) -> None:
@@ -121,11 +109,9 @@ class CTCLossPlan(Plan):
         handle, stream = self._handle, self._handle.stream
         integers = self._integers((labels, label_lengths, input_lengths))
         there = [array for array in integers if isinstance(array, DeviceArray)]
-        costs, dx = self._outputs(out, gradients=gradients)
+        costs, dx = self._results(out, gradients=gradients)
         inputs = {"x": x, **dict(zip(_NAMES, there, strict=False))}
-        check_writable(costs, "out[0]", frozenset(), **inputs)
-        if dx is not None:
-            check_writable(dx, "out[1]", frozenset(), **inputs, costs=costs)
+        check_outputs(inputs, {"out[0]": costs, "out[1]": dx})
         address, dx_desc = (0, None) if dx is None else (dx.ptr, self._x_desc)
         size = ctypes.c_size_t()
         api, ctc, kind, x_desc = handle.api, self._ctc_desc, self.algorithm, self._x_desc
@@ -134,31 +120,30 @@ class CTCLossPlan(Plan):
             capturing = self._device.is_capturing(stream)
             instead = "have labels and lengths on the device"
             refuse_in_capture(capturing, stream, "labels cannot be copied from the host", instead)
-        operands = [x, costs, *there, *([] if dx is None else [dx])]
-        try:
-            with self._in_order(operands):
-                if there:
-                    api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
-                else:
-                    api.cudnnGetCTCLossWorkspaceSize(handle.ptr, x_desc, dx_desc, flat, lengths, steps, kind, ctc, size)
-                scratch = handle.workspace.reserve(size.value, stream)
-                if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
-                    # cuDNN 9.19 leaves most of them as they are all the same
-                    self._device.fill(dx.ptr, dx.nbytes, 0, stream)
-                if there:
-                    api.cudnnCTCLoss_v8(
-                        handle.ptr, kind, ctc, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address,
-                        size.value, scratch,
-                    )  # fmt: skip
-                else:
-                    api.cudnnCTCLoss(
-                        handle.ptr, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, kind, ctc, scratch,
-                        size.value,
-                    )  # fmt: skip
-        except CudnnError as error:
-            error.involving(x=self.x, ctc=self.ctc)
-            raise
+
+        def run() -> None:
+            if there:
+                api.cudnnGetCTCLossWorkspaceSize_v8(handle.ptr, kind, ctc, x_desc, dx_desc, size)
+            else:
+                api.cudnnGetCTCLossWorkspaceSize(handle.ptr, x_desc, dx_desc, flat, lengths, steps, kind, ctc, size)
+            scratch = handle.workspace.reserve(size.value, stream)
+            if dx is not None and self.ctc.grad_mode == CTCGradMode.ZERO_OOB:
+                # cuDNN 9.19 leaves most of them as they are all the same
+                self._device.fill(dx.ptr, dx.nbytes, 0, stream)
+            if there:
+                api.cudnnCTCLoss_v8(
+                    handle.ptr, kind, ctc, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, size.value, scratch
+                )  # fmt: skip
+            else:
+                api.cudnnCTCLoss(
+                    handle.ptr, x_desc, x.ptr, flat, lengths, steps, costs.ptr, dx_desc, address, kind, ctc, scratch, size.value
+                )  # fmt: skip
+
+        self._call(run, (), [x, costs, dx, *there])
         return costs, dx
+
+    def _explain(self, error: CudnnError) -> None:
+        error.involving(x=self.x, ctc=self.ctc)
 
     def _integers(self, given: tuple[Any, Any, Any]) -> list[Any]:
         """Return labels, their lengths and those of the inputs: device arrays, or lists that were checked."""
@@ -196,23 +181,18 @@ class CTCLossPlan(Plan):
             raise ArgumentError(f"label_lengths add up to {sum(label_lengths)}; labels has {len(labels)} entries")
         return [labels, label_lengths, input_lengths]
 
-    def _outputs(self, out: Any, *, gradients: bool) -> tuple[DeviceArray, DeviceArray | None]:
+    def _results(self, out: Any, *, gradients: bool) -> tuple[DeviceArray, DeviceArray | None]:
         """Return the arrays to write: the caller's, or new ones."""
         given = (None, None) if out is None else out
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise ArgumentError(f"out={shown(out)}; needed: a tuple of costs and gradients")
         if not gradients and given[1] is not None:
             raise ArgumentError("out[1] is given with gradients=False, which writes none")
-        new = []
-        for number, spec in enumerate([self.costs, self.x][: 1 + gradients]):
-            array = given[number]
-            if array is None:
-                array = arrays.empty(self._device, self._handle.stream, spec)
-            array = on_device(self._handle, array, f"out[{number}]")
-            if array.spec != spec:
-                raise ArgumentError(f"out[{number}] is {array.spec}; needed: {spec}")
-            new.append(array)
-        return new[0], new[1] if gradients else None
+        wanted = zip(given, (self.costs, self.x)[: 1 + gradients], strict=False)
+        each = [
+            self._outputs(None if a is None else (a,), (f"out[{i}]",), (spec,))[0] for i, (a, spec) in enumerate(wanted)
+        ]
+        return each[0], each[1] if gradients else None
 
 
 def _check_x(x: TensorSpec) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.backend.graph import Graph, convolution_graph
 from cudnnlite.descriptors import DESCRIPTORS, check_describable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnError, NotSupportedError
+from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.frozen import FrozenSpec
@@ -34,48 +36,57 @@ class Described:
         Instead of the problem's own, as `alpha`.
     partly : bool
         Whether a convolution that no descriptor can describe is left out; a graph describes it.
-
-    Attributes
-    ----------
-    descriptors : dict
-        Of operands and options, by name.
+    graph : Graph, optional
+        The problem's operation graph, where somebody has it, and keeps it for as long as this is used.
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        stack: ExitStack,
-        *,
-        alpha: float | None = None,
-        beta: float | None = None,
-        partly: bool = False,
-    ) -> None:
-        self.handle, self.problem = handle, problem
-        specs, operation = problem.specs, problem.operation
-        first = next(iter(specs.values()))
-        told = {name: spec for name, spec in specs.items() if name not in operation.bare}
-        for name, spec in told.items():
-            check_describable(spec, operation.argument(name))
-        described = {name: spec for name, spec in told.items() if name not in operation.shared} | {
+        self, handle: Handle, problem: Problem, stack: ExitStack, *, alpha: float | None = None,
+        beta: float | None = None, partly: bool = False, graph: Graph | None = None,
+    ) -> None:  # fmt: skip
+        self.handle, self.problem, self._stack, self._partly = handle, problem, stack, partly
+        self._given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
+        self._graph = graph
+        for name, spec in problem.specs.items():
+            if name not in problem.operation.bare:
+                check_describable(spec, problem.operation.argument(name))
+
+    @property
+    def graph(self) -> Graph:
+        """The problem's operation graph; NotSupportedError if cuDNN has none."""
+        if self._graph is None:
+            self._graph = graph_of(self.handle, self.problem, self._stack)
+        return self._graph
+
+    @kept
+    def descriptors(self) -> dict[str, Any]:
+        """The descriptors of operands and options, by name, made when they are first asked for."""
+        problem, operation = self.problem, self.problem.operation
+        left_out = {*operation.bare, *operation.shared}
+        described = {name: spec for name, spec in problem.specs.items() if name not in left_out} | {
             name: value
             for name, value in problem.options.items()
-            if isinstance(value, FrozenSpec) and not (partly and is_asymmetric(value))
+            if isinstance(value, FrozenSpec) and not (self._partly and is_asymmetric(value))
         }
-        self.descriptors = {
-            name: stack.enter_context(_descriptor_of(handle, spec, first.rank - 2)) for name, spec in described.items()
+        rank = next(iter(problem.specs.values())).rank - 2
+        return {
+            name: self._stack.enter_context(_descriptor_of(self.handle, spec, rank)) for name, spec in described.items()
         }
+
+    @kept
+    def _values(self) -> dict[str, Any]:
+        """What the arguments of its C functions are, by the header's names."""
+        problem, operation, specs = self.problem, self.problem.operation, self.problem.specs
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
-        kind = np.float64 if first.dtype == DataType.DOUBLE else np.float32
-        given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
-        scalars = {name: problem.values[name] for name in (*operation.scalars, *operation.by_address)} | given
+        kind = np.float64 if next(iter(specs.values())).dtype == DataType.DOUBLE else np.float32
+        scalars = {name: problem.values[name] for name in (*operation.scalars, *operation.by_address)} | self._given
         self._scalars = {name: np.array(value, kind) for name, value in scalars.items()}
-        self._values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
-        self._values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
-        self._values |= {f"{name}SizeInBytes": specs[name].nbytes for name in operation.bare}
-        self._values |= dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0) | {"handle": handle.ptr}
+        values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
+        values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
+        values |= {f"{name}SizeInBytes": specs[name].nbytes for name in operation.bare}
+        values |= dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0) | {"handle": self.handle.ptr}
         plain = {name: value for name, value in problem.options.items() if name not in self.descriptors}
-        self._values = {**operation.constants, **plain, **self._values}
+        return {**operation.constants, **plain, **values}
 
     def _arguments(self, function: str, given: dict[str, Any]) -> list[Any]:
         values, names = self._values | given, self.problem.operation.names
@@ -103,6 +114,16 @@ class Described:
         """Return the operation's call, or another that takes what it takes, addresses missing."""
         function = function or self.problem.operation.function
         return self.handle.api.prepare(function, *self._arguments(function, given))
+
+
+def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
+    """Return a problem's operation graph; NotSupportedError if cuDNN has none."""
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    if algorithms.build is not None:
+        return algorithms.build(handle, stack, problem)  # type: ignore[no-any-return]
+    conv = problem.options[algorithms.option]
+    return convolution_graph(handle, stack, algorithms.graph, problem.specs, conv, problem.alpha, problem.beta)
 
 
 def is_asymmetric(option: Any) -> bool:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.operations.operation import Operation
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -28,12 +29,13 @@ _OUTS = """\
 out : tuple of device arrays, optional
     {written}, written in place; new arrays if not given, or where one is None.
 """
-_AFTER = """
+_RETURNS = """
 Returns
 -------
 {returns}
     {written}, {shape}.
-
+"""
+_AFTER = """
 Raises
 ------
 ArgumentError, ArrayTypeError, ClosedError, ThreadError
@@ -43,7 +45,7 @@ NotSupportedError, BadParamError
 
 Notes
 -----
-C functions: {function}{deprecated}.
+C functions: {functions}{deprecated}.
 
 """
 
@@ -58,23 +60,35 @@ def documented(operation: Operation, shape: str, *variants: Operation) -> Callab
 
     `shape` is that of what it returns, in words; `variants` are operations that it runs besides, of other arguments.
     """
-    since = operation.record.deprecated
     outputs = operation.outputs or operation.writes
     scalars = _SCALARS if len(operation.scalars) == 2 else ""
     out = _OUT if "out" in map(operation.argument, operation.writes) else _OUTS if operation.outputs else ""
-    after = (scalars + out + _AFTER).format(
+    own = (scalars + out + _RETURNS).format(
         written=", ".join(outputs),
         scaled=outputs[0] if operation.scaled == 1 else "each",
         argument=operation.argument(operation.writes[0]),
         in_place="".join(f"  It may be `{name}` itself." for name in operation.reads if name in operation.in_place),
         returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",
         shape=shape,
-        function=", ".join(dict.fromkeys(f"`{name}`" for each in (operation, *variants) for name in _called(each))),
+    )
+    return calling(*(name for each in (operation, *variants) for name in _called(each)), before=own)
+
+
+def calling(*functions: str, before: str = "") -> Callable[[FunctionT], FunctionT]:
+    """Complete the docstring of a function that calls these C functions: the handle, what is raised, and which they are.
+
+    `before` is what comes before what is raised.
+    """
+    since = FUNCTIONS[functions[0]].deprecated
+    after = before + _AFTER.format(
+        functions=", ".join(dict.fromkeys(f"`{name}`" for name in functions)),
         deprecated=f", deprecated since cuDNN {since}, still shipped and working" if since else "",
     )
 
     def complete(function: FunctionT) -> FunctionT:
-        text = inspect.cleandoc(function.__doc__ or "").replace("Parameters\n----------\n", _BEFORE, 1)
+        text = inspect.cleandoc(function.__doc__ or "")
+        if "\nhandle : " not in text:
+            text = text.replace("Parameters\n----------\n", _BEFORE, 1)
         own, heading, examples = text.partition("Examples\n--------\n")
         function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
         return function

@@ -22,32 +22,41 @@ workspace_limit : int or str, optional
 """
 _CHOICE = """\
 algorithm : AlgorithmResult, Engine, {kind} or str, optional
-    A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  If not given: the first engine
-    that cuDNN's heuristic A names and that keeps the math type's promise; where there is none, the algorithm that the v7
-    heuristic prefers.  ``plan.choice`` tells which, and why.
+    A search's result, an engine of cuDNN's backend, or an algorithm of the descriptor call.  A result is applied with its math
+    type, its layout (where the operands lie in another, each call converts them, and the output back) and its way to make the
+    call.  If not given: the first engine that cuDNN's heuristic A names and that keeps the math type's promise; where there is
+    none (for integers, say) the algorithm that the v7 heuristic prefers.  ``plan.choice`` tells which, and why.
 """
 _INTERFACE = """\
 interface : str, optional
-    "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment.
+    "graph": an engine or an error; "descriptor": the descriptor call, which takes operands of any alignment where an engine
+    wants 16 bytes.
 """
 _SCALARS = """\
 alpha, beta : float
-    {written} = alpha * gradient + beta * {written}.  With beta = 0 `out` is not read.
+    {written} = alpha * {result} + beta * {written}, passed to cuDNN as double for double tensors, as float otherwise.  With
+    beta = 0 `out` is not read.
+"""
+_ALPHAS = """\
+alpha, alpha2 : float
+    Host scalars.
 """
 _PARAMETERS = {
-    "call": _SCALARS + """\
+    "call": "{scalars}" + """\
 out : device array, optional
-    {written}, written in place; a new array if not given.
+    {written}, written in place, any strides without overlap; a new array if not given.
 """ + _CHOICE + _LIMIT + _INTERFACE + """\
 workspace : device array, optional
     The caller's own scratch memory, instead of the handle's.
 """,
-    "plan": _SCALARS + """\
+    "plan": "{scalars}" + """\
 out : spec or device array, optional
     What the result should look like.
 """ + _CHOICE + _LIMIT + _INTERFACE + """\
 replay : bool
-    Launch the call as a CUDA graph, as in `plan_convolution_forward`.
+    Record the call as a CUDA graph for the addresses that it was first made with, and launch that from then on.  With others it
+    is made as it is, or through copies to buffers of the plan, whichever was measured to take less time, once, which waits for
+    the stream; what comes again is recorded too, up to 8 graphs.  ``plan.replay`` tells.
 """,
     "get": "",
     "find": """\
@@ -55,7 +64,10 @@ beta : float
     With beta = 0, `out` serves as the search's output and is overwritten.  Otherwise it is left alone.
 out : device array, optional
     What the result should look like; scratch memory if not given.
-""" + _LIMIT,
+workspace_limit : int or str, optional
+    The most workspace that the search itself may use; the handle's limit if not given.  To see what a limit costs, search
+    without one and give the limit to `AlgorithmTable.best`.
+""",
 }  # fmt: skip
 _RETURNS = {
     "call": "DeviceArray\n    {written}.",
@@ -63,8 +75,10 @@ _RETURNS = {
     "get": "AlgorithmTable\n    All algorithms, the preferred first, those that cuDNN refuses with their status last.",
     "find": """\
 AlgorithmTable
-    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  Its times contain tens to
-    hundreds of microseconds of host overhead: the tuner measures better.""",
+    Every algorithm that cuDNN returned, the fastest first, the failed ones with their status last.  cuDNN's times contain tens
+    to hundreds of microseconds of host overhead, so small problems are often misranked: the tuner measures better.  A row is
+    applied with its math type: in float16 and bfloat16 a best row with DEFAULT math runs without tensor cores, which a call
+    without `algorithm` would use; ``conv.math_type="tensor_op"`` searches among those.""",
 }
 _ERRORS = {
     "call": "ArrayTypeError, ClosedError, ThreadError",
@@ -74,11 +88,13 @@ _ERRORS = {
 }
 _FUNCTIONS = {
     "call": "`cudnnBackendExecute`, or `{function}`; for the first call of a kind, also those of\n`plan_{operation}`.",
-    "plan": "of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`.  Of the descriptor\ncall "
+    "plan": "of an engine, those of a `BackendDescriptor`, and of its call `cudnnBackendExecute`; with addresses\nthat were "
+    "not seen lately `cudnnBackendInitialize` and so on of a variant pack.  Of the descriptor\ncall "
     "`{workspace}`; where no algorithm is given, `{heuristic}` and\n`{count}`; of a call, `{function}`, and\n"
     "`cudnnTransformTensor` where operands are converted.",
     "get": "`{heuristic}`, `{count}`.",
-    "find": "`{find}`, `{count}`,\nand, for the size of the search's own workspace, `{workspace}`.",
+    "find": "`{find}`, `{count}`,\nand, for the size of the search's own workspace, `{workspace}`.  Plain\n`cudnnFind...`, "
+    "which allocates behind the caller's back, is never used.",
 }
 _AFTER = """
 Returns
@@ -91,16 +107,24 @@ ArgumentError, {errors}
     Before anything is written; the message names the argument.
 NotSupportedError
     cuDNN does not support the combination.
-
+{warns}
 Notes
 -----
 C functions: {functions}
 Those of the descriptor call are deprecated since cuDNN {since}, still shipped and working.
 
 """
+_WARNS = """
+Warns
+-----
+WorkspaceLimitWarning
+    The limit excluded what cuDNN's heuristic prefers.
+"""
 
 
-def documented_choice(operation: Operation, what: str) -> Callable[[FunctionT], FunctionT]:
+def documented_choice(
+    operation: Operation, what: str, result: str = "gradient", written: str = ""
+) -> Callable[[FunctionT], FunctionT]:
     """Complete a docstring, which has its own parameters and examples.
 
     Parameters
@@ -109,24 +133,31 @@ def documented_choice(operation: Operation, what: str) -> Callable[[FunctionT], 
         What the function is about.
     what : str
         What it does: "call", "plan", "get" (cuDNN's heuristic), "find" (its search).
+    result : str
+        What alpha scales.
+    written : str
+        What is written, where the function has another name for it.
     """
     algorithms = operation.algorithms
     assert algorithms is not None
     words = {
-        "written": operation.writes[0],
+        "written": written or operation.writes[0],
         "reads": ", ".join(operation.reads),
         "name": "".join(word.capitalize() for word in operation.name.split("_")),
         "operation": operation.name,
         "function": operation.function,
         "since": operation.record.deprecated,
         "kind": algorithms.kind.__name__,
+        "result": result,
         **{name: getattr(algorithms, name) for name in ("count", "heuristic", "find", "workspace")},
     }
     before = f"Parameters\n----------\nhandle : Handle\n    {_HANDLES[what]}\n"
     parts = {"returns": _RETURNS, "errors": _ERRORS, "functions": _FUNCTIONS}
+    words["scalars"] = (_SCALARS if "beta" in operation.scalars else _ALPHAS).format(**words)
     sections = _AFTER.format(
-        since=words["since"], **{name: texts[what].format(**words) for name, texts in parts.items()}
-    )
+        since=words["since"], warns=_WARNS if what == "plan" else "",
+        **{name: texts[what].format(**words) for name, texts in parts.items()},
+    )  # fmt: skip
     after = _PARAMETERS[what].format(**words) + sections
 
     def complete(function: FunctionT) -> FunctionT:

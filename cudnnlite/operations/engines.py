@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
 from cudnnlite.backend.engines import HEURISTICS, REFUSALS, Configuration, Engine, configure, named_by
-from cudnnlite.backend.graph import ALIGNMENT, Graph, convolution_graph
+from cudnnlite.backend.graph import ALIGNMENT, Graph
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, WorkspaceLimitWarning
+from cudnnlite.operations.described import Described, graph_of
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import over_limit
@@ -55,16 +56,6 @@ def is_aligned(*operands: DeviceArray | None) -> bool:
     return not any(array.ptr % ALIGNMENT for array in operands if array is not None)
 
 
-def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
-    """Return a problem's operation graph; NotSupportedError if cuDNN has none."""
-    algorithms = problem.operation.algorithms
-    assert algorithms is not None
-    if algorithms.build is not None:
-        return algorithms.build(handle, stack, problem)  # type: ignore[no-any-return]
-    conv = problem.options[algorithms.option]
-    return convolution_graph(handle, stack, algorithms.graph, problem.specs, conv, problem.alpha, problem.beta)
-
-
 class NoEngine(NamedTuple):
     """No engine runs a problem.
 
@@ -80,18 +71,19 @@ class NoEngine(NamedTuple):
     larger: tuple[tuple[AlgorithmResult, str], ...] = ()
 
 
-def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack: ExitStack) -> EngineChoice | NoEngine:
+def preferred_engine(described: Described, limit: int | None, stack: ExitStack) -> EngineChoice | NoEngine:
     """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
 
-    `stack` owns what runs it; what was made to find it is closed.
+    `stack` owns what runs it; what was made to find it is closed, but for the graph.
     """
+    problem = described.problem
     if why := why_no_engine(problem):
         return NoEngine(why)
     passed: list[tuple[AlgorithmResult, str]] = []
     larger: list[tuple[AlgorithmResult, str]] = []
     with ExitStack() as search:
         try:
-            graph = graph_of(handle, problem, search)
+            graph = described.graph
         except REFUSALS as error:
             return NoEngine(f"cuDNN makes no graph of it ({error.status})")
         for configuration in _named(graph, (BackendHeurMode.A, BackendHeurMode.FALLBACK), search):
@@ -112,11 +104,11 @@ def preferred_engine(handle: Handle, problem: Problem, limit: int | None, stack:
             reasons = "; ".join(dict.fromkeys(why for _, why in passed))
             return NoEngine(reasons or "cuDNN's heuristics name none", tuple(larger))
     tell_limit(larger, row.algorithm, problem)
-    found = given_engine(handle, problem, row.algorithm, stack)
+    found = given_engine(described, row.algorithm, stack)
     return EngineChoice(replace(found.row, passed_over=tuple(passed)), found.plan)
 
 
-def given_engine(handle: Handle, problem: Problem, engine: Engine, stack: ExitStack) -> EngineChoice:
+def given_engine(described: Described, engine: Engine, stack: ExitStack) -> EngineChoice:
     """Return the engine that somebody chose, ready to run; `stack` owns what is made.
 
     Raises
@@ -126,9 +118,10 @@ def given_engine(handle: Handle, problem: Problem, engine: Engine, stack: ExitSt
     CudnnError
         It is none for this problem, or for this cuDNN.
     """
+    problem = described.problem
     if why := why_no_engine(problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
-    graph = graph_of(handle, problem, stack)
+    graph = described.graph
     configuration = configure(graph, engine, stack)
     if why := excluded(configuration, problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
@@ -136,19 +129,21 @@ def given_engine(handle: Handle, problem: Problem, engine: Engine, stack: ExitSt
     return EngineChoice(replace(row_of(configuration, problem), workspace=plan.workspace), plan)
 
 
-def engine_rows(handle: Handle, problem: Problem) -> list[AlgorithmResult]:
+def engine_rows(graph: Graph, problem: Problem) -> list[AlgorithmResult]:
     """Return every configuration that cuDNN's heuristics name, the preferred first, with what excludes it; nothing is run."""
-    if why_no_engine(problem):
-        return []
     with ExitStack() as stack:
-        try:
-            graph = graph_of(handle, problem, stack)
-        except REFUSALS:
-            return []
         return [
             replace(row_of(configuration, problem), why_not=excluded(configuration, problem))
             for configuration in _named(graph, HEURISTICS, stack)
         ]
+
+
+def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> Graph | None:
+    """Return the graph that all engines for a problem have in common; None where it is not put to the backend."""
+    try:
+        return None if why_no_engine(problem) else graph_of(handle, problem, stack)
+    except REFUSALS:
+        return None
 
 
 def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:

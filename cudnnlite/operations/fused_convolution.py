@@ -22,8 +22,10 @@ from cudnnlite.operations import convolution_problem
 from cudnnlite.operations.call import call, make_plan
 from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.described import Described
+from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
+from cudnnlite.operations.problem import KINDS, Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.activation import ActivationSpec
@@ -107,6 +109,13 @@ def _apart(described: Described, algorithm: Any, size: int) -> Any:
 
 _algorithms = convolution_problem.FORWARD.algorithms
 assert _algorithms is not None
+
+
+def _words(problem: Any) -> str:
+    behind = [f"{name}" for name in ("bias", "z") if name in problem.operation.reads]
+    return f"{convolution_problem.words(problem)}, {', '.join((*behind, problem.activation.mode.name))}"
+
+
 _COMMON: dict[str, Any] = {
     "dtypes": (),
     "mixed": True,
@@ -117,6 +126,7 @@ _COMMON: dict[str, Any] = {
     "flops": convolution_problem.FORWARD.flops,
     "math_type": convolution_problem.FORWARD.math_type,
     "hint": convolution_problem.FORWARD.hint,
+    "words": _words,
 }
 _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
 FUSED = Operation(
@@ -136,23 +146,53 @@ FUSED_WITH_Z = Operation(
 )  # fmt: skip
 
 
+class ConvolutionBiasActivationForwardProblem(Problem, operation=FUSED):
+    """A convolution with bias and activation: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
+
+    Parameters
+    ----------
+    x, w, bias : TensorSpec, FilterSpec, TensorSpec
+        The images, the filter, and a value for each of its filters, ``(1, K, 1, ...)``.
+    conv, activation : ConvolutionSpec, ActivationSpec
+        What is done; "relu" if no activation is given.
+    z : TensorSpec, optional
+        What is added, lying in memory as the result does.
+    y : TensorSpec, optional
+        The output; packed, in the dtype and layout of `x`, if not given.
+    alpha, alpha2 : float
+        The scalars.
+
+    Raises
+    ------
+    ArgumentError
+        Specs that do not fit together; the message names the argument.
+
+    Examples
+    --------
+    >>> x, w = dnn.TensorSpec((8, 64, 28, 28), "float16", "NHWC"), dnn.FilterSpec((64, 64, 3, 3), "float16", "NHWC")
+    >>> bias = dnn.TensorSpec((1, 64, 1, 1), "float16", "NHWC")
+    >>> problem = dnn.ConvolutionBiasActivationForwardProblem(x, w, bias, dnn.ConvolutionSpec(padding=1))
+    >>> problem.y.shape, problem.activation.mode.name
+    ((8, 64, 28, 28), 'RELU')
+    """
+
+    def __init__(
+        self, x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec = DEFAULT_CONV,
+        activation: ActivationSpec | ActivationMode | str = RELU, z: TensorSpec | None = None,
+        y: TensorSpec | None = None, alpha: float = 1.0, alpha2: float = 0.0,
+    ) -> None:  # fmt: skip
+        operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
+        values = dict(zip((*operation.reads, *operation.options), (*operands, *options), strict=True))
+        super().__init__(operation, **values, y=y, alpha=alpha)
+
+
+KINDS[FUSED_WITH_Z.name] = ConvolutionBiasActivationForwardProblem
+
+
 class ConvolutionBiasActivationForwardPlan(OperationPlan, operation=FUSED):
     """A convolution with bias and activation, made once and called many times: `plan(x, w, bias, out=y)`.
 
     See `plan_convolution_bias_activation_forward`.
-
-    Attributes
-    ----------
-    x, w, bias, conv, activation, y : specs
-        What it was made for.
-    choice : AlgorithmResult or None
-        What each call runs, and why; None for an empty batch.
-    workspace : int
-        Bytes that each call needs.
-
-    Notes
-    -----
-    C functions of a call: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`.
     """
 
 
@@ -167,6 +207,7 @@ def _posed(
     return FUSED, (x, w, bias), (conv, activation)
 
 
+@documented_choice(FUSED, "plan")
 def plan_convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
     activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
@@ -177,30 +218,10 @@ def plan_convolution_bias_activation_forward(
 
     Parameters
     ----------
-    handle : Handle
-        The plan belongs to it and is closed with it.
     x, w, bias, z : specs or device arrays
-        As in `convolution_bias_activation_forward`.
-    conv, activation, alpha, alpha2, out, algorithm, workspace_limit, interface
+        As in `convolution_bias_activation_forward`; with `z` the plan is called as `plan(x, w, bias, z, out=y)`.
+    conv, activation
         As there.
-    replay : bool
-        As in `plan_convolution_forward`.
-
-    Returns
-    -------
-    ConvolutionBiasActivationForwardPlan
-        To be called as `plan(x, w, bias, out=y)`; with `z` as `plan(x, w, bias, z, out=y)`.  ``plan.choice`` tells what runs,
-        and why.
-
-    Raises
-    ------
-    ArgumentError, NoAlgorithmError, WorkspaceLimitError, NotSupportedError
-        As `plan_convolution_forward`.
-
-    Notes
-    -----
-    C functions: those of `plan_convolution_forward`, with `cudnnConvolutionBiasActivationForward` (deprecated since cuDNN
-    9.0, still shipped and working) instead of `cudnnConvolutionForward`.
 
     Examples
     --------
@@ -220,6 +241,7 @@ def plan_convolution_bias_activation_forward(
     )  # fmt: skip
 
 
+@documented_choice(FUSED, "call")
 def convolution_bias_activation_forward(
     handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
     activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float = 0.0,
@@ -228,12 +250,12 @@ def convolution_bias_activation_forward(
 ) -> DeviceArray:  # fmt: skip
     """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).
 
-    One kernel does it, without results in between.
+    One kernel does it, without results in between.  With "identity" the descriptor call has IMPLICIT_PRECOMP_GEMM only; some
+    combinations neither it nor an engine does: an alpha with an activation that engines alone have, for instance, which they do
+    not scale without z.
 
     Parameters
     ----------
-    handle : Handle
-        Its stream orders the call, its workspace serves it; it keeps the plan for the next call of the same kind.
     x, w : device arrays
         The images and the filter, as in `convolution_forward`.
     bias : device array
@@ -244,35 +266,6 @@ def convolution_bias_activation_forward(
         "relu", "identity"; as engines also "sigmoid", "tanh", "clipped_relu", "elu", and in NHWC "swish".  "relu" if not given.
     z : device array, optional
         What is added: of the result's shape and data type, and lying in memory as it does.  Not the result itself.
-    alpha, alpha2 : float
-        Host scalars.
-    out : device array, optional
-        ``(N, K, *spatial)``, written in place and not read; a new array of the dtype and layout of `x` if not given.
-    algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
-        As in `plan_convolution_forward`.  With an algorithm of the descriptor call it is
-        `cudnnConvolutionBiasActivationForward` that runs; with "identity" that has IMPLICIT_PRECOMP_GEMM only.
-    workspace_limit, interface, workspace
-        As in `convolution_forward`.
-
-    Returns
-    -------
-    DeviceArray
-        y, ``(N, K, *spatial)``.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; the message names the argument.
-    NotSupportedError
-        Neither an engine nor the descriptor call does it: an alpha with an activation that engines alone have, for
-        instance, which they do not scale without z.
-    CudnnError
-        cuDNN refused or failed.
-
-    Notes
-    -----
-    C functions: `cudnnBackendExecute`, or `cudnnConvolutionBiasActivationForward`, deprecated since cuDNN 9.0, still shipped
-    and working; for the first call of a kind, also those of `plan_convolution_bias_activation_forward`.
 
     Examples
     --------

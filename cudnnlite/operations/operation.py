@@ -20,6 +20,7 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import same_strides
 
 FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
@@ -37,8 +38,8 @@ class Algorithms:
     result : type
         The C structure that a search fills.
     count, heuristic, find, workspace : str
-        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none, and the
-        tuner neither), the size of the workspace.
+        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none), the size of
+        the workspace.
     option : str
         The option whose descriptor has the math type.
     graph : str
@@ -183,7 +184,7 @@ class Operation:
     @kept
     def tuned(self) -> bool:
         """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
-        return self.algorithms is not None and bool(self.algorithms.find)
+        return self.algorithms is not None
 
     @kept
     def outputs(self) -> tuple[str, ...]:
@@ -194,6 +195,11 @@ class Operation:
     def by_reserve(self) -> bool:
         """Whether it needs the reserve space that another operation wrote."""
         return bool(self.reserve) and "dy" in self.reads
+
+    @kept
+    def has_numbers(self) -> bool:
+        """Whether some option is no spec, which would equal nothing but a spec of its type."""
+        return not all(issubclass(kind, FrozenSpec) for kind in self.options.values())
 
     @kept
     def nulls(self) -> frozenset[str]:

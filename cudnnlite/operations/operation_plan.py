@@ -6,6 +6,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from cudnnlite.backend.engines import Engine
+from cudnnlite.backend.graph import Graph
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -26,6 +28,22 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 
+# of the docstring of a class that makes a choice
+_ATTRIBUTES = """
+
+    Attributes
+    ----------
+    {specs} : specs
+        What it was made for.
+    choice : AlgorithmResult or None
+        Algorithm, math type and layout that each call uses, with what was passed over; None for an empty batch.
+    workspace : int
+        Bytes that each call needs; converted operands are among them.
+
+    Notes
+    -----
+    C functions of a call: `cudnnBackendExecute`, or `{function}` and what converts operands for it.
+    """
 _plans: dict[Operation, type[OperationPlan]] = {}
 
 
@@ -63,18 +81,13 @@ class OperationPlan(Plan):
     reserve : int
         Bytes of reserve space that a call keeps for the backward call, or needs of it; 0 for most operations.
     descriptors : dict
-        Of operands and options, by name; empty for an empty batch.
+        Of operands and options, by name; empty where an engine runs, and for an empty batch.
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        algorithm: Any = None,
-        limit: int | None = None,
-        interface: str | None = None,
-        replay: bool = False,
-    ) -> None:
+        self, handle: Handle, problem: Problem, algorithm: Any = None, limit: int | None = None,
+        interface: str | None = None, replay: bool = False, graph: Graph | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(handle, f"{type(self).__name__} of {problem.terms}")
         self.problem = problem
         operation = problem.operation
@@ -83,6 +96,7 @@ class OperationPlan(Plan):
             setattr(self, name, value)
         for name, spec in problem.specs.items():  # compared last: the same objects need not be compared again
             setattr(self, f"_seen_{name}", None if name in operation.filters else spec)
+        self._new: dict[str, TensorSpec] = {}  # what may be new at each call
         # what the last call was given: the addresses of the operands, found not to overlap, and of the workspace
         self._pointers: tuple[int, ...] = ()
         self._scratch = 0
@@ -92,11 +106,12 @@ class OperationPlan(Plan):
         self.workspace = self.reserve = 0
         self.descriptors: dict[str, Any] = {}
         self._limit = limit
+        self._reserve = handle.workspace.reserve
         if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
             return
         try:
-            self._prepare(algorithm, limit, interface)
-            if parse_replay(replay):
+            self._prepare(algorithm, limit, interface, graph)
+            if parse_replay(replay) or getattr(self.choice, "replay", False):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed
                 self._resources.callback(self._replayed.close)
@@ -106,11 +121,11 @@ class OperationPlan(Plan):
             self.close()
             raise
 
-    def _prepare(self, algorithm: Any, limit: int | None, interface: str | None) -> None:
+    def _prepare(self, algorithm: Any, limit: int | None, interface: str | None, graph: Graph | None) -> None:
         problem = self.problem
-        described = Described(self._handle, problem, self._resources, partly=True)
-        self._described, self.descriptors = described, described.descriptors  # the first keeps the scalars
+        self._described = described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
         if problem.operation.algorithms is None:
+            self.descriptors = described.descriptors
             self.workspace, self.reserve = described.workspace(), described.reserve()
             self._prepared = described.prepare(
                 workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
@@ -126,6 +141,8 @@ class OperationPlan(Plan):
             self.workspace = converted.workspace
         else:
             choice, self._prepared, self.workspace = prepare(described, choice, self._resources)
+            if not isinstance(choice.algorithm, Engine):
+                self.descriptors = described.descriptors
         if limit is not None and self.workspace > limit:
             inside = f" in {layout}, converted operands included," if layout else ""
             raise WorkspaceLimitError(
@@ -162,6 +179,9 @@ class OperationPlan(Plan):
     def __init_subclass__(cls, operation: Operation | None = None) -> None:
         if operation is None:
             return
+        if operation.algorithms is not None:
+            specs = ", ".join((*operation.reads, *operation.options, *operation.writes))
+            cls.__doc__ = (cls.__doc__ or "").rstrip() + _ATTRIBUTES.format(specs=specs, function=operation.function)
         function = unrolled(operation)
         function.__doc__ = OperationPlan.__call__.__doc__
         cls.__call__ = function  # type: ignore[method-assign]
@@ -207,12 +227,15 @@ class OperationPlan(Plan):
         self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
-        operation, beta = self.problem.operation, self.problem.values.get("beta")
-        if name in operation.given:
-            raise ArgumentError(f"{operation.argument(name)} has to be given")
-        if beta and name in operation.writes[: operation.scaled]:
-            raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
-        return arrays.empty(self._device, self._handle.stream, as_tensor(self.problem.values[name]))
+        spec = self._new.get(name)
+        if spec is None:
+            operation, beta = self.problem.operation, self.problem.values.get("beta")
+            if name in operation.given:
+                raise ArgumentError(f"{operation.argument(name)} has to be given")
+            if beta and name in operation.writes[: operation.scaled]:
+                raise ArgumentError(f"beta={beta} needs {operation.argument(name)}, which it scales")
+            spec = self._new[name] = as_tensor(self.problem.values[name])
+        return arrays.empty(self._device, self._handle._stream, spec)
 
     def _reserve_space(self, reserve: Any, *operands: DeviceArray) -> DeviceArray:
         operation = self.problem.operation

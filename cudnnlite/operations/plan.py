@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from cudnnlite.descriptors.native import Closable
-from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ClosedError
-from cudnnlite.operations.operands import wait_for_streams
 
 
 class Plan(Closable):
@@ -50,21 +48,6 @@ class Plan(Closable):
         """Let the graph that is being recorded on the handle, if there is one, keep this plan and what it was called with."""
         if self._handle.graph is not None:
             self._handle.graph.keep(self, operands)
-
-    @contextmanager
-    def _in_order(self, operands: Sequence[DeviceArray]) -> Iterator[None]:
-        """Put what the block enqueues behind the work on its operands' streams, and theirs behind it; a graph keeps them.
-
-        Calls that are made often (`unrolled`, recurrent networks) write it out, to have no generator on their way.
-        """
-        stream = self._handle.stream
-        crossed = wait_for_streams(stream, *operands)
-        try:
-            yield
-            self.keep_for_graph(operands)
-        finally:
-            for other in crossed:
-                other.wait(stream)
 
     def hold(self) -> None:
         """Let what C needs of this plan outlive its `close()`, until `release`."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.enums import MathType, parse_enum
 from cudnnlite.errors import ArgumentError
+from cudnnlite.kept import kept
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.plain import from_plain, to_plain
@@ -129,7 +130,7 @@ class Problem:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
 
-    @property
+    @kept
     def terms(self) -> str:
         """The specs and options in words: 'x by w to y, conv'."""
         specs, options = self.specs, "".join(f", {option}" for option in self.options.values())

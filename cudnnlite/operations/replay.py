@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.capture import recorded
+from cudnnlite.search.contest import ranked
+from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
 
 MOST_GRAPHS = 8  # by addresses; the oldest is closed where there are more
 _MOST_SEEN = 64  # sets of addresses of which it is known how often they came
+_LEAST_US = 20.0  # what a launch and the copies of operands take the host at least: 24 us were measured
+_MOST_TRIED = 2  # a graph, its copies, and what they take are measured in 10 ms and more
+_GAIN = 1.1  # so many times the device's time must the best call take, or there is little to gain
 _STAGING = 2  # graphs over the plan's own buffers, one for each weights
 
 
@@ -283,6 +289,36 @@ class ReplayedCall:
             self._stages = staged.call_us < near * eager.call_us and staged.host_us < eager.host_us
         us = (eager.call_us, staged.call_us, launched.call_us, self._recorded_us)
         self._costs = self._measured = ReplayCosts(*us)
+
+
+def with_replay(
+    rows: Sequence[AlgorithmResult], measure: Callable[[AlgorithmResult], Replay | None]
+) -> list[AlgorithmResult]:
+    """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
+
+    Those two take the device the least.
+
+    Parameters
+    ----------
+    rows : sequence of AlgorithmResult
+        What eager calls take.
+    measure : callable
+        Makes a plan with ``replay=True`` for a row, calls it twice with other results, and returns its `replay`.
+    """
+    best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
+    timed = [(row.time_ms * 1e3, row) for row in rows if row.ok and row.call_us is not None and row.time_ms is not None]
+    found = list(rows)
+    hopeful = [(us, row) for us, row in timed if max(_GAIN * us, _LEAST_US) < best]
+    for _, row in sorted(hopeful, key=lambda pair: pair[0])[:_MOST_TRIED]:
+        try:
+            told = measure(row)
+        except (CudnnError, DeviceMemoryError):
+            continue
+        if told is not None and told.costs is not None:
+            own = max(0.0, (row.call_us or 0.0) - told.costs.eager_us)  # the plan's checks, which it did not measure
+            us = told.costs.staged_us + own
+            found.append(replace(row, replay=True, call_us=us, host_us=None, call_spread_us=None, remark=""))
+    return ranked(found, latency=True)
 
 
 def parse_replay(replay: Any) -> bool:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
-from cudnnlite.devices import arrays
+from cudnnlite.arguments import shown
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, ClosedError
+from cudnnlite.operations.operands import on_device
 from cudnnlite.sizes import format_size
 
 CallT = TypeVar("CallT")
+ReserveT = TypeVar("ReserveT", bound="TrainingReserve[Any]")
 
 
 class TrainingReserve(Generic[CallT]):
     """A reserve space, the forward call that filled it, and how far the backward passes got."""
 
-    _passes: ClassVar[tuple[str, str]]  # the functions: over the data, over the weights
+    _passes: ClassVar[tuple[str, str, str]]  # the functions: forward, over the data, over the weights
 
     def __init__(self, array: DeviceArray) -> None:
         self.array = array
         self._call: CallT | None = None
         self._has_gradients = False
+
+    @classmethod
+    def checked(cls: type[ReserveT], handle: Handle, reserve: Any) -> ReserveT:
+        """Return what was given; ArgumentError or ArrayTypeError unless it is such a reserve space on the handle's device."""
+        if not isinstance(reserve, cls):
+            raise ArgumentError(f"reserve={shown(reserve)} is not what {cls._passes[0]}(..., training=True) returns")
+        on_device(handle, reserve.array, "reserve")
+        return reserve
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +60,7 @@ class TrainingReserve(Generic[CallT]):
         if self._has_gradients and not has_gradients:
             raise ArgumentError("reserve was overwritten by a backward pass over the data; run the forward pass again")
         if has_gradients and not self._has_gradients:
-            first, second = self._passes
+            _, first, second = self._passes
             raise ArgumentError(f"reserve has no gradients yet: {first} comes before {second}")
         return call
 
@@ -63,22 +71,3 @@ class TrainingReserve(Generic[CallT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {format_size(self.nbytes)}>"
-
-
-ReserveT = TypeVar("ReserveT", bound=TrainingReserve[Any])
-
-
-def reserve_for(
-    handle: Handle, kind: type[ReserveT], given: Any, needed: int, check: Callable[[Any], ReserveT], *, training: bool
-) -> ReserveT | None:
-    """Return the reserve space that a forward call fills: the caller's, by `check`, or a new one; None in inference."""
-    if not training:
-        if given is not None:
-            raise ArgumentError("reserve is given without training=True, which alone writes to it")
-        return None
-    if given is None:
-        return kind(arrays.empty(handle.device, handle.stream, bytes_spec(needed)))
-    reserve = check(given)
-    if reserve.nbytes < needed:
-        raise ArgumentError(f"reserve has {format_size(reserve.nbytes)}; this call needs {format_size(needed)}")
-    return reserve

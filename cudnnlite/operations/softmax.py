@@ -18,12 +18,20 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         raise ArgumentError(f"{name} is {first}: in float64 and five dimensions the channels must come first")
 
 
+def _one_way(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return mode=INSTANCE where there is one position, and both are the same: it is faster."""
+    x = next(iter(specs.values()))
+    return {**options, "mode": SoftmaxMode.INSTANCE} if x.size == x.shape[0] * x.shape[1] else options
+
+
 _OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}
 FORWARD = Operation(
     "softmax_forward", "cudnnSoftmaxForward", ("x",), ("y",), lambda x, **_: x, _OPTIONS, _NAMES,
-    in_place=frozenset({"x"}), check=_check,
+    in_place=frozenset({"x"}), check=_check, complete=_one_way,
 )  # fmt: skip
-BACKWARD = gradient_of(FORWARD, "cudnnSoftmaxBackward", ("y", "dy"), in_place=frozenset({"dy"}))
+BACKWARD = gradient_of(
+    FORWARD, "cudnnSoftmaxBackward", ("y", "dy"), in_place=frozenset({"dy"}), complete=_one_way
+)  # fmt: skip
 
 
 @documented(FORWARD, "shaped as `x`")

@@ -40,17 +40,16 @@ def __call__(self, {reads}*, out=None, workspace=None{reserve}):
 {reserved}\
     pointers = ({pointers})
     moved = pointers != self._pointers
-    if moved or {readonly}:
 {checks}\
     prepared = self._prepared
     if prepared is None:  # an empty batch
         return {result}
-    stream = self._handle.stream
+    stream = self._handle._stream
     scratch = self.workspace
     if workspace is not None:
         scratch = self._own_workspace(workspace, {by_name})
     elif scratch:
-        scratch = self._handle.workspace.reserve(scratch, stream, limit=self._limit)
+        scratch = self._reserve(scratch, stream, self._limit)
     crossed = None
     if {elsewhere}:
         crossed = wait_for_streams(stream, {all})
@@ -88,7 +87,6 @@ def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
         unpacked="self.problem.operation.all_written(out)" if several else "out",
         outputs="".join(_OUTPUT.format(name=name, argument=operation.argument(name)) for name in writes),
         pointers="".join(f"{name}.ptr, " for name in (*everything, *kept)),
-        readonly=" or ".join(f"{name}.readonly" for name in writes),
         checks="".join(_check(operation, name) for name in writes),
         by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
         by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name))
@@ -118,8 +116,16 @@ def _scratch(names: tuple[str, ...]) -> str:
 
 
 def _check(operation: Operation, name: str) -> str:
-    """Return the lines that look whether an operand may be written, beside what is read and what is written before it."""
+    """Return the lines that look whether an operand may be written, beside what is read and what is written before it.
+
+    What is wrong, or allowed in place, `check_writable` knows; that there is nothing is seen here, in a tenth of the time.
+    """
     before = operation.writes[: operation.writes.index(name)]
-    others = "".join(f", {other}={other}" for other in (*operation.reads, *before))
+    others = (*operation.reads, *before)
     where = ", in_place" if operation.in_place and not before else ""
-    return f'        check_writable({name}, "{operation.argument(name)}"{where}{others})\n'
+    given = "".join(f", {other}={other}" for other in others)
+    met = " or ".join(f"{other}.ptr < end and {name}.ptr < {other}.ptr + {other}.nbytes" for other in others)
+    return (
+        f"    if moved:\n        end = {name}.ptr + {name}.nbytes\n    if {name}.readonly or moved and ({met}):\n"
+        f'        check_writable({name}, "{operation.argument(name)}"{where}{given})\n'
+    )

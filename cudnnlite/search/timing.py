@@ -53,15 +53,9 @@ class Stopwatch:
     """
 
     def __init__(
-        self,
-        device: Device,
-        stream: Any,
-        policy: TimingPolicy = DEFAULT_TIMING,
-        *,
-        seed: int = 0,
-        eager: bool = False,
-        flush_l2: bool = False,
-    ) -> None:
+        self, device: Device, stream: Any, policy: TimingPolicy = DEFAULT_TIMING, *, seed: int = 0,
+        eager: bool = False, flush_l2: bool = False,
+    ) -> None:  # fmt: skip
         self._device, self._stream, self._policy = device, stream, policy
         self._eager = eager
         self._random = random.Random(seed)
@@ -104,10 +98,11 @@ class Stopwatch:
     def _limit(self) -> float:
         return self._policy.give_up * self._best_first
 
-    def repeat(self, works: Sequence[Work], firsts: Sequence[float]) -> list[Timing]:
+    def repeat(self, works: Sequence[Work], firsts: Sequence[float], *, thorough: bool = True) -> list[Timing]:
         """Time pieces that ran before, in shuffled rounds, each with the memory that it has now: graphs keep addresses.
 
-        `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample repeats the work.
+        `firsts` are what `look_again` returned, in milliseconds: they decide how often a sample repeats the work.  `thorough`:
+        the choice will depend on it, and it takes more rounds.
         """
         samples = [self._sample(work, ms) for work, ms in zip(works, firsts, strict=True)]
 
@@ -117,8 +112,8 @@ class Stopwatch:
                 self._device.fill(int(self._flushed.handle), self._policy.l2_bytes, 0, self._stream)
             return self._device.elapsed_ms(launch, self._stream) / repeats
 
-        policy = self._policy
-        taken = self._rounds(measure, len(works), policy.rounds, policy.further_rounds, float)
+        rounds, further = self._thoroughness(thorough)
+        taken = self._rounds(measure, len(works), rounds, further, float)
         return [_summary(times, replayed) for times, (_, _, replayed) in zip(taken, samples, strict=True)]
 
     def calls(self, works: Sequence[Work], times_ms: Sequence[float], *, thorough: bool = False) -> list[CallTime]:
@@ -143,9 +138,13 @@ class Stopwatch:
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
-        rounds, further = (policy.rounds, policy.further_rounds) if thorough else (3, 0)
-        taken = self._rounds(measure, len(works), rounds, further, lambda sample: sample.call_us)
+        rounds, further = self._thoroughness(thorough)  # a sample lasts several times as long as one of `repeat`
+        taken = self._rounds(measure, len(works), rounds, further // 2, lambda sample: sample.call_us)
         return [_call_time(samples) for samples in taken]
+
+    def _thoroughness(self, thorough: bool) -> tuple[int, int]:
+        policy = self._policy
+        return (policy.rounds, policy.further_rounds) if thorough else (min(3, policy.rounds), 0)
 
     def close(self) -> None:
         """Give back the memory that flushing took; harmless when called again."""
@@ -154,13 +153,9 @@ class Stopwatch:
             self._flushed = None
 
     def _rounds(
-        self,
-        measure: Callable[[int], SampleT],
-        count: int,
-        rounds: int,
-        further: int,
+        self, measure: Callable[[int], SampleT], count: int, rounds: int, further: int,
         value: Callable[[SampleT], float],
-    ) -> list[list[SampleT]]:
+    ) -> list[list[SampleT]]:  # fmt: skip
         """Take samples of each in shuffled rounds, and of those whose medians lie close to the best in further rounds."""
         taken: list[list[SampleT]] = [[] for _ in range(count)]
 

@@ -21,9 +21,9 @@ class TimingPolicy(NamedTuple):
     sample_ms: float = 0.5  # a sample repeats short work until it lasts about so long: events tick in half microseconds
     most_repeats: int = 64
     least_rounds: int = 3
-    may_win: float = 1.5  # what takes so many times the best in each of the least rounds is not taken further
+    may_win: float = 1.25  # what takes so many times the best in each of the least rounds is not taken further
     most_seconds: float = 5.0  # after which no round begins, but for the least
-    calls_ms: float = 2.0  # as many calls as take about so long are made one after the other
+    calls_ms: float = 4.0  # as many calls as take about so long are made one after the other
     most_calls: int = 20  # far fewer than fill the launch queue, where a call would wait for the device
     l2_bytes: int = 256 << 20  # more than the second-level cache of any GPU
     on_chip: int = 64 << 20  # registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB

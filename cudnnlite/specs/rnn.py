@@ -60,7 +60,7 @@ class RNNSpec(FrozenSpec):
         LSTM only: the smallest and the largest value that is read of a cell state, of cx too; infinities are allowed.  cy
         itself is not clipped.  An H200 keeps the two in single precision, also for float64.
     dtype : DataType or str
-        Of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0 refuses, 9.19 and 9.28 do not).
+        Of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0 and 9.10 refuse, 9.19 does not).
     compute_type : DataType or str, optional
         What cuDNN computes in.  If not given: float64 for float64, float32 for the others.
     math_type : MathType or str

@@ -25,7 +25,7 @@ import torch
 
 import cudnnlite as dnn
 from cudnnlite.operations.activation import FORWARD as ACTIVATION
-from cudnnlite.operations.batch_normalization import TRAINING
+from cudnnlite.operations.batch_normalization import BACKWARD, TRAINING
 from cudnnlite.operations.call import make_plan
 from cudnnlite.operations.pooling import FORWARD as POOLING
 from cudnnlite.operations.softmax import FORWARD as SOFTMAX
@@ -77,9 +77,22 @@ def normalisation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     return (lambda: plan(x, *ours[:2], out=y)), (lambda: torch.native_batch_norm(there, *theirs, True, 0.1, 1e-5))
 
 
+def normalisation_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+    """Its gradients."""
+    each, channels = (1, x.shape[1], 1, 1), x.shape[1]
+    scale, mean, inverse = (handle.array(np.full(each, value, np.float32), layout=x.layout) for value in (1, 0, 1))
+    dy, theirs = torch.randn_like(there), [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)]
+    mode = "spatial_persistent" if x.layout == "NHWC" else "spatial"
+    given = (x, handle.view(dy), scale, mean, inverse)
+    plan = make_plan(handle, BACKWARD, given, (mode, 1e-5))
+    out, backward = plan(*given), torch.ops.aten.native_batch_norm_backward
+    weights = (theirs[0], None, None, *theirs[1:])
+    return (lambda: plan(*given, out=out)), (lambda: backward(dy, there, *weights, True, 1e-5, [True] * 3))
+
+
 LAYERS: dict[str, tuple[Callable[..., Pair], tuple[tuple[int, ...], ...]]] = {
     "max pooling": (pooling, IMAGES), "relu": (activation, IMAGES), "softmax": (softmax, ROWS),
-    "batch normalisation": (normalisation, IMAGES),
+    "batch normalisation": (normalisation, IMAGES), "batch normalisation, backward": (normalisation_backward, IMAGES),
 }  # fmt: skip
 
 

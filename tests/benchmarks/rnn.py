@@ -8,6 +8,9 @@ time per call.  'graph': CUDA graphs of such calls, replayed, time between two e
 input, and new results, at each call: PyTorch's, the search's best, and a plan with replay=True by what took the device least.
 All in shuffled rounds with the peer among them; medians.  Where the best and the peer lie within a few percent, these two are
 timed in more rounds, and all of them count.
+
+With `--quick` the mode 'graph' is left out, and 'eager' times the best and the heuristic's choice alone.  `--shard` and
+`--merge` are those of convolution.py.
 """
 
 from __future__ import annotations
@@ -136,7 +139,7 @@ def shuffled(measure, names):
     return rounds.medians()
 
 
-def run(handle, problem, dtype, algorithms):
+def run(handle, problem, dtype, algorithms, quick=False):
     """Measure one row."""
     cell, _, _, inputs, hidden, layers, directions = problem
     device, stream = handle.device, handle.stream
@@ -151,7 +154,8 @@ def run(handle, problem, dtype, algorithms):
     as_they_are = [row for row in found if row.ok and not row.replay]
     first = as_they_are[0]
     best_ms = first.time_ms
-    wanted = [row for row in as_they_are if row.time_ms <= 2 * best_ms or same(row, guess) or row is first]
+    near = 0 if quick else 2 * best_ms
+    wanted = [row for row in as_they_are if row.time_ms <= near or same(row, guess) or row is first]
     peer()
     stream.sync()
     works, plans = {"torch": peer}, []
@@ -177,14 +181,15 @@ def run(handle, problem, dtype, algorithms):
     eager_us = shuffled(eager, works)
     new_us, how = new_inputs(handle, spec, weights, peer, found, calls)
     repeats = max(1, min(16, round(0.5 / best_ms)))
-    graphs = {}
-    for name, work in works.items():
-        if name != "torch":
-            graphs[name] = device.capture(lambda work=work: [work() for _ in range(repeats)], stream)
-    graphs["torch"] = peer.graph(repeats)
-    for replay in graphs.values():
-        replay()
-    graph_us = shuffled(lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3, graphs)
+    graphs, graph_us = {}, None
+    if not quick:
+        for name, work in works.items():
+            if name != "torch":
+                graphs[name] = device.capture(lambda work=work: [work() for _ in range(repeats)], stream)
+        graphs["torch"] = peer.graph(repeats)
+        for replay in graphs.values():
+            replay()
+        graph_us = shuffled(lambda name: device.elapsed_ms(graphs[name], stream) / repeats * 1e3, graphs)
     for plan in plans:
         plan.close()
     handle.workspace.release()
@@ -270,7 +275,7 @@ def report(rows, markdown):
     for row in rows:
         cells = [title(row)]
         for mode in TARGETS:
-            best, us, guess, torch_us = summary(row, mode)
+            best, us, guess, torch_us = summary(row, mode) if row[mode] else ("-", *[float("nan")] * 3)
             cells += [best, f"{us:.1f}", f"{guess:.1f}", f"{torch_us:.1f}", f"{us / torch_us:.3f}", f"{guess / us:.2f}"]
         torch_us, best, replay = (row["new"][name] for name in new[:3])
         cells += [
@@ -294,7 +299,9 @@ def judge(rows):
     good = True
     for dtype in [*sorted({row["dtype"] for row in rows}), "all"]:
         for mode, target in TARGETS.items():
-            mine = [summary(row, mode) for row in rows if dtype in (row["dtype"], "all")]
+            mine = [summary(row, mode) for row in rows if dtype in (row["dtype"], "all") and row[mode]]
+            if not mine:
+                continue
             ratios = [us / torch_us for _, us, _, torch_us in mine]
             near = sum(guess <= 1.1 * us for _, us, guess, _ in mine) / len(mine)
             mean = geometric_mean(ratios)
@@ -344,12 +351,21 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="the number of problems to leave out at the beginning")
     parser.add_argument("--dtypes", default="float32,float16")
     parser.add_argument("--algorithms", help="only these, such as STANDARD,PERSIST_STATIC")
+    parser.add_argument("--quick", action="store_true", help="no graphs; the best and the heuristic's choice alone")
+    parser.add_argument("--shard", default="0/1", help="only every n-th row from the i-th on: i/n")
+    parser.add_argument("--merge", help="measure nothing: judge what these files hold, the JSON of shards")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
     parser.add_argument("--seconds", type=float, default=1e9, help="leave out what would begin later")
     arguments = parser.parse_args()
+    if arguments.merge:
+        rows = [row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())]
+        rows.sort(key=lambda row: row["dtype"])
+        report(rows, arguments.markdown)
+        return 0 if judge(rows) or not arguments.check else 1
     import torch
 
-    rows, start = [], time.perf_counter()
+    rows, start, counted = [], time.perf_counter(), 0
+    shard, shards = map(int, arguments.shard.split("/"))
     with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
         versions = (
             f"cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]}, PyTorch {torch.__version__}"
@@ -361,10 +377,14 @@ def main():
                     continue
                 if arguments.networks and problem not in NETWORKS:
                     continue
+                counted += 1
+                if counted % shards != shard:
+                    continue
                 if time.perf_counter() - start > arguments.seconds:
                     print("left out for want of time:", dtype, problem)
                     continue
-                rows.append(run(handle, problem, dtype, arguments.algorithms and arguments.algorithms.split(",")))
+                algorithms = arguments.algorithms and arguments.algorithms.split(",")
+                rows.append(run(handle, problem, dtype, algorithms, arguments.quick))
                 if rows[-1]["error"] > AGREE[dtype]:
                     print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
                 torch.cuda.empty_cache()

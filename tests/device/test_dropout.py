@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Census
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -112,18 +111,3 @@ def test_what_is_refused(handle: dnn.Handle) -> None:
     np.testing.assert_array_equal(y.numpy(), before)
     state.close()
     refuses(dnn.ClosedError, "closed", forward(x, 0.5))
-
-
-def test_hundreds_of_calls_leave_nothing_behind(handle: dnn.Handle) -> None:
-    state, x = dnn.DropoutState(handle), handle.array(np.ones((2, 3, 4, 5), np.float32))
-
-    def step() -> None:
-        _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
-        dnn.dropout_backward(handle, x, 0.5, reserve, dropout_state=state)
-
-    step()
-    census = Census(handle.device)
-    for _ in range(200):
-        step()
-    assert census.natives == []
-    assert census.memory <= 0

@@ -266,17 +266,6 @@ def test_a_tuned_layout_is_for_convolutions_alone(handle: dnn.Handle) -> None:
         dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, algorithm=row)
 
 
-def test_inside_autotuned_they_are_left_to_the_heuristic(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    fused = Fused(handle)
-    x, w, bias = fused.operands
-    with dnn.autotuned(handle, cache=":memory:") as tuner:
-        fused.assert_right(dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv), "relu")
-        with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias) as plan:
-            fused.assert_right(plan(x, w, bias), "identity")
-        assert tuner.measured == 0
-
-
 # ---------------------------------------------------------------- asymmetric padding
 
 
@@ -401,3 +390,48 @@ def test_a_plan_that_replays_itself(handle: dnn.Handle, options: dict[str, Any])
         for out in (outs[0], outs[0], outs[1], outs[0]):
             fill(out, 0xFF)
             fused.assert_right(plan(x, w, bias, out=out), "identity")
+
+
+# ---------------------------------------------------------------- tuned
+
+
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("added", [False, True], ids=["plain", "with_z"])
+def test_it_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, activation: str, added: bool) -> None:
+    """What the search measures as an error is none, its choice is right, and one-line calls take it."""
+    hurry(monkeypatch)
+    fused, spec, scalars = (
+        Fused(handle, layout="NHWC"),
+        spec_of(activation),
+        {"alpha2": 1.0} if added else {},
+    )
+    w, z = dnn.FilterSpec(fused.problem.w.shape, layout="NHWC"), fused.z if added else None
+    problem = dnn.ConvolutionBiasActivationForwardProblem(
+        fused.problem.x.spec, w, fused.bias.spec, fused.conv, spec, z=None if z is None else z.spec, **scalars
+    )
+    assert problem_from_plain(json.loads(json.dumps(problem.to_plain()))) == problem
+    with dnn.record_problems() as posed, dnn.autotuned(handle, cache=":memory:") as tuner:
+        y = dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, spec, z=z, **scalars)
+        table = tuner.tune(problem)
+        assert tuner.measured == 1
+    fused.assert_right(y, activation, **scalars)
+    assert [each.problem for each in posed] == [problem]
+    assert max(row.error for row in table if row.ok) < 1e-5
+    for row in table:
+        if row.ok:
+            out = fused.out()
+            options = {"z": z, "algorithm": row, "out": out, **scalars}
+            dnn.convolution_bias_activation_forward(handle, *fused.operands, fused.conv, spec, **options)
+            fused.assert_right(out, activation, **scalars)
+
+
+def test_a_bias_alone_is_tuned(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    fused = Fused(handle)
+    x, w, bias = fused.operands
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        for _ in range(2):
+            fused.assert_right(dnn.convolution_forward(handle, x, w, fused.conv, bias=bias), "identity")
+        with dnn.plan_convolution_forward(handle, x, w, fused.conv, bias=bias) as plan:
+            fused.assert_right(plan(x, w, bias), "identity")
+        assert tuner.measured == 1

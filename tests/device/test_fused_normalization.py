@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Census
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -95,20 +94,3 @@ def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
         changed = given | wrong
         refuses(ARGUMENT, next(iter(wrong)), lambda changed=changed: dnn.batch_normalization_backward(
             handle, *arrays, **changed))  # fmt: skip
-
-
-def test_hundreds_of_calls_leave_nothing_behind(handle: dnn.Handle) -> None:
-    there = operands(handle, "float16")
-
-    def step() -> None:
-        y, mean, inverse, reserve = train(handle, there, added=True)
-        given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": True}
-        arrays = (there[name][1] for name in ("x", "dy", "scale"))
-        dnn.batch_normalization_backward(handle, *arrays, mean, inverse, **given)
-
-    step()
-    census = Census(handle.device)
-    for _ in range(100):
-        step()
-    assert census.natives == []
-    assert census.memory <= 0

@@ -331,6 +331,24 @@ def test_padding_converts_and_scales(handle: dnn.Handle, function: str) -> None:
         refuses(dnn.ArgumentError, "padding", lambda padding=padding: transform(handle, x, padding=padding))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("channels", [1, 3, 8, 10])
+def test_the_channels_last_are_normalised_as_the_channels_first(handle: dnn.Handle, dtype: str, channels: int) -> None:
+    """By the mode that "auto" stands for, which is another."""
+    rng, each = np.random.default_rng(3), (1, channels, 1, 1)
+    host, dy = (random_values(rng, (3, channels, 6, 5), dtype) for _ in range(2))
+    small = [random_values(rng, each, "float32") for _ in range(2)]
+    found = []
+    for layout in ("NCHW", "NHWC"):
+        x, slopes = (handle.array(values, layout=layout) for values in (host, dy))
+        scale, bias, mean, var = (handle.array(v) for v in (*small, np.zeros(each, "f4"), np.ones(each, "f4")))
+        y, *saved = dnn.batch_normalization_training(handle, x, scale, bias, running_mean=mean, running_var=var)
+        gradients = dnn.batch_normalization_backward(handle, x, slopes, scale, *saved)
+        found.append([array.numpy() for array in (y, *saved, mean, var, *gradients)])
+    for one, other in zip(*found, strict=True):
+        assert_near(one, other, 8 * OPERATION_BOUNDS[dtype], np.abs(other.astype(np.float64)).max())
+
+
 def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(handle: dnn.Handle) -> None:
     """A scale made without a word about layouts fits images with the channels last too."""
     host = np.random.default_rng(0).standard_normal((2, 3, 4, 5), np.float32)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite.operations.replay import Replay, ReplayCosts, with_replay
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .rnn_problems import Case, overwrite
 from .rnn_problems import Problem as Network
 
 X, W = (3, 4, 9, 11), (5, 4, 3, 3)
+FFT, GEMM = dnn.ConvolutionFwdAlgo.FFT, dnn.ConvolutionFwdAlgo.GEMM
 MOST = 8 + 2  # graphs over operands, and over the plan's own buffers
 
 each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -296,6 +298,51 @@ def test_a_result_that_replays(handle: dnn.Handle) -> None:
             fill(array, 0xFF)
         network.assert_forward(network.forward(algorithm=row, out=out))
         network.assert_forward(network.forward(algorithm=row))
+
+
+@pytest.mark.parametrize("interface", ["descriptor", "graph"])
+def test_a_tuned_convolution_that_replays(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, interface: str) -> None:
+    """One-line calls inside `autotuned`, and plans, take a choice as it is."""
+    problem = Problem(handle, X, W, math_type="fma")
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, interface=interface) as plan:
+        row = replace(plan.choice, replay=True)
+    with dnn.autotuned(handle, cache=":memory:") as tuner:
+        monkeypatch.setattr(tuner, "choose", lambda *_: row)
+        out = poisoned(handle, problem.output_spec)
+        for turn in range(6):
+            fill(out, 0xFF)
+            y = dnn.convolution_forward(handle, problem.x, problem.w, problem.conv, out=out if turn % 2 else None)
+            np.testing.assert_allclose(y.numpy(), problem.expected(), rtol=1e-4, atol=1e-5)
+    with dnn.plan_convolution_forward(handle, problem.x, problem.w, problem.conv, algorithm=row) as plan:
+        for _ in range(3):
+            np.testing.assert_allclose(plan(problem.x, problem.w).numpy(), problem.expected(), rtol=1e-4, atol=1e-5)
+        assert sum(plan.replay[:3]) == 3
+
+
+@pytest.mark.parametrize(
+    ("staged", "first"),
+    [(30.0, (FFT, True)), (56.0, (GEMM, False)), (None, (GEMM, False)), (dnn.CudnnError, (GEMM, False))],
+)
+def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
+    """What the plan itself takes, and its measurement leaves out, is added: 5 us here."""
+    eager = dnn.AlgorithmResult(GEMM, dnn.MathType.FMA, time_ms=0.056, call_us=60.0)
+    hidden = dnn.AlgorithmResult(FFT, dnn.MathType.FMA, time_ms=0.02, call_us=100.0)
+    asked = []
+
+    def measure(row: dnn.AlgorithmResult) -> Replay:
+        asked.append(row.algorithm)
+        if staged is dnn.CudnnError:
+            raise dnn.NotSupportedError("cudnnConvolutionForward", 3000, "")
+        return Replay(costs=None if staged is None else ReplayCosts(95.0, staged, 25.0, 99.0))
+
+    found = with_replay([eager, hidden], measure)
+    assert (found[0].algorithm, found[0].replay) == first
+    assert asked == [FFT]  # of GEMM the device takes nearly as much as a call
+    assert [row.call_us for row in found if row.replay] == ([staged + 5.0] if isinstance(staged, float) else [])
+    assert len(with_replay([replace(eager, call_us=19.0, time_ms=0.001)], measure)) == 1  # nothing to gain
+    del asked[:]
+    with_replay([eager, *(replace(hidden, time_ms=ms) for ms in (0.03, 0.01, 0.02))], measure)
+    assert len(asked) == 2
 
 
 def test_the_search_counts_copies(handle: dnn.Handle) -> None:

@@ -13,7 +13,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 import cudnnlite as dnn
 
 from .operation_samples import LAYOUTS, spec_of
-from .problems import FLOATS, PATTERN, Array, fill, gap_mask, memory_of, poisoned, random_values, upload
+from .problems import FLOATS, PATTERN, Array, fill, memory_of, poisoned, random_values, upload
 from .test_bad_input import refuses
 from .test_pooling import onnx_run
 
@@ -117,19 +117,6 @@ def test_backward_is_the_slope_of_forward(
     dx = dnn.softmax_backward(handle, y, handle.array(dy), **how).numpy()
     slope = ((up - down) * dy).reshape(x.size, -1).sum(1) / (2 * step)
     assert_near(dx, slope.reshape(shape), SLOPE, np.abs(dy).max())
-
-
-@by_options
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_alpha_and_beta(handle: dnn.Handle, algorithm: str, mode: str, layout: str) -> None:
-    how = {"algorithm": algorithm, "mode": mode, "alpha": 3, "beta": -0.5}
-    for dtype in FLOATS:
-        host, old, spec = host_values(4, dtype), host_values(4, dtype, 1), spec_of(SHAPES[4], dtype, layout)
-        out = upload(handle, spec, old)
-        dnn.softmax_forward(handle, upload(handle, spec, host), **how, out=out)
-        expected = 3 * onnx_softmax(host, algorithm, mode) - 0.5 * old.astype(np.float64)
-        assert_near(out.numpy(), expected, 2 * OPERATION_BOUNDS[dtype])
-        assert (memory_of(out)[gap_mask(spec)] == PATTERN).all()
 
 
 @pytest.mark.parametrize("algorithm", ["accurate", "log"])

@@ -27,7 +27,8 @@ EXAMPLES = {test.name: test for module in (dnn, *MODULES) for test in FINDER.fin
 HAVE_AN_EXAMPLE = (
     "AttentionDescriptor", "AttentionSpec", "AttentionWeights", "CTCLossDescriptor", "CTCLossSpec", "SeqDataDescriptor",
     "SeqDataSpec", "ctc_loss", "multi_head_attention_backward_data", "multi_head_attention_forward",
-    "AlgorithmTable", "ConvolutionBackwardDataProblem", "ConvolutionBackwardFilterProblem", "ConvolutionDescriptor",
+    "AlgorithmTable", "ConvolutionBackwardDataProblem", "ConvolutionBackwardFilterProblem",
+    "ConvolutionBiasActivationForwardProblem", "ConvolutionDescriptor",
     "ConvolutionForwardProblem", "ConvolutionSpec", "DeviceArray", "DropoutDescriptor", "DropoutState", "FilterDescriptor",
     "FilterSpec", "Handle", "ProblemList", "RNNDataDescriptor", "RNNDataSpec", "RNNDescriptor", "RNNForwardProblem",
     "RNNSpec", "RNNWeights", "TensorDescriptor", "TensorSpec", "Tuner", "TuningCache", "TuningPolicy", "Workspace",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import record_layers
 from record_operations import record
 from samples import FLOATS, combinations
 
@@ -114,3 +115,20 @@ def test_the_gpu_was_right(dtype):
         if row[3] == dtype and row[8] == "SUCCESS" and not (overflows or is_at_a_kink(row)):
             assert row[9] <= BOUNDS[row[6]], row
     assert np.isinf(max(row[9] for row in ROWS if row[8] == "SUCCESS" and row[3] == "float16"))
+
+
+LAYERS = json.loads((Path(__file__).parent / "data" / "layers_support.json").read_text())["rows"]
+# how far a GPU's results may be from the emulated device's: TF32 in attention, and what its roundings make of float16 there
+DIFFERENCES = {"attention": 0.1, "ctc": 5e-4, "dropout": 2e-3, "transform_filter": 0.0, "fused_normalization": 2e-2}
+
+
+@pytest.mark.parametrize("kind", record_layers.KINDS)
+def test_the_emulated_device_does_as_the_gpu_did_of_layers(kind):
+    rows = {json.dumps(row[:2]): row[2:] for row in LAYERS if row[0] == kind}
+    keys = [key for key in record_layers.combinations() if key[0] == kind]
+    assert [*rows] == [json.dumps(key) for key in keys]
+    with dnn.Handle(device="emulated") as handle:
+        for key in keys:
+            statuses, difference = rows[json.dumps(key)]
+            assert record_layers.record(handle, *key)[0] == statuses, key
+            assert difference <= DIFFERENCES[kind], key

@@ -495,7 +495,7 @@ def test_sizes_are_refused_where_the_algorithm_is():
 
 def test_backward_wants_the_reserve_of_the_stage_before():
     net = Net()
-    forward, data = "as cudnnRNNForward for training left it", "as cudnnRNNBackwardData_v8 left it"
+    forward, data = "as the forward call for training left it", "as the backward call over the data left it"
     assert_refused(net, DATA, BAD, forward)
     net.call(FORWARD, INFERENCE)
     assert_refused(net, DATA, BAD, forward)

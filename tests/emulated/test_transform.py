@@ -22,8 +22,6 @@ STRIDES = {
     "gaps": (252, 72, 14, 2),
     "channels_outermost": (20, 40, 5, 1),
 }
-CUBE = (2, 3, 2, 4, 3)
-CUBE_STRIDES = {"NCDHW": (72, 24, 12, 3, 1), "NDHWC": (72, 1, 36, 9, 3), "gaps": (700, 200, 90, 20, 3)}
 FILLED = 0x5A
 
 
@@ -103,34 +101,6 @@ def check(machine: Machine, dtype: str, shape: Any, one: Any, other: Any, alpha:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_strides(machine: Machine, dtype: str, one: str, other: str, alpha: float, beta: float) -> None:
     check(machine, dtype, SHAPE, STRIDES[one], STRIDES[other], alpha, beta)
-
-
-@pytest.mark.parametrize("other", CUBE_STRIDES)
-@pytest.mark.parametrize("one", CUBE_STRIDES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_five_axes(machine: Machine, dtype: str, one: str, other: str) -> None:
-    check(machine, dtype, CUBE, CUBE_STRIDES[one], CUBE_STRIDES[other], 2.0, 0.5)
-
-
-@pytest.mark.parametrize("dtype", DTYPES[:4])
-def test_beta_0_does_not_read_y(machine: Machine, dtype: str) -> None:
-    x = small(SHAPE, dtype, 0)
-    source = machine.buffer(lay_out(x, STRIDES["NCHW"]))
-    target = machine.device.memory.allocate(source.size)  # all NaN
-    specs = [dnn.TensorSpec(SHAPE, dtype, layout) for layout in ("NCHW", "NHWC")]
-    machine.call(specs[0], source.handle, specs[1], target.handle, 2.0)
-    np.testing.assert_array_equal(target.bytes(), lay_out(x + x, STRIDES["NHWC"]).view(np.uint8))
-    machine.call(specs[0], source.handle, specs[1], target.handle, 0.0)
-    assert not target.bytes().view(x.dtype).astype(float).any()
-
-
-def test_scalars_of_float64_are_doubles(machine: Machine) -> None:
-    x, old = small(SHAPE, "float64", 0), small(SHAPE, "float64", 1)
-    source, target = machine.buffer(lay_out(x, STRIDES["NCHW"])), machine.buffer(lay_out(old, STRIDES["NHWC"]))
-    specs = [dnn.TensorSpec(SHAPE, "float64", layout) for layout in ("NCHW", "NHWC")]
-    machine.call(specs[0], source.handle, specs[1], target.handle, 1 / 3, 1 / 7)
-    got = target.bytes().view(np.float64)[offsets(SHAPE, STRIDES["NHWC"])]
-    np.testing.assert_allclose(got, x / 3 + old / 7, rtol=1e-14, atol=1e-14)
 
 
 def test_int8_is_rounded_and_saturated(machine: Machine) -> None:

@@ -194,6 +194,14 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     },
     "AttentionWeights": lambda t: {"handle": t.handle, "spec": t.attention},
     "BackendDescriptor": lambda t: {"kind": "tensor", "unique_id": 3, "dimensions": (1, 2), "data_type": "float"},
+    "ConvolutionBiasActivationForwardProblem": lambda t: {
+        "x": t.x.spec,
+        "w": dnn.FilterSpec(t.w.shape),
+        "bias": dnn.TensorSpec((1, t.w.shape[0], 1, 1)),
+        "conv": t.conv,
+        "activation": "relu",
+        "alpha": 1.0,
+    },
     "ConvolutionDescriptor": lambda t: {**_CONV, "spatial_rank": 2, "math_type": "fma"},
     "ConvolutionForwardProblem": lambda t: {
         "x": t.x.spec,

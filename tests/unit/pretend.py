@@ -26,7 +26,7 @@ from cudnnlite.autotune import tuner
 from cudnnlite.devices import choice
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.convolution_problem import FORWARD, ConvolutionForwardProblem
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"
 A, M = dnn.ConvolutionFwdAlgo, dnn.MathType
@@ -102,7 +102,7 @@ def install(set_attribute: Any = setattr, set_item: Any = operator.setitem) -> N
     set_attribute(cudnnlite.devices.cuda, "all_facts", facts)
     set_attribute(choice, "devices", choice.Devices(make))
     pretended = tuner.Search(lambda handle, problem, alignments: {}, lambda *_: {}, search)
-    set_item(tuner.SEARCHES, ConvolutionForwardProblem, pretended)
+    set_item(tuner.SEARCHES, FORWARD, pretended)
 
 
 class Pretence:

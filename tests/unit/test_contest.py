@@ -3,8 +3,10 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import cudnnlite as dnn
 from cudnnlite import ConvolutionFwdAlgo, ConvolutionResult, MathType, Status
 from cudnnlite.operations import recording
 from cudnnlite.operations.problem_list import ProblemList
@@ -54,10 +56,10 @@ def names(rows):
 def test_the_fastest_comes_first_and_what_did_not_run_last(clock):
     refused = row("DIRECT", status=Status.NOT_SUPPORTED)
     excluded = row("FFT_TILING", why_not="not deterministic")
-    works = [Work(clock, name, ms, host_ms=0.25) for name, ms in (("GEMM", 14.0), ("FFT", 10.0), ("WINOGRAD", 31.0))]
+    works = [Work(clock, name, ms, host_ms=0.25) for name, ms in (("GEMM", 12.0), ("FFT", 10.0), ("WINOGRAD", 31.0))]
     contest, found = compete(clock, works, [refused, excluded])
     assert names(found) == ["FFT", "GEMM", "WINOGRAD", "DIRECT", "FFT_TILING"]
-    assert [entry.time_ms for entry in found] == pytest.approx([10.0, 14.0, 31.0, None, None])
+    assert [entry.time_ms for entry in found] == pytest.approx([10.0, 12.0, 31.0, None, None])
     assert found[3:] == [refused, excluded]
     assert contest.replayed
     for entry in found[:2]:
@@ -65,6 +67,31 @@ def test_the_fastest_comes_first_and_what_did_not_run_last(clock):
         assert entry.call_us == pytest.approx(1e3 * (entry.time_ms + 0.25))
         assert entry.host_us == pytest.approx(250)
         assert entry.remark == ""
+
+
+def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
+    contest = Contest(handle_of(clock))
+    for name, ms, kernel in (("GEMM", 14.0, "im2col"), ("FFT", 20.0, "fft"), ("FFT_TILING", 3.0, "im2col")):
+        clock.ran = frozenset({kernel})
+        contest.enter(name, Work(clock, name, ms))
+    assert not contest.is_hopeless("FFT_TILING")
+    assert contest.times_the_best("FFT_TILING") == contest.times_the_best("GEMM") == 1
+    found = contest.finish({name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")})
+    assert names(found) == ["GEMM", "FFT_TILING", "FFT"]
+    assert found[1] == replace(found[0], algorithm=A.FFT_TILING, remark=f"here the same kernel as GEMM; {NOISE}")
+
+
+def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
+    with dnn.Handle(device="emulated") as handle, dnn.Tuner(handle, cache=":memory:") as tuner:
+        x, w = handle.array(np.ones((1, 4, 9, 8), np.float32)), handle.array(np.ones((4, 4, 3, 3), np.float32))
+        found = dnn.find_convolution_forward(handle, x, w)
+        tuned = tuner.tune(dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec.from_tensor(w.spec)))
+        weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", 4, 4))
+        networks = dnn.find_rnn_forward(handle, weights.spec, weights, handle.array(np.ones((3, 2, 4), np.float32)))
+    times = [{(row.algorithm, row.math_type): row.time_ms for row in table if row.ok} for table in (found, tuned)]
+    assert times[0][A.GEMM, M.DEFAULT] == times[0][A.IMPLICIT_PRECOMP_GEMM, M.DEFAULT]
+    assert times[1][A.GEMM, M.DEFAULT] == times[1][A.GEMM, M.FMA] != times[1][A.IMPLICIT_GEMM, M.FMA]
+    assert len({entry.time_ms for entry in networks if entry.ok and entry.math_type == M.FMA}) == 1
 
 
 def test_what_is_hopeless_keeps_its_first_time_and_says_so(clock):

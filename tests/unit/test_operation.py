@@ -195,8 +195,7 @@ def test_docstrings_have_all_sections(name):
     ]
     assert told == [*inspect.signature(function).parameters]
     assert f"`{operation.function}`" in text
-    if name != "convolution_forward":  # whose plan says it
-        assert ("deprecated since cuDNN" in text) == bool(operation.record.deprecated)
+    assert ("deprecated since cuDNN" in text) == bool(operation.record.deprecated)
     assert not re.search(r"[{}]", text.split("Examples\n---")[0])
     assert text.count(f"dnn.{name}(") >= 1
 

@@ -16,6 +16,7 @@ from cudnnlite import (
     ArgumentError,
     ConvolutionBackwardDataProblem,
     ConvolutionBackwardFilterProblem,
+    ConvolutionBiasActivationForwardProblem,
     ConvolutionForwardProblem,
     ConvolutionSpec,
     FilterSpec,
@@ -36,12 +37,17 @@ X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "fl
 
 CONV = ConvolutionSpec((1, 2), (2, 1), 1, 2, mode="convolution", math_type="tensor_op")
 CONVOLUTION = ConvolutionForwardProblem(X, W, CONV, alpha=0.5, beta=2)
+FUSED, FUSED_RESULT = (X, W, TensorSpec((1, 6, 1, 1), "float16", "NHWC"), CONV, "identity"), CONVOLUTION.y
 LSTM = RNNSpec("lstm", 6, 8, 2, True, projection_size=5, dropout=0.25, clip=(-1, 1), dtype="bfloat16")
 RNN = RNNForwardProblem(LSTM, RNNDataSpec((5, 3, 6), (5, 2, 1), "bfloat16", padding_fill=-1), training=True)
 PROBLEMS = {
     "convolution_forward": CONVOLUTION,
     "convolution_backward_data": ConvolutionBackwardDataProblem(W, CONVOLUTION.y, CONV, X, 0.5, 2),
     "convolution_backward_filter": ConvolutionBackwardFilterProblem(X, CONVOLUTION.y, CONV, W, 0.5, 2),
+    "convolution_bias_activation_forward": ConvolutionBiasActivationForwardProblem(*FUSED, alpha=0.5),
+    "convolution_bias_addition_activation_forward": ConvolutionBiasActivationForwardProblem(
+        *FUSED, z=FUSED_RESULT, y=FUSED_RESULT, alpha2=0.5
+    ),
     "rnn_forward": RNN,
 }
 
@@ -374,7 +380,7 @@ def test_what_is_missing_or_too_much_is_named(problem):
             continue
         assert len(path) == 1, f"{path} may be left out, and what is meant is then anybody's guess"
         left_out = set(problem.values) - set(changed)
-        assert left_out <= {"conv", "y", "alpha", "beta", "training"}
+        assert left_out <= {"conv", "activation", "y", "z", "alpha", "alpha2", "beta", "training"}
         assert type(made) is type(problem)
     with pytest.raises(ArgumentError, match="tiling"):
         problem_from_plain(plain | {"tiling": 1})

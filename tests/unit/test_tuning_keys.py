@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from cudnnlite import (
+    ActivationSpec,
     ArgumentError,
     ConvolutionBackwardDataProblem,
     ConvolutionBackwardFilterProblem,
+    ConvolutionBiasActivationForwardProblem,
     ConvolutionSpec,
     FilterSpec,
     RNNDataSpec,
@@ -122,6 +124,35 @@ for _kind, (_names, _gradient) in GRADIENTS.items():
         if _field != "vector":  # vectors have no gradients
             _of = FLOATS if _field == "dtype" else _problem
             CHANGED[_kind][f"{_names.get(_name, _name)}{_dot}{_field}"] = _gradient(_of)
+
+
+def fused(p, added, activation="relu", alpha2=0.5, layout=None):
+    """The same with a bias and an activation, and an addition."""
+    dtype = "float32" if p.x.vector > 1 else p.x.dtype
+    return ConvolutionBiasActivationForwardProblem(
+        p.x, p.w, TensorSpec((1, p.w.shape[0], 1, 1), dtype, layout), p.conv, activation, z=p.y if added else None, y=p.y,
+        alpha=p.alpha, alpha2=alpha2 if added else 0.0,
+    )  # fmt: skip
+
+
+for _kind, _added in (
+    ("convolution_bias_activation_forward", False),
+    ("convolution_bias_addition_activation_forward", True),
+):
+    _base, _plain = BASE["convolution_forward"], CHANGED["convolution_forward"]
+    BASE[_kind] = fused(_base, _added)
+    CHANGED[_kind] = {
+        _path: fused(VECTORS if _path == "y.dtype" else _problem, _added)
+        for _path, _problem in _plain.items() if _path != "beta"
+    } | {
+        "bias.shape": fused(_plain["w.shape"], _added), "bias.dtype": fused(VECTORS, _added),
+        "bias.strides": fused(_base, _added, layout="NHWC"), "activation.mode": fused(_base, _added, "identity"),
+        "activation.coef": fused(_base, _added, ActivationSpec("elu", 2)),
+        "activation.nan": fused(_base, _added, ActivationSpec("relu", nan="not_propagate")),
+    }  # fmt: skip
+    if _added:
+        of_z = {f"z.{_field}": CHANGED[_kind][f"y.{_field}"] for _field in ("shape", "dtype", "strides", "vector")}
+        CHANGED[_kind] |= of_z | {"alpha2": fused(_base, _added, alpha2=0.25)}
 CHANGED_DEVICE = {
     "gpu": "NVIDIA H100", "compute_capability": "9.1", "driver": "570.86.11", "cudnn": 92801, "kind": "emulated",
 }  # fmt: skip
@@ -141,9 +172,8 @@ def leaves(problem):
     specs = specs_of(problem)
     for name in problem.values:
         if name in specs:
-            inner = [
-                item.name for item in fields(specs[name]) if item.name != "vector" or problem.kind not in GRADIENTS
-            ]
+            no_vectors = problem.kind in GRADIENTS or name == "bias"
+            inner = [item.name for item in fields(specs[name]) if item.name != "vector" or not no_vectors]
             yield from (f"{name}.{item}" for item in inner)
         else:
             yield name
@@ -187,7 +217,7 @@ def test_no_two_fields_change_it_alike():
 
 def test_every_kind_of_spec_was_walked():
     walked = {type(spec) for problem in BASE.values() for spec in specs_of(problem).values()}
-    assert walked == {TensorSpec, FilterSpec, ConvolutionSpec, RNNSpec, RNNDataSpec}
+    assert walked == {TensorSpec, FilterSpec, ConvolutionSpec, ActivationSpec, RNNSpec, RNNDataSpec}
     assert {type(problem) for problem in BASE.values()} == set(KINDS.values())
 
 

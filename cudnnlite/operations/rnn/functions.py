@@ -14,7 +14,7 @@ from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.problem import check_reserve, check_spec, data_spec, make_request
+from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -349,5 +349,5 @@ def _tuned(
 
 def _plan_of(handle: Handle, reserve: Any) -> RNNPlan:
     use(handle)
-    request = check_reserve(handle, reserve).call.plan
+    request = RNNReserve.checked(handle, reserve).call.plan
     return handle.plans.get(request, RNNPlan, handle, request)  # type: ignore[no-any-return]

@@ -93,4 +93,4 @@ class RNNReserve(TrainingReserve[ForwardCall]):
         Its size.
     """
 
-    _passes = ("rnn_backward_data", "rnn_backward_weights")
+    _passes = ("rnn_forward", "rnn_backward_data", "rnn_backward_weights")

@@ -1,40 +1,35 @@
 """`RNNPlan`: a recurrent network made once and called many times, forward and backward.
 
-By hand, and not an operation as data, because recurrent networks are stateful: cuDNN alone knows how their weights are laid
-out, a reserve space goes from one pass to the next, and sizes depend on each call's lengths.  A description that could say all
-that would be longer than this code, and nothing else would use it.
+By hand, and not an operation as data, because sizes depend on each call's lengths besides: a description that could say all
+that would be longer than this code.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
-from cudnnlite.arguments import one_of, shown
-from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
 from cudnnlite.operations import recording
-from cudnnlite.operations.operands import check_workspace, check_writable, on_device, wait_for_streams
-from cudnnlite.operations.plan import Plan
+from cudnnlite.operations.operands import check_workspace, on_device
+from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
-from cudnnlite.operations.reserve import reserve_for
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
-from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, check_reserve, explain
+from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 _MOST_REPLAYED = 4  # kinds of sequences that graphs are kept for
 
 
-class RNNPlan(Plan):
+class RNNPlan(PlanByHand):
     """A recurrent network on one handle, for one batch size and layout: `plan(weights, x, hx, cx)`.  See `plan_rnn`.
 
     The sequences' lengths, and how many steps there is room for, may change from call to call; what depends on them is
@@ -54,6 +49,8 @@ class RNNPlan(Plan):
     C functions of a call: `cudnnRNNForward`; where sequences have other lengths than before, `cudnnSetRNNDataDescriptor` and
     `cudnnGetRNNTempSpaceSizes`.
     """
+
+    _weights_type, _reserve_type = RNNWeights, RNNReserve
 
     def __init__(self, handle: Handle, request: RNNRequest, *, replay: bool = False) -> None:
         self._replays = parse_replay(replay) or request.choice.replay
@@ -131,11 +128,17 @@ class RNNPlan(Plan):
             self._check_weights(weights)
         if x.spec is not self._x_seen or lengths is not self._lengths_seen:
             self.describe(x.spec, lengths)
-        hx, cx = self._states(hx, cx, "hx", "cx")
-        y, hy, cy = self._outputs(out, ("y", "hy", "cy"), problem.y)
-        space = self._reserve_space(reserve)
+        hx, cx = self._hidden(hx, cx, "hx", "cx")
+        y, hy, cy = self._results(out, ("y", "hy", "cy"), problem.y)
+        space = self._reserve_space(reserve, problem.reserve, training=self._request.training)
         own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
-        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": self._dropout_states()}
+        inputs = {
+            "x": x,
+            "weights": weights.array,
+            "hx": hx,
+            "cx": cx,
+            "dropout_state": self._states(self._request.dropout_state),
+        }
         if space is not None:
             inputs["reserve"] = space.array
         outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}
@@ -146,7 +149,7 @@ class RNNPlan(Plan):
         }  # fmt: skip
         assert self._forward is not None
         if pointers != self._pointers or y.readonly or hy.readonly or (cy is not None and cy.readonly):
-            _check_outputs(inputs, outputs)
+            check_outputs(inputs, outputs)
             self._pointers = {}  # an interrupt in the next line must not leave addresses that nobody knows of
             self._forward.replace(**pointers)
             self._pointers = pointers
@@ -168,14 +171,14 @@ class RNNPlan(Plan):
         self.use()
         call, problem = self._recall(reserve, has_gradients=False), self._problem
         dy = self._operand(dy, "dy", problem.y)
-        dhy, dcy = self._states(dhy, dcy, "dhy", "dcy")
-        dx, dhx, dcx = self._outputs(out, ("dx", "dhx", "dcx"), call.data.tensor())
+        dhy, dcy = self._hidden(dhy, dcy, "dhy", "dcy")
+        dx, dhx, dcx = self._results(out, ("dx", "dhx", "dcx"), call.data.tensor())
         inputs = {
             "x": call.x, "y": call.y, "dy": dy, "weights": call.weights.array, "hx": call.hx, "cx": call.cx, "dhy": dhy,
-            "dcy": dcy, "dropout_state": self._dropout_states(), "reserve": reserve.array,
+            "dcy": dcy, "dropout_state": self._states(self._request.dropout_state), "reserve": reserve.array,
         }  # fmt: skip
         outputs = {"dx": dx, "dhx": dhx, "dcx": dcx}
-        _check_outputs(inputs, outputs)
+        check_outputs(inputs, outputs)
         arguments = (
             self._handle.ptr, problem.rnn.ptr, None, problem.y_desc.ptr, call.y.ptr, dy.ptr,
             problem.x_desc.ptr, dx.ptr, problem.h_desc, _address(call.hx), _address(dhy), dhx.ptr,
@@ -198,17 +201,10 @@ class RNNPlan(Plan):
         """Enqueue the backward pass over the weights (`cudnnRNNBackwardWeights_v8`); see `rnn_backward_weights`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=True), self._problem
-        one_of(accumulate, "accumulate", True, False)
+        inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx, "reserve": reserve.array}
         replaced = out is not None and not accumulate
-        if out is None:
-            if accumulate:
-                raise ArgumentError("accumulate=True needs out, which it adds to")
-            out = RNNWeights.zeros_like(call.weights, self._handle)
-        else:
-            self._check_weights(out, "out")
-            inputs = {"x": call.x, "y": call.y, "weights": call.weights.array, "hx": call.hx, "reserve": reserve.array}
-            _check_outputs(inputs, {"out": out.array})
-        self._dropout_states()
+        out = self._gradients(call.weights, out, accumulate, inputs)
+        self._states(self._request.dropout_state)
         arguments = (
             self._handle.ptr, problem.rnn.ptr, WgradMode.ADD, None, problem.x_desc.ptr,
             call.x.ptr, problem.h_desc, _address(call.hx), problem.y_desc.ptr, call.y.ptr, problem.weight_bytes, out.array.ptr,
@@ -220,25 +216,8 @@ class RNNPlan(Plan):
         self._call(function, arguments, operands, clear=out if replaced else None)
         return out
 
-    def _call(
-        self, function: Callable[..., None], arguments: Any, operands: list[Any], clear: RNNWeights | None = None
-    ) -> None:
-        """Make the C call on the handle's stream, ordered with the streams that the operands belong to."""
-        stream = self._handle.stream
-        there = [array for array in operands if array is not None]
-        crossed = wait_for_streams(stream, *there) if any(array.stream is not stream for array in there) else ()
-        try:
-            if clear is not None:
-                clear.fill_zero(stream)
-            function(*arguments)
-            if recording.active:
-                self.keep_for_graph(operands)
-        except CudnnError as error:
-            explain(error, self._request, self._problem.data)
-            raise
-        finally:
-            for other in crossed:
-                other.wait(stream)
+    def _explain(self, error: CudnnError) -> None:
+        explain(error, self._request, self._problem.data)
 
     def describe(self, x: TensorSpec, lengths: Sequence[int] | None = None) -> None:
         """Describe sequences to cuDNN, as a call does, so that `workspace` and `reserve` are theirs."""
@@ -254,15 +233,15 @@ class RNNPlan(Plan):
         """Check what a call would be given, without a call; return hx and cx as device arrays."""
         self._check_weights(weights)
         self._problem.check_data(x.spec, lengths)
-        return self._states(hx, cx, "hx", "cx")
+        return self._hidden(hx, cx, "hx", "cx")
 
     def new_outputs(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Allocate what a call writes, for its `out`; after `describe`."""
-        return self._outputs(None, ("y", "hy", "cy"), self._problem.y)
+        return self._results(None, ("y", "hy", "cy"), self._problem.y)
 
     def new_reserve(self) -> RNNReserve | None:
         """Allocate a call's reserve space, for its `reserve`; None in inference; after `describe`."""
-        return self._reserve_space(None)
+        return self._reserve_space(None, self._problem.reserve, training=self._request.training)  # type: ignore[no-any-return]
 
     def _tell_data(self, data: Any) -> None:
         problem = self._problem
@@ -301,20 +280,12 @@ class RNNPlan(Plan):
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> ForwardCall:
         """Return the forward call of a reserve space, with its sequences described to cuDNN again."""
-        call = check_reserve(self._handle, reserve).recall(has_gradients=has_gradients)
+        call = RNNReserve.checked(self._handle, reserve).recall(has_gradients=has_gradients)
         if call.plan != self._request:
             raise ArgumentError(f"reserve is of {call.plan}; the plan is for {self._request}")
         if call.data != self._problem.data:
             self._tell_data(call.data)
         return call
-
-    def _dropout_states(self) -> DeviceArray | None:
-        """Return the random states that cuDNN has the address of; ClosedError if they were closed."""
-        state = self._request.dropout_state
-        if state is None:
-            return None
-        _ = state.array.ptr
-        return state.array
 
     def _scratch(self) -> int:
         """Return the address of the handle's workspace."""
@@ -322,13 +293,7 @@ class RNNPlan(Plan):
         return self._handle.workspace.reserve(self._problem.workspace, self._handle.stream, limit=limit)
 
     def _check_weights(self, weights: Any, argument: str = "weights") -> None:
-        if not isinstance(weights, RNNWeights):
-            raise ArgumentError(
-                f"{argument} of type {type(weights).__name__} is no RNNWeights; see RNNWeights.from_torch"
-            )
-        if weights.kind != self._weights_kind:
-            raise ArgumentError(f"{argument} are for {weights.spec}; the network is {self.spec}")
-        on_device(self._handle, weights.array, argument)
+        super()._check_weights(weights, argument)
         if weights.nbytes != self._problem.weight_bytes:
             raise ArgumentError(
                 f"{argument} have {weights.nbytes} bytes; {self.choice.algorithm} wants {self._problem.weight_bytes}"
@@ -336,17 +301,7 @@ class RNNPlan(Plan):
         if argument == "weights":
             self._weights_seen = weakref.ref(weights)
 
-    def _operand(self, array: Any, argument: str, wanted: TensorSpec) -> DeviceArray:
-        """Return an array on the device, which must have that shape and dtype, packed in C order."""
-        found = on_device(self._handle, array, argument)
-        spec = found.spec
-        if spec is wanted or spec == wanted:
-            return found
-        if spec.shape != wanted.shape or spec.dtype != wanted.dtype or not spec.fits(wanted.layout):
-            raise ArgumentError(f"{argument} is {spec}; needed: {wanted}")
-        return found
-
-    def _states(self, h: Any, c: Any, h_name: str, c_name: str) -> tuple[DeviceArray | None, DeviceArray | None]:
+    def _hidden(self, h: Any, c: Any, h_name: str, c_name: str) -> tuple[DeviceArray | None, DeviceArray | None]:
         problem = self._problem
         if c is not None and not problem.lstm:
             raise ArgumentError(f"{c_name} is given to a {self.spec.cell.name}; only an LSTM has a cell state")
@@ -355,38 +310,18 @@ class RNNPlan(Plan):
         hidden = None if h is None else self._operand(h, h_name, problem.hidden)
         return hidden, None if c is None else self._operand(c, c_name, problem.cell)
 
-    def _outputs(
+    def _results(
         self, out: Any, names: tuple[str, str, str], first: TensorSpec
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Return the arrays to write, sequences and states: the caller's, or new ones; the third is None but for an LSTM."""
-        specs = (first, self._problem.hidden, self._problem.cell)
         count = 3 if self._problem.lstm else 2
-        if out is None:
-            new = [arrays.empty(self._device, self._handle.stream, spec) for spec in specs[:count]]
-        else:
-            given = list(out) if isinstance(out, (tuple, list)) else []
-            if isinstance(out, RNNTrainingOutput):
-                given.pop()  # its reserve space is an argument of its own
-            if len(given) == 3 and count == 2 and given[2] is None:
-                given.pop()  # an RNNOutput of a network without cell states
-            if len(given) != count:
-                raise ArgumentError(f"out={shown(out)}; allowed: a tuple of {', '.join(names[:count])}")
-            new = [self._operand(array, f"out[{names[number]!r}]", specs[number]) for number, array in enumerate(given)]
-        return new[0], new[1], new[2] if count == 3 else None
-
-    def _reserve_space(self, reserve: RNNReserve | None) -> RNNReserve | None:
-        return reserve_for(
-            self._handle, RNNReserve, reserve, self._problem.reserve, partial(check_reserve, self._handle),
-            training=self._request.training,
-        )  # fmt: skip
-
-
-def _check_outputs(inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
-    others = {name: array for name, array in inputs.items() if array is not None}
-    for name, array in outputs.items():
-        if array is not None:
-            check_writable(array, name, **others)
-            others[name] = array
+        if isinstance(out, RNNTrainingOutput):
+            out = tuple(out)[:3]  # its reserve space is an argument of its own
+        if isinstance(out, (tuple, list)) and len(out) == 3 and count == 2 and out[2] is None:
+            out = out[:2]  # an RNNOutput of a network without cell states
+        specs = (first, self._problem.hidden, self._problem.cell)[:count]
+        y, h, *c = self._outputs(out, names[:count], specs, "out['{}']")
+        return y, h, c[0] if c else None
 
 
 def _address(array: DeviceArray | None) -> int:

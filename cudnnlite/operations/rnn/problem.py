@@ -15,9 +15,7 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
-from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -149,14 +147,6 @@ def check_spec(spec: Any) -> None:
     """Raise ArgumentError unless `spec` is an RNNSpec."""
     if not isinstance(spec, RNNSpec):
         raise ArgumentError(f"spec={shown(spec)} is not an RNNSpec")
-
-
-def check_reserve(handle: Handle, reserve: Any) -> RNNReserve:
-    """Return `reserve`; ArgumentError or ArrayTypeError unless it is a reserve space on the handle's device."""
-    if not isinstance(reserve, RNNReserve):
-        raise ArgumentError(f"reserve={shown(reserve)} is not what rnn_forward(..., training=True) returns")
-    on_device(handle, reserve.array, "reserve")
-    return reserve
 
 
 def make_request(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -17,16 +17,16 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.operands import on_device, use
-from cudnnlite.operations.replay import parse_replay
+from cudnnlite.operations.replay import Replay, parse_replay, with_replay
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
-from cudnnlite.operations.rnn.choice import ALGORITHMS
+from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import why_inexact
-from cudnnlite.search.contest import Contest, failed, own_stream, ranked
-from cudnnlite.search.results import AlgorithmResult, RNNResult
+from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.results import AlgorithmResult, RNNResult, deciding_ms
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -34,22 +34,15 @@ from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_weights import weight_parts
 
+_HARDLY = 1.03  # so many times the first's time may the heuristic's choice take, and be the first
+
 
 def find_rnn_forward(
-    handle: Handle,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    x: Any,
-    hx: Any = None,
-    cx: Any = None,
-    *,
-    lengths: Sequence[int] | None = None,
-    training: bool = False,
-    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-    algorithms: Iterable[RNNAlgo | str] | None = None,
-    workspace_limit: int | str | None = None,
-    replay: bool = False,
-) -> AlgorithmTable:
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: Any, hx: Any = None, cx: Any = None, *,
+    lengths: Sequence[int] | None = None, training: bool = False,
+    layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, algorithms: Iterable[RNNAlgo | str] | None = None,
+    workspace_limit: int | str | None = None, replay: bool = False,
+) -> AlgorithmTable:  # fmt: skip
     """Time every algorithm and math type that the spec allows on these arrays, and check what each computes.
 
     Each candidate first runs over the first steps of the sequences; what it computes for some of them is compared with a
@@ -75,8 +68,9 @@ def find_rnn_forward(
     workspace_limit : int or str, optional
         What needs more is not tried; the handle's limit if not given.
     replay : bool
-        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): what may win by that has a
-        second row, with `replay`, and the time of a call whose addresses are new, copies counted.  Not in training.
+        Try too what calls take that a plan launches as CUDA graphs (`plan_rnn`'s ``replay=True``): of what may win by that the
+        two that take the device the least have a second row, with `replay`, and the time of a call whose addresses are new,
+        copies counted.  Not in training.
 
     Returns
     -------
@@ -124,24 +118,11 @@ def find_rnn_forward(
 
 
 def search_rnn_forward(
-    handle: Handle,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    x: DeviceArray,
-    hx: Any,
-    cx: Any,
-    data: RNNDataSpec,
-    with_lengths: bool,
-    training: bool,
-    pairs: Sequence[tuple[RNNAlgo, MathType]],
-    limit: int | None,
-    *,
-    max_error: float | None = None,
-    compile_all: bool = False,
-    latency: bool = False,
-    flush_l2: bool = False,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, data: RNNDataSpec,
+    with_lengths: bool, training: bool, pairs: Sequence[tuple[RNNAlgo, MathType]], limit: int | None, *,
+    max_error: float | None = None, compile_all: bool = False, latency: bool = False, flush_l2: bool = False,
     replay: bool = False,
-) -> AlgorithmTable:
+) -> AlgorithmTable:  # fmt: skip
     """Do what `find_rnn_forward` does, for these pairs of algorithm and math type.
 
     Parameters
@@ -174,13 +155,28 @@ def search_rnn_forward(
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
         rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
         if replay:
-            rows = ranked([*rows, *_replayed(rows, dict(zip(choices, requests, strict=True)), arguments)], latency=True)
+            of_pairs = dict(zip(pairs, requests, strict=True))
+            rows = with_replay(rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments))
+        rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     how += ", operands not in the cache" * flush_l2
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
     return AlgorithmTable(
         rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
     )
+
+
+def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool) -> list[AlgorithmResult]:
+    """Return rows with the heuristic's own choice first, where the first is hardly faster: another run may say otherwise."""
+    if not rows:
+        return rows
+    pair = own.algorithm, own.math_type
+    row = next((row for row in rows if (row.algorithm, row.math_type) == pair and row.ok and not row.replay), rows[0])
+    best, time = (deciding_ms(each, latency=latency) for each in (rows[0], row))
+    if row is rows[0] or best is None or time is None or time > _HARDLY * best:
+        return rows
+    told = replace(rows[0], remark=joined(rows[0].remark, "hardly faster than the heuristic's choice"))
+    return [row, told, *(other for other in rows[1:] if other is not row)]
 
 
 def _parse_algorithms(algorithms: Any) -> list[RNNAlgo]:
@@ -249,13 +245,9 @@ class _Candidate:
 
 
 def _try_out(
-    requests: list[RNNRequest],
-    arguments: _Arguments,
-    contest: Contest,
-    max_error: float | None,
-    hopeless: str,
+    requests: list[RNNRequest], arguments: _Arguments, contest: Contest, max_error: float | None, hopeless: str,
     stack: ExitStack,
-) -> dict[Hashable, AlgorithmResult]:
+) -> dict[Hashable, AlgorithmResult]:  # fmt: skip
     """Run and check each candidate once; return a row for each request.  `stack` keeps the plans of those that entered.
 
     PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
@@ -291,22 +283,10 @@ def _try_out(
     return rows
 
 
-def _replayed(
-    rows: Sequence[AlgorithmResult], requests: dict[AlgorithmResult, RNNRequest], arguments: _Arguments
-) -> Iterator[AlgorithmResult]:
-    """Yield, of what may win by it, how it does where calls are launched as graphs, by what its plan measures itself."""
-    best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
-    for row in rows:
-        if not row.ok or row.call_us is None or row.time_ms is None or row.time_ms * 1000 >= best:
-            continue
-        request = requests[AlgorithmResult(row.algorithm, row.math_type, deterministic=None)]
-        try:
-            with RNNPlan(arguments.handle, request, replay=True) as plan:
-                both = _Outputs(), _Outputs()
-                for outputs in both:  # the first call is recorded; the second has other results
-                    _Candidate(plan, arguments, outputs)()
-                told = plan.replay
-        except (CudnnError, DeviceMemoryError):
-            continue
-        if told is not None and told.costs is not None:
-            yield replace(row, replay=True, call_us=told.costs.staged_us, host_us=None, call_spread_us=None, remark="")
+def _replayed(request: RNNRequest, arguments: _Arguments) -> Replay | None:
+    """Return what a plan that launches graphs tells after two calls: the first is recorded, the second has other results."""
+    with RNNPlan(arguments.handle, request, replay=True) as plan:
+        both = _Outputs(), _Outputs()
+        for outputs in both:
+            _Candidate(plan, arguments, outputs)()
+        return plan.replay

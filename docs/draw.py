@@ -1,0 +1,239 @@
+"""Draw the charts and diagrams of README and docs into docs/images: `python docs/draw.py`.
+
+The charts are of the tables in benchmarks.md, which a run printed; `tests/docs/test_pictures.py` holds them against it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+
+HERE = Path(__file__).resolve().parent
+IMAGES = HERE / "images"
+OURS, OTHERS = "#1f6fb2", ("#c9682b", "#8a8f98", "#c9ccd1", "#e3c04b")
+plt.rcParams |= {
+    "svg.fonttype": "none", "svg.hashsalt": "cudnnlite", "font.size": 10, "font.family": "sans-serif",
+    "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
+}  # fmt: skip
+
+
+def table(title: str) -> list[list[str]]:
+    """Return the first table under a heading of benchmarks.md, its heading first."""
+    text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
+    section = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section, title
+    block = re.search(r"(?:^\|.*\n)+", section[1], re.MULTILINE)
+    assert block, title
+    lines = [line for line in block[0].splitlines() if not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def number(cell: str) -> float:
+    """Return what a cell says first: of '1.657 (28.82)' the mean."""
+    return float(cell.split(maxsplit=1)[0])
+
+
+def grouped(axis: Any, groups: list[str], series: dict[str, list[str]], *, worst: bool = False) -> None:
+    """Draw bars side by side, each with its figure; with the worst row of the table where it says one."""
+    width = 0.84 / len(series)
+    for place, (label, cells) in enumerate(series.items()):
+        color = OURS if place == 0 else OTHERS[(place - 1) % len(OTHERS)]
+        at = [group + (place - (len(series) - 1) / 2) * width for group in range(len(groups))]
+        axis.bar(at, [number(cell) for cell in cells], width * 0.94, color=color, label=label)
+        for x, cell in zip(at, cells, strict=True):
+            told = cell.split()[0] + (f"\n{cell.split()[1]}" if worst and "(" in cell else "")
+            axis.text(x, number(cell), told, ha="center", va="bottom", fontsize=7.5)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.legend(frameon=False, fontsize=9, ncols=len(series), loc="upper left", borderaxespad=0)
+
+
+def choices() -> None:
+    """What the tuner chose beside cudnnFind, the heuristic and PyTorch."""
+    head, *rows = table("Convolutions: what the tuner chooses")
+    column = {name: [row[head.index(name)] for row in rows] for name in head}
+    figure, axis = plt.subplots(figsize=(9, 3.6))
+    series = {
+        "cudnnlite": column["ours / best"], "cudnnFind": column["find / best"], "cuDNN's heuristic": column["heuristic / best"],
+        "PyTorch, benchmark = True": column["torch / best"],
+    }  # fmt: skip
+    grouped(axis, column[head[0]], series, worst=True)
+    axis.set(ylim=(0, 2.9), ylabel="time over the best candidate's")
+    axis.set_title("117 convolutions on an H200: geometric mean (worst)", fontsize=10, loc="left")
+    save(figure, "choices")
+
+
+def eager() -> None:
+    """Eager calls beside PyTorch's."""
+    text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
+    start = text.index("| 15 of 30 problems in")
+    lines = text[start : text.index("\n\n", start)].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    names = ("tuned", "untuned", "before engines: v7 heuristic")
+    labels = [row[0].replace(", 4", "\n4") for row in rows]
+    grouped(axis, labels, {name: [row[1 + i] for row in rows] for i, name in enumerate(names)})
+    axis.axhline(1, color="#444", linewidth=0.8)
+    axis.set(ylim=(0, 2.4), ylabel="time over PyTorch's")
+    axis.set_title("eager calls of convolutions on an H200, geometric mean; PyTorch is 1", fontsize=10, loc="left")
+    save(figure, "eager")
+
+
+def resnet50() -> None:
+    """A batch through ResNet-50."""
+    head, *rows = table("Networks")
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    names = ["ours: " + head[1], "ours: " + head[2], *head[3:]]
+    grouped(
+        axis,
+        [row[0] for row in rows],
+        {name.replace("`", ""): [row[1 + i] for row in rows] for i, name in enumerate(names)},
+    )
+    axis.set(ylim=(0, 8.6), ylabel="milliseconds a batch")
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    axis.set_title("ResNet-50 from ONNX on an H200", fontsize=10, loc="left")
+    save(figure, "resnet50")
+
+
+def networks() -> None:
+    """Recurrent networks beside torch.nn."""
+    text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in text[text.index("### Networks of usual sizes") :].splitlines()]
+    rows = [[cell.strip() for cell in row] for row in rows if re.match(r" f(32|16) ", row[0]) and len(row) == 10]
+    figure, axis = plt.subplots(figsize=(9, 5.2))
+    for place, (label, column, color) in enumerate((("with replay", 6, OURS), ("as it is", 5, OTHERS[1]))):
+        at = [index + (place - 0.5) * 0.4 for index in range(len(rows))]
+        axis.barh(at, [float(row[column]) for row in rows], 0.37, color=color, label=label)
+        for y, row in zip(at, rows, strict=True):
+            axis.text(float(row[column]), y, f" {row[column]}", va="center", fontsize=7)
+    axis.axvline(1, color="#444", linewidth=0.8)
+    axis.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=8)
+    axis.invert_yaxis()
+    axis.set(xlabel="time of an eager call over torch.nn's", xlim=(0, 1.12))
+    axis.legend(frameon=False, fontsize=9, loc="lower right")
+    save(figure, "networks")
+
+
+def im2col() -> None:
+    """A convolution as a matrix product."""
+    figure, axis = plt.subplots(figsize=(9, 3.1))
+    axis.set(xlim=(0, 18), ylim=(-0.9, 5.6), aspect="equal")
+    axis.set_axis_off()
+    colors = ("#9ecae9", "#f7c59f", "#b7dfb1", "#d6c1e6")
+
+    def cell(x: float, y: float, text: str, color: str = "white") -> None:
+        axis.add_patch(Rectangle((x, y), 1, 1, facecolor=color, edgecolor="#444", linewidth=0.8))
+        axis.text(x + 0.5, y + 0.5, text, ha="center", va="center")
+
+    for row in range(3):
+        for column in range(3):
+            cell(column, 3 - row, str(3 * row + column + 1))
+    axis.add_patch(Rectangle((0.06, 2.06), 1.88, 1.88, fill=False, edgecolor=OURS, linewidth=2.5))
+    axis.text(1.5, 4.4, "image x, 3 x 3", ha="center")
+    axis.text(1.5, 0.45, "a window of 2 x 2 taps,\nin four places", ha="center", va="center", fontsize=9, color=OURS)
+    for index, tap in enumerate("abcd"):
+        cell(4.6 + index, 2, tap)
+    axis.text(6.6, 4.4, "filter w, a row for each filter", ha="center")
+    axis.text(9.1, 2.5, "·", ha="center", va="center", fontsize=18)
+    windows = ((1, 2, 4, 5), (2, 3, 5, 6), (4, 5, 7, 8), (5, 6, 8, 9))
+    for column, (window, color) in enumerate(zip(windows, colors, strict=True)):
+        for row, value in enumerate(window):
+            cell(9.6 + column, 3 - row, str(value), color)
+    axis.add_patch(Rectangle((9.66, 0.06), 0.88, 3.88, fill=False, edgecolor=OURS, linewidth=2.5))
+    axis.text(11.6, 4.4, "columns: a window in each (im2col)", ha="center")
+    axis.text(14.0, 2.5, "=", ha="center", va="center", fontsize=14)
+    for column, color in enumerate(colors):
+        cell(14.4 + column * 0.88, 2, f"y{'₁₂₃₄'[column]}", color)
+    axis.text(16.2, 4.4, "output y", ha="center")
+    axis.text(
+        9, -0.6, "GEMM writes the columns out; IMPLICIT_GEMM reads the image in their order, and writes none.",
+        ha="center", fontsize=9,
+    )  # fmt: skip
+    save(figure, "im2col")
+
+
+def lstm_cell() -> None:
+    """The gates of an LSTM."""
+    figure, axis = plt.subplots(figsize=(9, 4.2))
+    axis.set(xlim=(0, 18), ylim=(0, 8.2), aspect="equal")
+    axis.set_axis_off()
+    axis.add_patch(
+        FancyBboxPatch((2.2, 1.3), 13.2, 6.0, boxstyle="round,pad=0.2", facecolor="#eef3f8", edgecolor="#99a")
+    )
+
+    def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
+        axis.add_patch(
+            FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color="#333", shrinkA=0, shrinkB=0)
+        )
+
+    def line(*points: tuple[float, float]) -> None:
+        axis.plot(*zip(*points, strict=True), color="#333", linewidth=1)
+
+    def node(x: float, y: float, text: str) -> None:
+        axis.add_patch(Circle((x, y), 0.38, facecolor="#fff3d6", edgecolor="#333", zorder=3))
+        axis.text(x, y, text, ha="center", va="center", zorder=4)
+
+    gates = {
+        "f": (4.2, "σ", "keep"),
+        "i": (6.9, "σ", "let in"),
+        "g": (9.3, "tanh", "new memory"),
+        "o": (12.2, "σ", "show"),
+    }
+    line((0.6, 1.75), (12.2, 1.75))
+    for name, (x, function, meaning) in gates.items():
+        axis.add_patch(Rectangle((x - 0.75, 2.5), 1.5, 0.95, facecolor="#cfe3f5", edgecolor="#333", zorder=3))
+        axis.text(x, 2.97, function, ha="center", va="center", zorder=4)
+        arrow((x, 1.75), (x, 2.5))
+        axis.text(x + 0.16, 3.72, f"{name}: {meaning}", fontsize=9, color=OURS)
+    arrow((0.6, 6.6), (3.82, 6.6))  # the memory, from left to right
+    node(4.2, 6.6, "×")
+    arrow((4.58, 6.6), (7.72, 6.6))
+    node(8.1, 6.6, "+")
+    arrow((8.48, 6.6), (17.4, 6.6))
+    arrow((4.2, 3.45), (4.2, 6.22))
+    node(8.1, 4.9, "×")
+    line((6.9, 3.45), (6.9, 4.9))
+    arrow((6.9, 4.9), (7.72, 4.9))
+    line((9.3, 3.45), (9.3, 4.9))
+    arrow((9.3, 4.9), (8.48, 4.9))
+    arrow((8.1, 5.28), (8.1, 6.22))
+    line((14.3, 6.6), (14.3, 5.95))  # what is shown of it
+    axis.add_patch(Rectangle((13.55, 5.0), 1.5, 0.95, facecolor="#cfe3f5", edgecolor="#333", zorder=3))
+    axis.text(14.3, 5.47, "tanh", ha="center", va="center", zorder=4)
+    arrow((14.3, 5.0), (14.3, 3.98))
+    node(14.3, 3.6, "×")
+    line((12.2, 3.45), (12.2, 3.6))
+    arrow((12.2, 3.6), (13.92, 3.6))
+    line((14.3, 3.22), (14.3, 1.75))
+    arrow((14.3, 1.75), (17.4, 1.75))
+    words = {
+        "c(t-1)": (0.5, 6.95),
+        "c(t): memory": (16.2, 6.95),
+        "x(t), h(t-1)": (0.3, 2.05),
+        "h(t): output": (16.2, 2.05),
+    }
+    for text, place in words.items():
+        axis.text(*place, text)
+    told = "Each box: its rows of W and U times x(t) and h(t-1), plus its bias, and the function that is written in it."
+    axis.text(8.8, 0.5, told, ha="center", fontsize=9)
+    save(figure, "lstm_cell")
+
+
+def save(figure: Any, name: str) -> None:
+    """Write a picture on white, so that it can be read on a dark page too."""
+    IMAGES.mkdir(exist_ok=True)
+    figure.savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+
+
+PICTURES = (choices, eager, resnet50, networks, im2col, lstm_cell)
+
+if __name__ == "__main__":
+    for draw in PICTURES:
+        draw()

@@ -1,0 +1,50 @@
+"""The charts show the figures of benchmarks.md, and code in the pages' text leads to the reference."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+from extensions import load
+from markdown_pages import ROOT
+
+IMAGES = ROOT / "docs" / "images"
+
+
+def words(path):
+    found = re.findall(r">([^<>]+)</", path.read_text(encoding="utf-8"))
+    return [word.strip() for word in found if word.strip()]
+
+
+@pytest.mark.parametrize("name", ["choices", "eager", "resnet50", "networks"])
+def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
+    """Or `python docs/draw.py` has to be run."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    draw = importlib.import_module("draw")
+    monkeypatch.setattr(draw, "IMAGES", tmp_path)
+    getattr(draw, name)()
+    shown = words(IMAGES / f"{name}.svg")
+    assert shown == words(tmp_path / f"{name}.svg")
+    figures = [word for word in shown if re.fullmatch(r"\d+\.\d{3}", word)]
+    assert len(figures) >= 15
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert [figure for figure in figures if figure not in page] == []
+    assert f"images/{name}.svg" in page
+
+
+def test_pictures_are_small_and_the_front_page_short():
+    assert {path.name: path.stat().st_size for path in IMAGES.iterdir() if path.stat().st_size > 130_000} == {}
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("dnn.Tuner", "Tuner"), ("handle.array(x, layout='NHWC')", "Handle.array"), ("dnn.capture(handle)", "capture"),
+        ("handle.api.cudnnIm2Col", "Handle.api.cudnnIm2Col"), ("cudnnRNNForward", "cudnnRNNForward"),
+        ("y = a + b", ""), ("pip install", ""), ("--html", ""),
+    ],
+)  # fmt: skip
+def test_the_name_that_code_is_about(code, name):
+    assert load("code_links").name_of(code) == name
