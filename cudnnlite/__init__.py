@@ -7,7 +7,8 @@
 ...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
 [1. 2. 3. 4.]
 
-Importing it loads no library; making the first descriptor or handle does.  The tuner is imported when it is first asked for.
+Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces, are
+imported when they are first asked for.
 """
 
 import cudnnlite.ctrl_c  # noqa: F401  (before anything else)
@@ -202,6 +203,8 @@ if TYPE_CHECKING:
     from cudnnlite.autotune.policy import TuningPolicy
     from cudnnlite.autotune.tuned import TunedProblem
     from cudnnlite.autotune.tuner import Tuner, autotuned
+    from cudnnlite.tracing.recorder import TracedCall
+    from cudnnlite.tracing.trace import Trace, trace
 
 __all__ = [
     "TF32",
@@ -322,6 +325,8 @@ __all__ = [
     "TensorTransformDescriptor",
     "TensorTransformSpec",
     "ThreadError",
+    "Trace",
+    "TracedCall",
     "TunedProblem",
     "Tuner",
     "TuningCache",
@@ -392,29 +397,33 @@ __all__ = [
     "spatial_transformer_grid_backward",
     "spatial_transformer_sample",
     "spatial_transformer_sample_backward",
+    "trace",
     "transform_filter",
     "transform_tensor",
     "tune_model",
 ]
 
-_TUNER = {
-    "ModelTuning": "model_tuning",
-    "TunedProblem": "tuned",
-    "Tuner": "tuner",
-    "TuningCache": "cache",
-    "TuningPolicy": "policy",
-    "autotuned": "tuner",
-    "problems_from_onnx": "onnx.model",
-    "tune_model": "model",
+_LATER = {
+    "ModelTuning": "autotune.model_tuning",
+    "Trace": "tracing.trace",
+    "TracedCall": "tracing.recorder",
+    "TunedProblem": "autotune.tuned",
+    "Tuner": "autotune.tuner",
+    "TuningCache": "autotune.cache",
+    "TuningPolicy": "autotune.policy",
+    "autotuned": "autotune.tuner",
+    "problems_from_onnx": "autotune.onnx.model",
+    "trace": "tracing.trace",
+    "tune_model": "autotune.model",
 }
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import what there is of the tuner when it is first asked for, and keep it."""
-        if name not in _TUNER:
+        """Import what there is of the tuner and of traces when it is first asked for, and keep it."""
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"{__name__}.autotune.{_TUNER[name]}"), name)
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
         return found
 
 

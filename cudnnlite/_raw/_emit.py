@@ -127,6 +127,13 @@ def _functions(headers: Headers) -> str:
             *records,
             ")\n",
             "FUNCTIONS: dict[str, Function] = {function.name: function for function in _ALL}\n",
+            "# the types of each function's parameters as C names them",
+            "C_TYPES: dict[str, tuple[str, ...]] = {",
+            *(
+                "    " + _tuple(map(_literal, function.c_types), 4, f'"{function.name}": ', ",")
+                for function in headers.functions
+            ),
+            "}\n",
         ]
     )
 

@@ -66,6 +66,7 @@ class Prototype:
     header: str
     since: str | None
     deprecated: str | None
+    c_types: tuple[str, ...] = ()
 
 
 @dataclass
@@ -205,6 +206,7 @@ def _prototype(headers: Headers, cursor: Any, stem: str) -> Prototype:
         header=re.sub(r"^cudnn_|_v\d+$", "", stem),
         since=since[1] if since else None,
         deprecated=(marked[1] if marked else "yes") if deprecated else None,
+        c_types=tuple(" ".join(a.type.spelling.replace("enum ", "").split()) for a in cursor.get_arguments()),
     )
 
 

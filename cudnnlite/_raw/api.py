@@ -69,10 +69,14 @@ class CudnnApi(_Base):
 
     def prepare(self, name: str, *arguments: Any) -> PreparedCall:
         """Marshal all arguments of the C function `name` once, for many calls; the status is checked at each."""
+        return PreparedCall(self.bound(name), *arguments)
+
+    def bound(self, name: str) -> CFunction:
+        """Return the C function `name`, to be called in whichever way."""
         function = getattr(self, name)
         if not isinstance(function, CFunction):  # somebody put a function of their own into this table
             function = CFunction(function, self._record(name))
-        return PreparedCall(function, *arguments)
+        return function
 
     def _record(self, name: str) -> Function:
         try:

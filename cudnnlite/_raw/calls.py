@@ -7,9 +7,11 @@ there comes out as itself, where ctypes would make an `ArgumentError` of it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from typing import Any
+from weakref import ref
 
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
@@ -17,7 +19,9 @@ from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 
 Call = Callable[..., Any]
+Wrap = Callable[[Call, Function], Call]
 
+_UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
 _FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
 _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
@@ -40,6 +44,54 @@ class CallArgumentError(ArgumentError, ctypes.ArgumentError):
     """An argument of a C function is of a wrong type, or has a value with which C is known to crash."""
 
 
+_wrap: Wrap | None = None  # what a trace puts around each function
+
+
+class Alive:
+    """Objects of one kind that are alive, weakly; all that runs when one goes is C, where no interrupt gets lost."""
+
+    def __init__(self) -> None:
+        self._refs: set[ref[Any]] = set()
+
+    def add(self, one: object) -> None:
+        """Remember an object until it goes."""
+        self._refs.add(ref(one, self._refs.discard))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([one for each in tuple(self._refs) if (one := each()) is not None])
+
+
+_functions, PREPARED = Alive(), Alive()
+
+
+def watch(wrap: Wrap | None) -> None:
+    """Put `wrap(call, record)` in the place of every function, bound or to be bound; None: put C's own there again.
+
+    Nothing is asked at a call, so that one costs what it does where nobody watches.
+    """
+    global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
+    _wrap = wrap
+    for function in _functions:
+        function.call = function.own if wrap is None else wrap(function.own, function.record)
+    for prepared in PREPARED:
+        prepared.function = prepared.bound.call
+
+
+def through_c(record: Function, enter: Call) -> Any:
+    """Return a C function that takes the arguments of `record` and returns a Python call of `enter` with what C saw of them.
+
+    Only the arguments pass through C.  Of an exception inside a callback, a signal handler's for instance, ctypes would print a
+    traceback and go on with a status that nobody wrote; `partial`, which is C, runs no bytecode, so that there is no place in a
+    callback where a handler could run.
+    """
+    return ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)(partial(partial, enter))
+
+
+def untyped(callback: Any) -> Call:
+    """Return a callback, which has to be kept alive, as pointers of a library are: it takes converted arguments."""
+    return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
+
 class CFunction:
     """A function of a table: it converts its arguments, calls C, and checks the status.
 
@@ -47,12 +99,14 @@ class CFunction:
     the `CudnnError` of one that is not 0, and is None where C returns none.  `record` is what is known of the function.
     """
 
-    __slots__ = ("call", "check", "record")
+    __slots__ = ("__weakref__", "call", "check", "own", "record")
 
     def __init__(self, call: Call, record: Function, check: Callable[[int], None] | None = None) -> None:
-        self.call = call
+        self.own = call
+        self.call = call if _wrap is None else _wrap(call, record)
         self.record = record
         self.check = check
+        _functions.add(self)
 
     def __call__(self, *arguments: Any) -> Any:
         result = self.call(*convert(self.record, arguments))
@@ -74,15 +128,17 @@ class PreparedCall:
     done when an argument changes, and only for that one.  An `errcheck` of ctypes would take another tenth of it.
     """
 
-    __slots__ = ("_indices", "_record", "arguments", "check", "function")
+    __slots__ = ("__weakref__", "_indices", "_record", "arguments", "bound", "check", "function")
 
     def __init__(self, function: CFunction, *arguments: Any) -> None:
+        self.bound = function
         self.function = function.call
         self.check = function.check
         self._record = function.record
         self._indices = {name: index for index, name in enumerate(self._record.argnames)}
         convert(self._record, arguments)
-        self.arguments = tuple(_kept(kind, value) for kind, value in zip(self._record.argtypes, arguments, strict=True))
+        self.arguments: tuple[Any, ...] = tuple(map(_kept, self._record.argtypes, arguments))
+        PREPARED.add(self)
 
     def __call__(self) -> None:
         """Call it, and check the status."""

@@ -20,7 +20,7 @@ C_TYPES: dict[str, Any] = {
     "BOOLEAN": ctypes.c_bool, "CHAR": ctypes.c_char, "INT32": ctypes.c_int32, "INT64": ctypes.c_int64,
     "FLOAT": ctypes.c_float, "DOUBLE": ctypes.c_double,
 }  # fmt: skip
-_ENUMS: dict[str, type[CEnum]] = {
+ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
     "CONVOLUTION_MODE": enums.ConvolutionMode, "HEUR_MODE": enums.BackendHeurMode,
     "KNOB_TYPE": enums.BackendKnobType, "NAN_PROPOGATION": enums.NanPropagation,
     "NUMERICAL_NOTE": enums.BackendNumericalNote, "BEHAVIOR_NOTE": enums.BackendBehaviorNote,
@@ -92,8 +92,8 @@ def encode(kind: str, name: str, value: Any, type_name: str | None = None) -> tu
 def _encode(type_name: str, value: Any) -> Any:
     if type_name == "DATA_TYPE":
         return int(value if isinstance(value, enums.DataType) else parse_dtype(value))
-    if type_name in _ENUMS:
-        return int(parse_enum(_ENUMS[type_name], value, type_name.lower()))
+    if type_name in ENUMS_OF_ATTRIBUTES:
+        return int(parse_enum(ENUMS_OF_ATTRIBUTES[type_name], value, type_name.lower()))
     if type_name in ("HANDLE", "BACKEND_DESCRIPTOR"):
         return getattr(value, "ptr", value).value
     if isinstance(value, bool) != (type_name == "BOOLEAN"):
@@ -107,4 +107,4 @@ def decode(type_name: str, value: Any) -> Any:
     """Return a C value as Python's: an enum's member, a number, a bool."""
     if type_name == "DATA_TYPE":
         return enums.DataType(value)
-    return _ENUMS[type_name](value) if type_name in _ENUMS else value
+    return ENUMS_OF_ATTRIBUTES[type_name](value) if type_name in ENUMS_OF_ATTRIBUTES else value

@@ -8,6 +8,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any, NoReturn
 
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import BackendAttributeType
 from cudnnlite.backend.attributes import attribute
 from cudnnlite.backend.descriptor import BackendDescriptor
@@ -18,7 +19,7 @@ from cudnnlite.errors import ArgumentError
 MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them come again and again
 
 
-class ExecutionPlan:
+class ExecutionPlan(PreparedCall):
     """What an engine's configuration became, called as ``status = plan.function(*plan.arguments)``.
 
     Parameters
@@ -51,11 +52,9 @@ class ExecutionPlan:
         plan = BackendDescriptor(handle, "EXECUTION_PLAN", handle=handle, engine_config=configuration.descriptor)
         stack.enter_context(plan).finalize()
         self.workspace: int = plan.get("workspace_size")
-        prepared = handle.api.prepare("cudnnBackendExecute", handle.ptr, plan.ptr, None)
-        self.function, self.check = prepared.function, prepared.check
-        self._packs = _VariantPacks(handle, graph.uids, stack, prepared.arguments[:2], self.workspace)
+        super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
+        self._packs = _VariantPacks(handle, graph.uids, stack, self.arguments[:2], self.workspace)
         self._known = self._packs.known
-        self.arguments: tuple[Any, ...] = prepared.arguments
 
     def replace(self, workSpace: int = 0, **addresses: int) -> None:
         """Change the addresses.
@@ -68,11 +67,9 @@ class ExecutionPlan:
         key = (workSpace, *addresses.values())
         self.arguments = self._known.get(key) or self._packs.make(key, addresses, workSpace)
 
-    def __call__(self) -> None:
-        """Call it, and check the status."""
-        if status := self.function(*self.arguments):
-            assert self.check is not None
-            self.check(status)
+    def pack_values(self, pack: int) -> dict[str, Any] | None:
+        """Return what the variant pack at an address was set to; None if it is none of this plan's."""
+        return self._packs.values_of(pack)
 
 
 class _VariantPacks:
@@ -98,7 +95,9 @@ class _VariantPacks:
         self._write = Struct(f"{len(uids) + 1}P").pack_into
         self._ordered = itemgetter(*uids)
         behind = ctypes.c_void_p(ctypes.addressof(self._pointers) + len(uids) * ctypes.sizeof(ctypes.c_void_p))
-        ids = (ctypes.c_int64 * len(uids))(*uids.values())
+        self._order: tuple[str, ...] = ()  # of the addresses in what they are known by
+        self._stack.callback(self.known.clear)
+        self._ids = ids = (ctypes.c_int64 * len(uids))(*uids.values())
         values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
         steps = [api.prepare("cudnnBackendInitialize", None)]
         for name, array in values:
@@ -106,7 +105,16 @@ class _VariantPacks:
             kind, count = BackendAttributeType[type_name], len(uids) if many else 1
             steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
         steps.append(api.prepare("cudnnBackendFinalize", None))
-        self._steps = [(step.function, step.arguments[1:], step.check) for step in steps]
+        self._steps = [(step, step.arguments[1:]) for step in steps]
+
+    def values_of(self, address: int) -> dict[str, Any] | None:
+        """Return what the pack at an address was set to; None if there is none."""
+        for (workspace, *pointers), (*_, pack) in self.known.items():
+            if pack.value == address:
+                ordered = self._ordered(dict(zip(self._order, pointers, strict=True)))
+                values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": [*ordered]}
+                return values | ({"workspace": workspace} if workspace else {})
+        return None
 
     def make(self, key: tuple[int, ...], addresses: dict[str, int], workspace: int) -> tuple[Any, ...]:
         """Return the arguments of a call with these addresses, of which there is no pack."""
@@ -123,10 +131,11 @@ class _VariantPacks:
             self._free.append(self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr)
         pack = self._free[-1]
         self._write(self._pointers, 0, *ordered, workspace)
-        for function, arguments, check in self._steps:  # a new one is initialised for nothing, once
-            if status := function(pack, *arguments):
-                assert check is not None
-                check(status)
+        for step, arguments in self._steps:  # a new one is initialised for nothing, once
+            if status := step.function(pack, *arguments):
+                assert step.check is not None
+                step.check(status)
+        self._order = tuple(addresses)
         known[key] = made = (*self._common, self._free.pop())  # not before it is good
         return made
 

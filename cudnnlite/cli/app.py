@@ -1,4 +1,4 @@
-"""The command line: `cudnnlite demo`, `info`, `doctor`, `autotune`, `cache`."""
+"""The command line: `cudnnlite demo`, `info`, `doctor`, `autotune`, `trace`, `cache`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, output_lost, say
 from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
 from cudnnlite.cli.doctor import doctor
+from cudnnlite.cli.trace import EXIT_CODES as TRACES_EXIT_CODES
+from cudnnlite.cli.trace import trace
 from cudnnlite.version import __version__
 
 app = typer.Typer(
@@ -29,6 +31,7 @@ app = typer.Typer(
 )
 app.command(epilog=EXIT_CODES)(autotune)
 app.command(epilog=DOCTORS_EXIT_CODES)(doctor)
+app.command(epilog=TRACES_EXIT_CODES)(trace)
 app.add_typer(cache_app, name="cache")
 
 

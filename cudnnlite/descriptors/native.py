@@ -11,12 +11,14 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
+from cudnnlite._raw.calls import Alive
 from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
 from cudnnlite.errors import ClosedError
 
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
+LIVE = Alive()
 DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}  # by the spec class that each describes
 
 
@@ -107,6 +109,7 @@ class NativeObject(Closable, Generic[NativeT]):
         native = self._type()
         self._make(native)
         self._native: NativeT | None = native
+        LIVE.add(self)
         self._release_when_leaked(
             partial(release, self.api, self._destroy, native),
             f"{type(self).__name__} {spec} was never closed; use `with`, or call close()",

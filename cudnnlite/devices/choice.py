@@ -92,6 +92,14 @@ class Devices:
         self._forked_from_cuda = any(kind == "cuda" for kind, _ in self._made)
 
 
+def device_classes() -> tuple[type, ...]:
+    """Return the classes that devices are of."""
+    from cudnnlite.devices.cuda import CudaDevice
+    from cudnnlite.emulated.device import EmulatedDevice
+
+    return CudaDevice, EmulatedDevice
+
+
 def visible_gpus() -> tuple[DeviceFacts, ...]:
     """Return what the CUDA devices are that this process sees, in their order, without using one; empty if there is none."""
     from cudnnlite.devices.cuda import all_facts

@@ -185,6 +185,12 @@ class CudaDevice:
         pool = getattr(self._device.memory_resource, "attributes", None)
         return int(pool.used_mem_current) if pool is not None else 0
 
+    def allocation_of(self, ptr: int) -> tuple[int, int] | None:
+        """Return the first address and the bytes of the allocation that an address lies in; None if it is the host's."""
+        self.activate()
+        unknown, base, nbytes = self._driver.cuMemGetAddressRange(ptr)
+        return None if unknown else (int(base), int(nbytes))
+
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order; the array may be changed after the return."""
         self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)

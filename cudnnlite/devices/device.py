@@ -141,6 +141,9 @@ class Device(Protocol):
     def memory_used(self) -> int:
         """Return the bytes that are allocated through this device now."""
 
+    def allocation_of(self, ptr: int) -> tuple[int, int] | None:
+        """Return the first address and the bytes of the allocation that an address lies in, whoever made it; None if none."""
+
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order."""
 

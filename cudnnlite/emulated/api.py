@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite._raw.calls import Call
+from cudnnlite._raw.calls import Call, through_c, untyped
 from cudnnlite._raw.check import status_error
 from cudnnlite._raw.library import Library
 from cudnnlite._raw.record import Function
@@ -24,7 +24,6 @@ from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 
 Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
 
-_UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _MAY_BE_NULL = frozenset(  # typed pointers that are not results
     {"devSeqLengths", "reserveSpaceSizeInBytes", "padBeforeA", "padAfterA", "foldA"}
 )
@@ -74,17 +73,9 @@ class EmulatedApi(CudnnApi):
         raise status_error(name, status, words, self._memory)
 
     def _marshal(self, record: Function) -> Call:
-        """Return a C function that takes the arguments of `record` and returns a Python call with what C saw of them.
-
-        Only the arguments pass through C.  Of an exception inside a callback, a signal handler's for instance, ctypes would
-        print a traceback and go on with a status that nobody wrote; `partial`, which is C, runs no bytecode, so that there is
-        no place in a callback where a handler could run.
-        """
-        prototype = ctypes.CFUNCTYPE(ctypes.py_object, *record.argtypes)
+        """Return what takes converted arguments and returns a Python call with what C saw of them."""
         # of two threads that bind at once, both take the first one's, which the table keeps alive
-        callback = self._callbacks.setdefault(record.name, prototype(partial(partial, self._enter, record)))
-        # without argument types of its own, as the pointers of a library are: what comes is converted
-        return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+        return untyped(self._callbacks.setdefault(record.name, through_c(record, partial(self._enter, record))))
 
     def _enter(self, record: Function, *arguments: Any) -> None:
         implementation = IMPLEMENTATIONS.get(record.name)

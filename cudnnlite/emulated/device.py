@@ -175,6 +175,10 @@ class EmulatedDevice:
         """Return the bytes that are allocated now."""
         return self.memory.used
 
+    def allocation_of(self, ptr: int) -> tuple[int, int] | None:
+        """Return the first address and the bytes of the allocation that an address lies in; None if there is none."""
+        return self.memory.allocation_of(ptr)
+
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device."""
         self.copy_rows(ptr, source.nbytes, as_row(source), stream, out=False)

@@ -182,6 +182,13 @@ class EmulatedMemory:
                 )
             return self._blocks[start][address - start : address - start + nbytes]
 
+    def allocation_of(self, address: int) -> tuple[int, int] | None:
+        """Return the first address and the bytes of the live allocation that an address lies in; None if there is none."""
+        with self._lock:
+            self._free_dropped()
+            start = self._find(address, 1)
+            return None if start is None else (start, self._blocks[start].nbytes)
+
     def _find(self, address: int, nbytes: int) -> int | None:
         position = bisect.bisect_right(self._addresses, address) - 1
         if position < 0:

@@ -27,6 +27,7 @@ NAMES = (
     "09_training_a_network",
     "10_serving_a_network",
     "11_the_matrix_product_laboratory",
+    "12_the_program_in_c",
 )
 PROGRAMS = {"onnx_network.py", "onnx_operations.py", "serve_resnet50.py", "train_digits.py"}
 # until somebody with a GPU runs `python docs/record_notebooks.py` with these names

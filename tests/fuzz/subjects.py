@@ -31,7 +31,7 @@ RESULTS = {
     "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput", "Replay", "ReplayCosts", "AlgorithmResult",
     "AlgorithmTable", "ConvolutionForwardPlan", "ConvolutionResult", "DeviceArray", "ListedProblem", "ModelTuning",
     "PackedSequences", "RNNGradients", "RNNOutput", "RNNPlan", "RNNReserve", "RNNResult", "RNNTrainingOutput", "SkippedNode",
-    "TunedProblem", "WeightLayout", "WeightPlace",
+    "Trace", "TracedCall", "TunedProblem", "WeightLayout", "WeightPlace",
 }  # fmt: skip
 
 
@@ -234,6 +234,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
     "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
     "record_problems": lambda t: {},
+    "trace": lambda t: {},
     "rnn_backward_data": lambda t: {
         "handle": t.handle, "reserve": t.reserve, "dy": t.sequences, "dhy": None, "dcy": None, "out": None,
     },

@@ -61,13 +61,16 @@ class CToolchain:
             tried.append(f"$ {' '.join(filled)}\n{done.stdout}{done.stderr}")
         raise AssertionError(f"{source.name} could not be built:\n" + "\n".join(tried))
 
-    def run(self, program: Path) -> str:
-        """Run a program and return what it printed; AssertionError with all there is to know if it fails."""
+    def run(self, program: Path | list[str], folder: Path | None = None) -> str:
+        """Run a program, or a command, and return what it printed; AssertionError with all there is to know if it fails."""
         # the parts of cuDNN lie beside it; they look for cuBLAS and NVRTC where wheels have them, or where the loader does
         folders = [self.cudnn.resolve().parent, *(path.parent for path in self._runtimes), *_wheel_libraries()]
         path = ":".join([*map(str, _distinct(folders)), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")
         environment = os.environ | {"LD_LIBRARY_PATH": path}
-        done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False, timeout=240)
+        command = program if isinstance(program, list) else [str(program)]
+        done = subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=240
+        )
         told = f"{program} ended with {done.returncode}\n{done.stdout}{done.stderr}\nLD_LIBRARY_PATH={path}"
         assert done.returncode == 0, told
         assert done.stderr == "", told

@@ -32,6 +32,7 @@ LAYERS = (
     ("search",),
     ("operations",),
     ("autotune",),
+    ("tracing",),
     ("raw", "__init__"),
     ("report",),
     ("doctor",),
@@ -41,12 +42,12 @@ GENERATOR_LAYER = 0
 GENERATOR = LAYERS[GENERATOR_LAYER]
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {"byref", "addressof", "pointer", "POINTER", "Structure", "sizeof", "Array", "create_string_buffer"}
-CALLBACKS = {"emulated.api": {"CFUNCTYPE", "_Pointer", "cast", "py_object"}}
+CALLBACKS = {"emulated.api": {"_Pointer"}, "tracing.recorder": {"_Pointer"}}
 
 
 FOLDERS = {
     "_raw", "specs", "descriptors", "devices", "emulated", "backend", "operations", "search", "autotune", "report", "doctor",
-    "cli",
+    "cli", "tracing",
 }  # fmt: skip
 
 

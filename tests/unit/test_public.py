@@ -32,17 +32,12 @@ MADE_FOR_YOU = {
     "ConvolutionBiasActivationForwardPlan", "ConvolutionForwardPlan", "DeviceArray", "CudnnError", "RNNGradients", "RNNOutput",
     "RNNPlan", "RNNReserve", "RNNTrainingOutput", "WeightLayout", "WeightPlace", "ListedProblem", "ModelTuning", "SkippedNode",
     "TunedProblem", "AttentionGradients", "AttentionReserve", "AttentionTrainingOutput",
-    "CapturedGraph", "PackedSequences", "Replay", "ReplayCosts",
+    "CapturedGraph", "PackedSequences", "Replay", "ReplayCosts", "Trace", "TracedCall",
 }  # fmt: skip
 # What stands above cuDNN: no one C function is behind it.
 ABOVE_CUDNN = {
-    "autotuned",
-    "fold_batch_normalization",
-    "pack_sequences",
-    "problems_from_onnx",
-    "record_problems",
-    "tune_model",
-}
+    "autotuned", "fold_batch_normalization", "pack_sequences", "problems_from_onnx", "record_problems", "trace", "tune_model",
+}  # fmt: skip
 # What constructors take through **options.
 THROUGH_OPTIONS = {
     "ConvolutionDescriptor": {"mode", "compute_type", "math_type", "reorder_type"},
@@ -64,6 +59,7 @@ OPERANDS = {
     "pack_sequences": "sequences",
     "problems_from_onnx": "model",
     "record_problems": "",
+    "trace": "",
     "tune_model": "problems",
     "find_rnn_forward": "handle spec weights x hx cx",
     "plan_rnn": "handle spec x",

@@ -1,0 +1,53 @@
+"""`cudnnlite trace`: run a script, print its C calls, and write the program in C that it is."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cudnnlite.cli.common import errors_told, misuse, say, tell
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+
+EXIT_CODES = "Ends as the script does: with 0, with its own exit code, with 1 after an exception."
+
+
+def trace(
+    script: Annotated[Path, typer.Argument(help="The Python script to run.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--c", metavar="FOLDER", help="Write program.c, its inputs and a Makefile there.")
+    ] = None,
+) -> None:
+    """Run a Python script; print each C call of cuDNN that it makes, with the host's microseconds in it.
+
+    What the script prints comes first.  Without a GPU, and where $CUDNNLITE_DEVICE is not set, the emulated device is taken.
+    """
+    if not script.is_file():
+        raise misuse(f"{script}: there is no such file")
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise misuse(f"--c {folder}: is not a folder")
+    from cudnnlite.tracing.trace import trace as traced
+
+    os.environ.setdefault(DEVICE_VARIABLE, "auto")
+    sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
+    code: int | str | None = 0
+    with errors_told():
+        try:
+            with traced() as found:
+                runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        except Exception:
+            traceback.print_exc()
+            code = 1
+        say(str(found))
+        if folder is not None:
+            tell(f"written to {found.save(folder)}: program.c, Makefile, inputs")
+    if code:
+        raise typer.Exit(code if isinstance(code, int) else 1)

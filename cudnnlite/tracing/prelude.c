@@ -1,0 +1,68 @@
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CUDA(call)                                                                                     \
+    do {                                                                                               \
+        cudaError_t error_ = (call);                                                                   \
+        if (error_ != cudaSuccess) {                                                                   \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+            exit(EXIT_FAILURE);                                                                        \
+        }                                                                                              \
+    } while (0)
+
+#define CUDNN(call)                                                                 \
+    do {                                                                            \
+        cudnnStatus_t status_ = (call);                                             \
+        if (status_ != CUDNN_STATUS_SUCCESS) {                                      \
+            char message_[512] = "";                                                \
+            cudnnGetLastErrorString(message_, sizeof message_);                     \
+            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,       \
+                    cudnnGetErrorString(status_), message_);                        \
+            exit(EXIT_FAILURE);                                                     \
+        }                                                                           \
+    } while (0)
+
+/* For a call that failed in Python: says how it ends here, and goes on. */
+#define FAILED(call) printf("%s: %s\n", #call, cudnnGetErrorString(call))
+
+static inline unsigned char *host(size_t nbytes)
+{
+    unsigned char *memory = malloc(nbytes);
+    if (memory == NULL) {
+        fprintf(stderr, "out of host memory: %zu bytes\n", nbytes);
+        exit(EXIT_FAILURE);
+    }
+    return memory;
+}
+
+/* Copies what stands in a file, from an offset on, into device memory. */
+static inline void load(void *device, size_t nbytes, const char *path, long offset)
+{
+    unsigned char *bytes = host(nbytes);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL || fseek(file, offset, SEEK_SET) != 0 || fread(bytes, 1, nbytes, file) != nbytes) {
+        fprintf(stderr, "%s: no %zu bytes at %ld\n", path, nbytes, offset);
+        exit(EXIT_FAILURE);
+    }
+    fclose(file);
+    CUDA(cudaMemcpy(device, bytes, nbytes, cudaMemcpyHostToDevice));
+    free(bytes);
+}
+
+/* Waits, and prints a checksum of device memory: the sum of (2 i + 1) times byte i, modulo 2^64. */
+static inline void report(const char *name, const void *device, size_t nbytes)
+{
+    unsigned char *bytes = host(nbytes);
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaMemcpy(bytes, device, nbytes, cudaMemcpyDeviceToHost));
+    uint64_t sum = 0;
+    for (size_t i = 0; i < nbytes; i++)
+        sum += (2 * (uint64_t)i + 1) * bytes[i];
+    printf("%s %016llx\n", name, (unsigned long long)sum);
+    free(bytes);
+}

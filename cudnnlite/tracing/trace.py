@@ -1,0 +1,181 @@
+"""`trace`: the C calls of a block, in order, and the program in C that they are."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from cudnnlite._raw.api import library_api
+from cudnnlite._raw.calls import watch
+from cudnnlite.devices.choice import device_classes
+from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.operations.capture import CapturedGraph
+from cudnnlite.operations.replay import ReplayedCall
+from cudnnlite.texts import counted
+from cudnnlite.tracing.program import Program
+from cudnnlite.tracing.recorder import Recorder, TracedCall
+from cudnnlite.version import __version__
+
+
+class Trace:
+    """The C calls of a block.
+
+    Attributes
+    ----------
+    warnings : list of str
+        What the program in C cannot do, which was warned of when it came up.
+    """
+
+    def __init__(self) -> None:
+        self._recorder = Recorder()
+        self._program: tuple[int, Program] | None = None
+        self.warnings = self._recorder.told
+
+    @property
+    def calls(self) -> tuple[TracedCall, ...]:
+        """Every call, in order: `function`, `arguments`, `status`, `microseconds`, `file`, `line`."""
+        return tuple(self._recorder.calls)
+
+    @property
+    def checksums(self) -> list[tuple[str, str]]:
+        """What the program should print, but for the statuses of calls that failed: names and checksums, from Python's memory.
+
+        A checksum is the sum of (2 i + 1) times byte i, modulo 2^64, in hexadecimal.
+        """
+        return [(name, f"{value:016x}") for name, value in self._written().checksums]
+
+    def as_c(self) -> str:
+        """Return the program in C; what it reads is written by `save`.
+
+        It has the calls that compute, and those that they need; queries whose answers nobody uses are left out.
+        """
+        return self._written().text
+
+    def save(self, folder: Any) -> Path:
+        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be."""
+        there, program = Path(folder), self._written()
+        (there / "inputs").mkdir(parents=True, exist_ok=True)
+        for path, content in program.files.items():
+            (there / path).write_bytes(content)
+        (there / "Makefile").write_text(files("cudnnlite.tracing").joinpath("program.mk").read_text())
+        (there / "program.c").write_text(program.text)
+        return there
+
+    def _written(self) -> Program:
+        recorder = self._recorder
+        if self._program is None or self._program[0] != len(recorder.steps):
+            version = library_api().library.version_text
+            names = ", ".join(sorted({str(device.name) for device in recorder.devices.values()})) or "no device"
+            head = [
+                f"Written by cudnnlite {__version__} from {counted(len(recorder.calls), 'call')} of cuDNN {version} on {names}."
+            ]
+            if any(device.kind == "emulated" for device in recorder.devices.values()):
+                head.append("It was traced on the emulated device and was never run on a GPU.")
+            head += [f"Not written out: {told}" for told in recorder.told]
+            head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
+            self._program = len(recorder.steps), Program(recorder.before, recorder.steps, head)
+        return self._program[1]
+
+    def __len__(self) -> int:
+        return len(self._recorder.calls)
+
+    def __str__(self) -> str:
+        """One line a call, with the host's microseconds in it."""
+        return "\n".join(map(str, self._recorder.calls))
+
+    def __repr__(self) -> str:
+        return f"<Trace of {counted(len(self), 'call')}>"
+
+    def _repr_html_(self) -> str:
+        calls, program = html.escape(str(self)), html.escape(self.as_c())
+        return (
+            f"<details open><summary>{counted(len(self), 'call')} of cuDNN</summary><pre>{calls}</pre></details>"
+            f"<details><summary>the program in C</summary><pre>{program}</pre></details>"
+        )
+
+
+_active: Trace | None = None
+
+
+@contextmanager
+def trace() -> Iterator[Trace]:
+    """Record the C calls of a block, in whichever thread: with what arguments, and what was copied to and from the device.
+
+    Meanwhile each call takes longer, and a plan with ``replay=True`` makes its calls one by one.  What was made before the
+    block is written down as it is when it is first used: descriptors as they would be made now, memory with what is in it.
+    Outside of such a block nothing is looked at.
+
+    Yields
+    ------
+    Trace
+        To be read in the block or after it: ``print(trace)``, `Trace.calls`, `Trace.as_c`, `Trace.save`.
+
+    Raises
+    ------
+    ArgumentError
+        Inside of another trace.
+
+    Warns
+    -----
+    RuntimeWarning
+        Something cannot be written out: a CUDA graph that was recorded before, memory of which nothing is known.
+
+    Examples
+    --------
+    >>> with dnn.trace() as trace, dnn.Handle() as handle:
+    ...     x = handle.array(np.ones((1, 1, 4, 4), np.float32))
+    ...     y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2)).numpy()
+    >>> print([call.function for call in trace.calls][-2:], trace.checksums)
+    ['cudnnDestroyTensorDescriptor', 'cudnnDestroy'] [('y', '00000000000034b4')]
+    >>> print(trace.as_c().count("cudnnPoolingForward(handle, pooling_desc, &(float){1.0f}, x_desc, x,"))
+    1
+    """
+    global _active  # noqa: PLW0603  (functions of every table are traced, or none is)
+    if _active is not None:
+        raise ArgumentError("a trace is being recorded already; traces are not nested")
+    made = _active = Trace()
+    recorder = made._recorder
+    patched: list[tuple[type, str, Any]] = []
+    try:
+        for kind in device_classes():
+            for name in dir(recorder):
+                if name.startswith("_on_") and name[4:] in vars(kind):
+                    _patch(patched, kind, name[4:], recorder, getattr(recorder, name))
+        _patch(patched, CapturedGraph, "launch", recorder, recorder.on_launch)
+        for name in ("function", "__call__"):
+            patched.append((ReplayedCall, name, vars(ReplayedCall)[name]))
+            setattr(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
+        watch(recorder.wrap)
+        yield made
+        recorder.finish()
+    except CudnnError:
+        if recorder.failed is not None:  # what the block ended with belongs to the program
+            recorder.failed.of = None
+        raise
+    finally:
+        watch(None)
+        for kind, name, original in patched:
+            setattr(kind, name, original)
+        _active = None
+
+
+def _patch(
+    patched: list[tuple[type, str, Any]], kind: type, name: str, recorder: Recorder, hook: Callable[..., Any]
+) -> None:
+    """Let a method go through a hook, which is given the method itself first."""
+    original = vars(kind)[name]
+
+    @wraps(original)
+    def hooked(self: Any, *arguments: Any, **options: Any) -> Any:
+        if recorder.busy:
+            return original(self, *arguments, **options)
+        with recorder.aside():
+            return hook(original, self, *arguments, **options)
+
+    patched.append((kind, name, original))
+    setattr(kind, name, hooked)

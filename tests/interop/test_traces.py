@@ -1,0 +1,151 @@
+"""The programs in C that traces are: they compile without a warning, and on a GPU they print Python's checksums."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from device.operation_samples import SAMPLES as OPERATIONS
+from device.operation_samples import Case
+
+import cudnnlite as dnn
+from cudnnlite._raw.library import load_library
+
+from . import trace_samples
+from .c_toolchain import CToolchain, ToolchainError
+from .trace_samples import upload
+
+ADDED_BY_ATOMICS = {"spatial_transformer_grid_backward", "spatial_transformer_sample_backward"}  # in whichever order
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> CToolchain:
+    """What compiles C here, or a skip with what is missing."""
+    try:
+        return CToolchain(load_library())
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    trace_samples.kept.clear()
+
+
+def built(toolchain: CToolchain, traced: dnn.Trace, folder: Path) -> Path:
+    """Return the program of a trace, beside what it reads."""
+    traced.save(folder)
+    toolchain.build(folder / "program.c", folder / "program")
+    return folder / "program"
+
+
+def assert_it_prints_the_same(toolchain: CToolchain, traced: dnn.Trace, folder: Path, device: Any) -> None:
+    """Fail unless the program can be built, and on a GPU prints Python's checksums."""
+    program = built(toolchain, traced, folder)
+    assert traced.checksums
+    if getattr(device, "kind", device) == "cuda":
+        assert toolchain.run(program, folder).split() == [word for pair in traced.checksums for word in pair]
+    else:
+        assert "never run on a GPU" in traced.as_c()
+
+
+@pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
+def test_a_program_prints_what_python_computed(
+    sample: trace_samples.Sample, device: Any, toolchain: CToolchain, tmp_path: Path
+) -> None:
+    with dnn.trace() as traced, dnn.Handle(device) as handle:
+        sample(handle)
+    assert traced.warnings == []
+    assert_it_prints_the_same(toolchain, traced, tmp_path, device)
+
+
+@pytest.mark.parametrize("sample", trace_samples.STEADY, ids=lambda sample: sample.__name__)
+def test_of_a_second_run_the_program_is_the_same(sample: trace_samples.Sample) -> None:
+    texts = []
+    for _ in range(2):
+        with dnn.trace() as traced, dnn.Handle("emulated") as handle:
+            sample(handle)
+        texts.append(traced.as_c())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_with_what_was_there_before(
+    name: str, handle: dnn.Handle, toolchain: CToolchain, tmp_path: Path
+) -> None:
+    case = Case(handle, name)
+    case.call()
+    with dnn.trace() as traced:
+        case.call()
+    if name in ADDED_BY_ATOMICS and handle.device.kind == "cuda":
+        printed = toolchain.run(built(toolchain, traced, tmp_path), tmp_path).split()
+        assert printed[::2] == [written for written, _ in traced.checksums]
+    else:
+        assert_it_prints_the_same(toolchain, traced, tmp_path, handle.device)
+
+
+def test_what_another_library_wrote_is_loaded_again(device: Any, toolchain: CToolchain, tmp_path: Path) -> None:
+    from_dlpack: Any = np.from_dlpack if device == "emulated" else pytest.importorskip("torch").from_dlpack
+    with dnn.trace() as traced, dnn.Handle(device) as handle:
+        x = upload(handle, (2, 3, 5, 4))
+        first = dnn.activation_forward(handle, x, "relu").numpy()
+        theirs = from_dlpack(x)
+        theirs += 1
+        with pytest.warns(RuntimeWarning, match="written to by somebody else"):
+            second = dnn.activation_forward(handle, x, "relu").numpy()
+    assert (second > first).any()
+    assert traced.as_c().count("load(x, 480,") == 2
+    assert_it_prints_the_same(toolchain, traced, tmp_path, device)
+
+
+@pytest.mark.gpu
+def test_another_librarys_memory(toolchain: CToolchain, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    x, out = torch.randn(64, 3, 9, 8, device="cuda"), torch.empty(5, 3, 9, 8, device="cuda")
+    torch.cuda.synchronize()
+    with dnn.trace() as traced, dnn.Handle() as handle:
+        for batch in (x[3:7], x[20:25]):
+            mine = dnn.softmax_forward(handle, batch)
+        dnn.activation_forward(handle, torch.from_dlpack(mine)[1:], "tanh").numpy()
+        dnn.activation_forward(handle, x[1:6], "relu", out=out)  # which the trace reads at its end
+    assert traced.warnings == []
+    assert len(traced.checksums) >= 3
+    assert_it_prints_the_same(toolchain, traced, tmp_path, "cuda")
+
+
+@pytest.mark.gpu
+def test_a_graph_of_another_library_is_told_and_what_it_writes_is_loaded(toolchain: CToolchain, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with dnn.Handle(stream=side) as handle:
+        x, y = handle.array(np.ones((2, 3, 5, 4), np.float32)), handle.empty((2, 3, 5, 4))
+        dnn.activation_forward(handle, x, "tanh", out=y)
+        handle.synchronize()
+        with dnn.trace() as traced, pytest.warns(RuntimeWarning, match="saw no begin of|somebody else"):  # noqa: PT031
+            with torch.cuda.graph(graph, stream=side):
+                dnn.activation_forward(handle, x, "tanh", out=y)
+            graph.replay()
+            torch.cuda.synchronize()
+            dnn.scale_tensor(handle, y, 2.0).numpy()
+    assert "cudnnActivationForward" not in traced.as_c().partition("int main")[2]
+    assert_it_prints_the_same(toolchain, traced, tmp_path, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sample", trace_samples.SAMPLES, ids=lambda sample: sample.__name__)
+def test_the_sanitizer_finds_nothing(sample: trace_samples.Sample, toolchain: CToolchain, tmp_path: Path) -> None:
+    sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is not installed")
+    with dnn.trace() as traced, dnn.Handle() as handle:
+        sample(handle)
+    program = built(toolchain, traced, tmp_path)
+    told = toolchain.run([sanitizer, "--leak-check", "full", str(program)], tmp_path)
+    assert re.search(r"ERROR SUMMARY: 0 errors", told), told

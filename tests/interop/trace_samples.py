@@ -1,0 +1,109 @@
+"""What is traced and run again in C: each on a handle, which is made inside of the trace unless a name says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import cudnnlite as dnn
+
+Sample = Callable[[dnn.Handle], object]
+
+
+def upload(handle: dnn.Handle, shape: tuple[int, ...], dtype: str = "float32", layout: str | None = None) -> Any:
+    """Return random values on the device, of that shape the same ones."""
+    return handle.array(np.random.default_rng(shape).standard_normal(shape), dtype=dtype, layout=layout)
+
+
+def convolution_with_search(handle: dnn.Handle) -> None:
+    """Search, and apply what was found; asymmetric on purpose."""
+    x, w, conv = (
+        upload(handle, (4, 8, 28, 26)),
+        upload(handle, (16, 8, 3, 5)),
+        dnn.ConvolutionSpec((1, 2), (1, 2), math_type="fma"),
+    )
+    found = dnn.find_convolution_forward(handle, x, w, conv, workspace_limit="64 MiB")
+    dnn.convolution_forward(
+        handle, x, w, conv, algorithm=found.best(workspace_limit="64 MiB", deterministic=True)
+    ).numpy()
+
+
+def execution_plan(handle: dnn.Handle) -> None:
+    """An engine with bias and ReLU behind it, called many times."""
+    x, w = upload(handle, (4, 16, 14, 12), "float16", "NHWC"), upload(handle, (32, 16, 3, 3), "float16", "NHWC")
+    bias, conv = upload(handle, (1, 32, 1, 1), "float16", "NHWC"), dnn.ConvolutionSpec(1)
+    with dnn.plan_convolution_bias_activation_forward(handle, x, w, bias, conv, "relu", interface="graph") as plan:
+        y = plan(x, w, bias)
+        for _ in range(50):
+            plan(x, w, bias, out=y)
+        y.numpy()
+
+
+def lstm(handle: dnn.Handle) -> None:
+    """Forward and backward, of sequences of several lengths."""
+    spec = dnn.RNNSpec("lstm", 6, 8, 2, bidirectional=True, math_type="fma")
+    weights = dnn.RNNWeights(handle, spec)
+    rng = np.random.default_rng(0)
+    weights.update({name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()})
+    out = dnn.rnn_forward(handle, spec, weights, upload(handle, (5, 3, 6)), lengths=[5, 3, 2], training=True)
+    out.y.numpy()
+    dnn.rnn_backward_data(handle, out.reserve, upload(handle, (5, 3, 16))).dx.numpy()
+    dnn.rnn_backward_weights(handle, out.reserve)["layer0.forward.input.f"].numpy()
+
+
+def pooling(handle: dnn.Handle) -> None:
+    """A result that nobody reads: the end of the trace does."""
+    kept.append(dnn.pooling_forward(handle, upload(handle, (2, 3, 12, 10)), dnn.PoolingSpec((3, 2))))
+
+
+def softmax(handle: dnn.Handle) -> None:
+    """In float64, where cuDNN's scalars are doubles."""
+    dnn.softmax_forward(handle, upload(handle, (3, 10, 2, 1), "float64"), mode="channel").numpy()
+
+
+def dropout(handle: dnn.Handle) -> None:
+    """States that each call advances."""
+    x, state = upload(handle, (2, 3, 20, 10)), dnn.DropoutState(handle, seed=7)
+    for _ in range(4):
+        y, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+        y.numpy()
+    dnn.dropout_backward(handle, x, 0.5, reserve, dropout_state=state).numpy()
+
+
+def captured(handle: dnn.Handle) -> None:
+    """A CUDA graph that is recorded in the trace, and launched."""
+    x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
+    plan = dnn.plan_convolution_forward(handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph")
+    y = plan(x, w)
+    with plan, dnn.capture(handle) as graph:
+        plan(x, w, out=y)
+        dnn.activation_forward(handle, y, "relu", out=y)
+    with graph:
+        for _ in range(5):
+            graph.launch()
+        y.numpy()
+
+
+def attention(handle: dnn.Handle) -> None:
+    """Weights whose places cuDNN tells, and lengths in the device's memory."""
+    spec = dnn.AttentionSpec(2, 6, q_proj_size=3, k_proj_size=3, v_proj_size=3, o_proj_size=4)
+    weights, rng = dnn.AttentionWeights(handle, spec), np.random.default_rng(1)
+    weights.update({name: rng.standard_normal(view.shape).astype(np.float32) for name, view in weights.items()})
+    sequences = [upload(handle, (2, steps, 6)) for steps in (4, 5)]
+    dnn.multi_head_attention_forward(handle, spec, weights, sequences[0], sequences[1], sequences[1]).numpy()
+
+
+kept: list[Any] = []  # alive at a trace's end
+SAMPLES: tuple[Sample, ...] = (
+    convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention,
+)  # fmt: skip
+STEADY = (
+    execution_plan,
+    lstm,
+    pooling,
+    softmax,
+    captured,
+    attention,
+)  # whose program does not depend on times, or on garbage

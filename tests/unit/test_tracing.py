@@ -1,0 +1,297 @@
+"""Traces: what they record, what the program in C has of it, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite._raw.api import library_api
+from cudnnlite._raw.calls import PREPARED
+from cudnnlite.devices.choice import device_classes
+from cudnnlite.operations.capture import CapturedGraph
+from cudnnlite.operations.replay import ReplayedCall
+from cudnnlite.raw import types
+from cudnnlite.tracing.memory import checksum
+
+X = np.random.default_rng(0).standard_normal((2, 3, 6, 5), dtype=np.float32)
+
+
+@pytest.fixture
+def handle() -> Any:
+    with dnn.Handle("emulated") as handle:
+        yield handle
+
+
+def main_of(trace: dnn.Trace) -> str:
+    return trace.as_c().partition("int main(void)")[2]
+
+
+def functions(handle: dnn.Handle) -> list[Any]:
+    """Return whatever a trace puts itself in the place of."""
+    classes = (*device_classes(), CapturedGraph, ReplayedCall)
+    tables = [bound for api in (handle.api, library_api()) for bound in vars(api).values() if hasattr(bound, "own")]
+    return [bound.call for bound in tables] + [list(vars(kind).items()) for kind in classes]
+
+
+def test_outside_of_a_trace_every_function_is_its_own(handle: dnn.Handle) -> None:
+    with dnn.plan_convolution_forward(handle, x := handle.array(X), handle.array(X[:, :, :2, :2])) as plan:
+        plan(x, handle.array(X[:, :, :2, :2]))
+        before, prepared = functions(handle), [call.function for call in PREPARED]
+        with pytest.raises(ZeroDivisionError), dnn.trace():  # noqa: PT012
+            assert functions(handle) != before
+            assert [call.function for call in PREPARED] != prepared
+            1 / 0
+        assert functions(handle) == before
+        assert [call.function for call in PREPARED] == prepared
+        assert all(call.bound.call is call.bound.own is call.function for call in PREPARED)
+
+
+def test_a_call_of_a_plan_made_before_is_recorded(handle: dnn.Handle) -> None:
+    x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+    with dnn.plan_convolution_forward(handle, x, w) as plan:
+        y = plan(x, w)
+        with dnn.trace() as trace:
+            plan(x, w, out=y)
+    assert [call.function for call in trace.calls] == ["cudnnBackendExecute"]
+    assert [name for name, _ in trace.checksums] == ["y"]
+    text = main_of(trace)
+    for needed in (
+        "ENGINE_GLOBAL_INDEX",
+        "(void *[]){x, w, y}",
+        "load(x, 720,",
+        "load(w, 96,",
+        "ENGINECFG_KNOB_CHOICES",
+    ):
+        assert needed in text
+    assert "HEUR" not in text
+
+
+def test_calls_are_data(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace, dnn.TensorDescriptor(X.shape, "float16", "NHWC"):
+        pass
+    made, told, gone = trace.calls
+    assert [made.function, gone.function] == ["cudnnCreateTensorDescriptor", "cudnnDestroyTensorDescriptor"]
+    expected = {"dataType": dnn.DataType.HALF, "nbDims": 4, "dimA": X.shape, "strideA": (90, 1, 15, 3)}
+    assert told.arguments == {"tensorDesc": made.arguments["tensorDesc"], **expected}
+    assert (told.status, Path(told.file).name) == (dnn.Status.SUCCESS, Path(__file__).name)
+    assert 0 < told.microseconds < 1e6
+    assert "with dnn.trace() as trace, dnn.TensorDescriptor" in Path(__file__).read_text().splitlines()[told.line - 1]
+    assert str(trace).count("\n") == 2
+    assert f"cudnnSetTensorNdDescriptor(tensorDesc={made.arguments['tensorDesc']:#x}, dataType=HALF, nbDims=4" in str(
+        trace
+    )
+    assert (len(trace), repr(trace)) == (3, "<Trace of 3 calls>")
+    assert "<pre>" in trace._repr_html_()
+    assert "&lt;cudnn.h&gt;" in trace._repr_html_()
+
+
+def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
+    x, out = handle.array(X), handle.empty((2, 3, 3, 2))
+    with dnn.trace() as trace:
+        for _ in range(1000):
+            dnn.pooling_forward(handle, x, dnn.PoolingSpec(2), out=out)
+    assert len(trace) > 1000
+    assert main_of(trace).count("cudnnPoolingForward") == 1
+    assert "for (int i = 0; i < 1000; i++) {" in main_of(trace)
+
+
+def test_loops_of_loops(handle: dnn.Handle) -> None:
+    x, w = handle.array(X), handle.empty(X.shape)
+    dnn.scale_tensor(handle, dnn.activation_forward(handle, x, "relu", out=w), 0.5)
+    with dnn.trace() as trace:
+        for _ in range(7):
+            for _ in range(5):
+                dnn.activation_forward(handle, x, "relu", out=w)
+            dnn.scale_tensor(handle, w, 0.5)
+    assert re.search(
+        r"i < 7; i\+\+\) \{\s+for \(int j = 0; j < 5; j\+\+\) \{\s+CUDNN\(cudnnActivationForward", main_of(trace)
+    )
+
+
+def test_memory_is_freed_as_often_as_it_is_allocated(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        x = handle.array(X)
+        for _ in range(3):
+            x = dnn.activation_forward(handle, x, "relu")
+        x.numpy()
+    text = main_of(trace)
+    assert text.count("cudaMalloc") == text.count("cudaFree") == 4
+    assert text.count("cudnnCreate") == text.count("cudnnDestroy") > 2
+
+
+def test_queries_that_nobody_needs_are_left_out_and_sizes_asked_again(handle: dnn.Handle) -> None:
+    x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+    with dnn.trace() as trace:
+        dnn.convolution_forward(handle, x, w, algorithm="gemm").numpy()
+        handle.version
+    assert "cudnnGetVersion" in {call.function for call in trace.calls}
+    text = main_of(trace)
+    assert "cudnnGetVersion" not in text
+    assert re.search(r"CUDNN_CONVOLUTION_FWD_ALGO_GEMM, &workspace_size\)\); /\* \d+ \*/", text)
+    assert "cudaMalloc(&workspace, workspace_size)" in text
+
+
+def test_scalars_are_of_the_type_that_cudnn_reads(handle: dnn.Handle) -> None:
+    for dtype, shown in (("float64", "(double){0.1}"), ("float32", "(float){0.10000000149011612f}")):
+        with dnn.trace() as trace:
+            dnn.scale_tensor(handle, handle.array(X, dtype=dtype), 0.1)
+        assert f"&{shown}" in main_of(trace)
+
+
+def test_what_fails_is_made_in_the_program_too(handle: dnn.Handle) -> None:
+    one = ctypes.c_float(1)
+    with dnn.trace() as trace, dnn.TensorDescriptor(X.shape) as described, pytest.raises(dnn.CudnnError):
+        handle.api.cudnnSetTensor(handle.ptr, described, None, ctypes.byref(one))
+    (status,) = [call.status for call in trace.calls if call.function == "cudnnSetTensor"]
+    assert f"FAILED(cudnnSetTensor(handle, y_desc, NULL, &(float){{1.0f}})); /* CUDNN_STATUS_{status} */" in main_of(
+        trace
+    )
+
+
+def test_what_a_block_ended_with_belongs_to_the_program() -> None:
+    wrong = (ctypes.c_int * 4)(1, 1, -1, 1)
+    with pytest.raises(dnn.CudnnError), dnn.trace() as trace, dnn.TensorDescriptor(X.shape) as described:  # noqa: PT012
+        with pytest.raises(dnn.CudnnError):
+            library_api().cudnnSetTensorNdDescriptor(described, 5, 4, wrong, wrong)
+        library_api().cudnnSetTensorNdDescriptor(described, 0, 4, wrong, wrong)
+    assert main_of(trace).count("FAILED(") == 1
+    assert "FAILED(cudnnSetTensorNdDescriptor(tensor_desc, CUDNN_DATA_FLOAT, 4, (const int[]){1, 1, -1, 1}" in main_of(
+        trace
+    )
+
+
+def test_a_graph_from_before_is_told(handle: dnn.Handle) -> None:
+    x, out = handle.array(X), handle.empty(X.shape)
+    dnn.activation_forward(handle, x, "relu", out=out)
+    with dnn.capture(handle) as graph:
+        dnn.activation_forward(handle, x, "relu", out=out)
+    with graph, dnn.trace() as trace, pytest.warns(RuntimeWarning, match="recorded before the trace was launched"):
+        graph.launch()
+    assert "Not written out: a CUDA graph" in trace.as_c()
+
+
+def test_a_capture_that_began_before_is_told(handle: dnn.Handle) -> None:
+    x, out = handle.array(X), handle.empty(X.shape)
+    dnn.activation_forward(handle, x, "relu", out=out)
+    dnn.scale_tensor(handle, out, 2.0)
+    later, told = ExitStack(), "saw no begin of|recorded before the trace|somebody else"
+    with ExitStack() as recording:
+        graph = recording.enter_context(dnn.capture(handle))
+        trace = later.enter_context(dnn.trace())
+        with pytest.warns(RuntimeWarning, match=told):
+            dnn.activation_forward(handle, x, "relu", out=out)
+    with graph, later, pytest.warns(RuntimeWarning, match=told):  # noqa: PT031
+        graph.launch()
+        dnn.scale_tensor(handle, out, 2.0).numpy()
+    assert {"cudnnActivationForward", "cudnnScaleTensor"} == {call.function for call in trace.calls}
+    assert "cudnnActivationForward" not in main_of(trace)
+    assert main_of(trace).index("load(y, 720") < main_of(trace).index("cudnnScaleTensor(")
+    assert len(trace.warnings) == 3
+
+
+def test_a_replaying_plan_is_its_calls(handle: dnn.Handle) -> None:
+    x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+    with dnn.plan_convolution_forward(handle, x, w, replay=True) as plan:
+        y = plan(x, w)
+        assert plan.replay.graphs == 1
+        with dnn.trace() as trace:
+            for _ in range(4):
+                plan(x, w, out=y)
+        plan(x, w, out=y)
+        assert plan.replay.launched == 1
+    assert [call.function for call in trace.calls].count("cudnnBackendExecute") == 4
+    assert "cudaGraph" not in main_of(trace)
+
+
+def test_what_nobody_knows_is_told_and_never_guessed(handle: dnn.Handle) -> None:
+    raw = types.cudnnTensorDescriptor_t()
+    library_api().cudnnCreateTensorDescriptor(ctypes.byref(raw))
+    library_api().cudnnSetTensorNdDescriptor(
+        raw, 0, 4, (ctypes.c_int * 4)(2, 3, 6, 5), (ctypes.c_int * 4)(90, 30, 5, 1)
+    )
+    one, x = ctypes.c_float(1), handle.array(X)
+    with dnn.trace() as trace, pytest.warns(RuntimeWarning, match="made before the trace, and not by cudnnlite"):
+        handle.api.cudnnSetTensor(handle.ptr, raw, x.ptr, ctypes.byref(one))
+    library_api().cudnnDestroyTensorDescriptor(raw)
+    assert "cudnnSetTensor(handle, NULL, y, &(float){1.0f})" in main_of(trace)
+    assert len(trace.warnings) == 1
+
+
+def test_a_callback_is_told(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace, pytest.warns(RuntimeWarning, match="fptr is a CFunctionType; the program has NULL"):  # noqa: PT031
+        handle.api.cudnnSetCallback(7, None, types.cudnnCallback_t(lambda *_: None))
+        handle.api.cudnnSetCallback(0, None, types.cudnnCallback_t())
+    assert "Not written out: cudnnSetCallback" in trace.as_c()
+
+
+def test_other_threads_are_recorded_and_streams_ordered() -> None:
+    with dnn.trace() as trace:
+        for _ in range(2):
+            thread = Thread(target=_pool)
+            thread.start()
+            thread.join()
+    assert [call.function for call in trace.calls].count("cudnnPoolingForward") == 2
+    assert main_of(trace).count("cudaDeviceSynchronize()") == 1
+
+
+def _pool() -> None:
+    with dnn.Handle("emulated") as handle:
+        handle.stream = handle.device.create_stream()
+        dnn.pooling_forward(handle, handle.array(X), dnn.PoolingSpec(2)).numpy()
+
+
+def test_traces_are_not_nested() -> None:
+    with dnn.trace(), pytest.raises(dnn.ArgumentError, match="not nested"), dnn.trace():
+        pass
+    with dnn.trace() as trace:
+        pass
+    assert trace.calls == ()
+    assert "return EXIT_SUCCESS;" in main_of(trace)
+
+
+def test_the_checksum_knows_every_bit_and_its_place() -> None:
+    content = np.random.default_rng(1).bytes(3 << 20)
+    expected = sum((2 * i + 1) * byte for i, byte in enumerate(content[: 1 << 12]))
+    assert checksum(content[: 1 << 12]) == expected
+    assert checksum(content) == (checksum(content[:-1]) + (2 * len(content) - 1) * content[-1]) % 2**64
+    assert checksum(content[1:] + content[:1]) != checksum(content)
+
+
+def test_a_folder_has_all_that_the_program_reads(handle: dnn.Handle, tmp_path: Path) -> None:
+    with dnn.trace() as trace:
+        for scale in (1, 1, 2):
+            dnn.activation_forward(handle, handle.array(scale * X), "relu").numpy()
+    folder = trace.save(tmp_path / "new" / "folder")
+    assert {path.name for path in folder.iterdir()} == {"program.c", "Makefile", "inputs"}
+    text = (folder / "program.c").read_text()
+    assert text == trace.as_c()
+    named = {name: int(size) for size, name in re.findall(r'load\(\w+, (\d+), "([^"]+)", 0\)', text)}
+    assert {name: (folder / name).stat().st_size for name in named} == named
+    assert len(named) == 2  # what is equal is one file
+    assert (folder / "inputs/x.bin").read_bytes() == X.tobytes()
+
+
+@pytest.mark.processes
+def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\nwith dnn.Handle() as handle:\n"
+        "    dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\nsys.exit(5)\n"
+    )
+    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "a", "--c", str(tmp_path / "c"), "--", "-b"]
+    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "['a', '-b']"
+    assert sum("cudnnSoftmaxForward(" in line for line in lines) == 1
+    assert "script.py:4: dnn.softmax_forward" in (tmp_path / "c" / "program.c").read_text()
