@@ -249,41 +249,24 @@ class Memory:
         self.tell("calls that a search timed in CUDA graphs of its own are not in the program")
         return own(device, work, stream)
 
-    def _on_recorder(self, own: Call, device: Any, stream: Any) -> Any:
+    def _on_recorder(self, own: Call, device: Any) -> Any:
         """Let what records a graph say when it begins and ends; its own methods run first."""
-        recorder = own(device, stream)
-        begin, end, address = recorder.begin, recorder.end, int(recorder.stream.handle)
+        return _TracedRecorder(own(device), self)
 
-        def traced_begin() -> None:
-            begin()
-            if address in _STREAMS:  # which CUDA does not record, but the emulated device does
-                del self._streams[address]
-                self._set_streams(address)
-            self._add("CUDA(cudaStreamBeginCapture(", self._stream(address), ", cudaStreamCaptureModeRelaxed));")
-            self._capturing = True
+    def began_graph(self, address: int) -> None:
+        """Write down that a stream is recorded from here on."""
+        self._add("CUDA(cudaStreamBeginCapture(", self._stream(address), ", cudaStreamCaptureModeRelaxed));")
+        self._capturing = True
 
-        def traced_end(*, keep: bool = True) -> None:
-            try:
-                end(keep=keep)
-            finally:
-                self._capturing = False
-                drawn = Thing("cudaGraph_t", "graph", "CUDA(cudaGraphDestroy({}));")
-                self._add("CUDA(cudaStreamEndCapture(", self._stream(address), ", &", drawn, "));", begins=drawn)
-                if recorder.graph is not None:
-                    made = Thing("cudaGraphExec_t", "graph_exec", "CUDA(cudaGraphExecDestroy({}));")
-                    self._things[id(recorder.graph)] = made
-                    self._add("CUDA(cudaGraphInstantiate(&", made, ", ", drawn, ", 0));", begins=made)
-                if address in _STREAMS:
-                    self._streams[address] = _STREAMS[address]
-                    self._set_streams(address)
-
-        recorder.begin, recorder.end = traced_begin, traced_end
-        return recorder
-
-    def _set_streams(self, address: int) -> None:
-        for handle, stream in self._stream_of.items():
-            if stream == address and handle in self._things:
-                self._add("CUDNN(cudnnSetStream(", self._things[handle], ", ", self._stream(address), "));")
+    def ended_graph(self, address: int, graph: Any) -> None:
+        """Write down that the recording is over, and the graph that came of it, if any did."""
+        self._capturing = False
+        drawn = Thing("cudaGraph_t", "graph", "CUDA(cudaGraphDestroy({}));")
+        self._add("CUDA(cudaStreamEndCapture(", self._stream(address), ", &", drawn, "));", begins=drawn)
+        if graph is not None:
+            made = Thing("cudaGraphExec_t", "graph_exec", "CUDA(cudaGraphExecDestroy({}));")
+            self._things[id(graph)] = made
+            self._add("CUDA(cudaGraphInstantiate(&", made, ", ", drawn, ", 0));", begins=made)
 
     def on_launch(self, own: Call, captured: Any) -> None:
         """Launch a graph that `dnn.capture` recorded."""
@@ -324,3 +307,25 @@ def where() -> tuple[str, int]:
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+class _TracedRecorder:
+    """What records a graph on a device, and tells a trace when it begins and ends."""
+
+    def __init__(self, own: Any, memory: Memory) -> None:
+        self._own, self._memory, self.stream = own, memory, own.stream
+
+    @property
+    def graph(self) -> Any:
+        return self._own.graph
+
+    def __enter__(self) -> _TracedRecorder:
+        self._own.__enter__()
+        self._memory.began_graph(int(self.stream.handle))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._own.__exit__(*error)
+        finally:
+            self._memory.ended_graph(int(self.stream.handle), self.graph)

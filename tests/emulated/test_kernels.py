@@ -367,16 +367,17 @@ def test_work_grows_with_the_taps_and_not_with_their_square(taps):
     x, w = (1, 1, 512, 512), (1, 1, taps, taps)
     blocks = kernels._blocks(x, w, ConvolutionSpec(), 4, one_tap=False)
     assert math.ceil((513 - taps) ** 2 / blocks.positions) <= 4
-    assert kernels.im2col_gemm_workspace(x, w, ConvolutionSpec(), "float32") <= 32 << 20
+    assert ALGORITHMS["im2col_gemm"].workspace(x, w, ConvolutionSpec(), "float32") <= 32 << 20
 
 
 def test_many_taps_in_parts():
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((1, 2, 70, 65)), rng.standard_normal((3, 2, 41, 37))
     problem, results = ConvolutionSpec(padding=3), []
-    for run, size in ((kernels.im2col_gemm, kernels.im2col_gemm_workspace), (kernels.direct_gemm, lambda *_: 0)):
+    for algorithm in (ALGORITHMS["im2col_gemm"], ALGORITHMS["direct_gemm"]):
         out = np.full(problem.output_shape(x.shape, w.shape), np.nan)
-        run(x, w, problem, out=out, scratch=np.empty(size(x.shape, w.shape, problem, "float64"), np.uint8))
+        scratch = np.empty(algorithm.workspace(x.shape, w.shape, problem, "float64"), np.uint8)
+        algorithm.run(x, w, problem, out=out, scratch=scratch)
         results.append(out)
     assert kernels._blocks(x.shape, w.shape, problem, 8, one_tap=False).column_taps < 41 * 37
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))), (41, 37), (2, 3))
