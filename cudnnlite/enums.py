@@ -74,7 +74,7 @@ def parse_enum(
     argument : str
         The argument's name, for the message.
     names : mapping, optional
-        The names that the documentation uses besides, in lower case; the message lists them instead of cuDNN's own.
+        The names that the documentation uses besides, in lower case; the message lists them first.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def parse_enum(
             if member == value:
                 return member
     article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
-    listed = ", ".join((*ours, *(name for name, member in own.items() if member not in ours.values())))
+    listed = ", ".join((*ours, *(name for name in own if name.lower() not in ours)))
     raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {listed}, in any case")
 
 

@@ -35,7 +35,7 @@ from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
 _MOST_REMEMBERED = 4096
-_SLOW = 1.0  # seconds of measuring inside a call that are told
+SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
 
 
 class Search(NamedTuple):
@@ -252,7 +252,7 @@ class Tuner:
             if table is None:
                 self._tell_untuned(posed, why)
                 return None
-            if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > _SLOW:
+            if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > SLOW_SECONDS:
                 self._told_slow = True
                 log.warning(
                     "measuring %s took %.1f s; so may other calls under `autotuned`: tune_model tunes ahead",

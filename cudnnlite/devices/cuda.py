@@ -36,6 +36,15 @@ _PER_THREAD_STREAM, _FIRST_ADDRESS = 2, 4096  # CUDA's name for a stream; below 
 _LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
 
 
+def stream_address(stream: Any) -> int:
+    """Return the address of a stream object of PyTorch's or CuPy's, or that address itself; ArgumentError if it is none."""
+    address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+    is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
+    if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
+        raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
+    return int(address)
+
+
 class CudaDevice:
     """A CUDA device; see `cudnnlite.devices.device.Device`."""
 
@@ -116,10 +125,7 @@ class CudaDevice:
             return stream
         if hasattr(stream, "__cuda_stream__"):
             return self._borrow(stream)
-        address = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))  # PyTorch's, CuPy's, a plain address
-        is_address = isinstance(address, int) and not isinstance(address, bool) and 0 <= address < 2**64
-        if not is_address or _PER_THREAD_STREAM < address < _FIRST_ADDRESS:
-            raise ArgumentError(f"stream={shown(stream)} is not a CUDA stream; allowed: an address or a stream object")
+        address = stream_address(stream)
         return self._borrow(_BorrowedStream(address, stream)) if address else self.default_stream
 
     def _borrow(self, stream: Any) -> Any:

@@ -216,7 +216,8 @@ def _find(call: ConvolutionCall) -> None:
     for algorithm in _RANKINGS[call.written]:
         needed = 0
         try:
-            needed, run = call.workspace(kernel := call.kernel(algorithm)), call.run(algorithm, 1.0, 0.0)
+            needed = call.workspace(kernel := call.kernel(algorithm))
+            run = call.run(algorithm, 1.0, 0.0)  # refused for want of workspace, it is still told how much is needed
             if kernel.run not in taken:
                 start = time.perf_counter()
                 run()

@@ -35,7 +35,7 @@ class AlgorithmResult:
         Microseconds of wall time that a call takes among many, made one after the other: the device's time or the host's,
         whichever is longer.
     host_us : float or None
-        Microseconds until such a call returns.
+        Microseconds until such a call returns; None with `replay`.
     call_spread_us : float or None
         The distance between the quartiles of the samples that `call_us` is the median of.
     workspace : int

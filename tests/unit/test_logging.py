@@ -47,7 +47,7 @@ def test_tuning_begun_and_done(own_handle, caplog):
 
 @pytest.mark.parametrize("limit", [0.0, 1e9])
 def test_a_slow_measurement_inside_a_call_is_told_once(own_handle, caplog, monkeypatch, limit):
-    monkeypatch.setattr(tuner_module, "_SLOW", limit)
+    monkeypatch.setattr(tuner_module, "SLOW_SECONDS", limit)
     x, w = operands(own_handle)
     with dnn.autotuned(own_handle, cache=":memory:") as tuner:
         tuner.choose(dnn.ConvolutionForwardProblem(x.spec, dnn.FilterSpec((2, 3, 3, 3))))  # asked for: no surprise

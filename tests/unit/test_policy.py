@@ -25,6 +25,7 @@ VALUES = {
     "search": ("knobs", "knobs"),
     "search_seconds": (2.5, 2.5),
 }
+ALLOWED_MATH = "allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, TENSOR_OP_ALLOW_CONVERSION, FMA, in any case"
 FIELDS = [item.name for item in dataclasses.fields(TuningPolicy)]
 
 
@@ -103,9 +104,9 @@ WRONG = [
     ("max_error", "1e-3", "a number, 0 or more"),
     ("max_error", True, "a number, 0 or more"),
     ("max_error", 1j, "a number, 0 or more"),
-    ("math_type", "fast", "allowed: DEFAULT"),
-    ("math_type", 17, "allowed: DEFAULT"),
-    ("math_type", ["FMA"], "allowed: DEFAULT"),
+    ("math_type", "fast", ALLOWED_MATH),
+    ("math_type", 17, ALLOWED_MATH),
+    ("math_type", ["FMA"], ALLOWED_MATH),
     ("allow_tf32", "no", "allowed: True, False"),
     ("layouts", "NCWH", "'NCHW', 'NHWC'"),
     ("layouts", "nhwc", "'NCHW', 'NHWC'"),
