@@ -25,9 +25,11 @@ _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
 _FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
 _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
-# Tried with cuDNN 9.28: these follow pointers without a look at them; the others answer BAD_PARAM, or leave out a result.
-_CRASH_AT_NULL = frozenset(
-    f"cudnn{name}" for name in (
+# Tried with cuDNN 9.28, and those that need a GPU with 9.19 on an H200: these follow pointers without a look at them, every
+# descriptor and typed pointer of the first list and what is named in the second; the others answer BAD_PARAM, or leave out a
+# result.
+_CRASH_AT_NULL: dict[str, frozenset[str]] = {
+    f"cudnn{name}": frozenset() for name in (
         "BackendCreateDescriptor", "CreateLRNDescriptor", "DeriveBNTensorDescriptor", "DeriveNormTensorDescriptor",
         "DropoutGetReserveSpaceSize",
         "GetActivationDescriptor", "GetConvolution2dDescriptor", "GetConvolution2dForwardOutputDim", "GetConvolutionGroupCount",
@@ -37,7 +39,54 @@ _CRASH_AT_NULL = frozenset(
         "SetConvolutionNdDescriptor", "SetFilterNdDescriptor", "SetLRNDescriptor", "SetPoolingNdDescriptor",
         "SetSeqDataDescriptor", "SetTensorNdDescriptor", "SetTensorNdDescriptorEx",
     )
-)  # fmt: skip
+} | {
+    f"cudnn{name}": frozenset(arguments.split()) for name, arguments in (
+        ("BatchNormalizationBackward", "dBnScaleBiasDesc dxDesc dyDesc xDesc"),
+        ("BatchNormalizationBackwardEx", "dBnScaleBiasDesc dxDesc dyDesc handle xDesc"),
+        ("BatchNormalizationForwardInference", "bnScaleBiasMeanVarDesc handle xDesc yDesc"),
+        ("CTCLoss", "costs ctcLossDesc gradientsDesc handle hostInputLengths hostLabelLengths probs probsDesc"),
+        ("CTCLoss_v8", "ctcLossDesc probsDesc"),
+        ("DivisiveNormalizationBackward", "dXdMeansDesc handle normDesc xDesc"),
+        ("DivisiveNormalizationForward", "handle normDesc xDesc yDesc"),
+        ("DropoutBackward", "dxdesc dydesc"),
+        ("DropoutForward", "xdesc ydesc"),
+        ("DropoutGetStatesSize", "sizeInBytes"),
+        ("FusedOpsExecute", "handle plan varPack"),
+        ("GetCTCLossWorkspaceSize", "ctcLossDesc handle inputLengths labelLengths probsDesc sizeInBytes"),
+        ("GetCTCLossWorkspaceSize_v8", "ctcLossDesc probsDesc"),
+        ("GetConvolutionBackwardDataAlgorithmMaxCount", "count"),
+        ("GetConvolutionBackwardFilterAlgorithmMaxCount", "count"),
+        ("GetConvolutionForwardAlgorithmMaxCount", "count"),
+        ("GetConvolutionForwardAlgorithm_v7", "handle perfResults"),
+        ("GetRNNWeightParams", "bAddr mAddr"),
+        ("GetReductionIndicesSize", "reduceTensorDesc sizeInBytes"),
+        ("GetReductionWorkspaceSize", "aDesc cDesc reduceTensorDesc sizeInBytes"),
+        ("GetSeqDataDescriptor", "axes dataType dimA nbDims seqLengthArray seqLengthArraySize"),
+        ("GetStream", "streamId"),
+        ("Im2Col", "convDesc handle wDesc xDesc"),
+        ("InitTransformDest", "srcDesc"),
+        ("LRNCrossChannelBackward", "alpha beta dxDesc dyDesc handle normDesc xDesc"),
+        ("LRNCrossChannelForward", "alpha beta handle normDesc xDesc yDesc"),
+        ("NormalizationBackward", "dNormScaleBiasDesc dxDesc dyDesc normMeanVarDesc xDesc"),
+        ("OpTensor", "opTensorDesc"),
+        ("RNNBackwardData_v8", "dy"),
+        ("ReduceTensor", "reduceTensorDesc workspace"),
+        ("SpatialTfGridGeneratorBackward", "stDesc"),
+        ("SpatialTfGridGeneratorForward", "stDesc"),
+        ("SpatialTfSamplerBackward", "dxDesc dyDesc stDesc xDesc"),
+        ("SpatialTfSamplerForward", "alpha beta stDesc xDesc yDesc"),
+        ("TransformFilter", "destDesc srcDesc"),
+    )
+}  # fmt: skip
+
+
+_NEEDED_BY = {  # what may be null where another argument asks for nothing
+    ("cudnnCTCLoss", "gradientsDesc"): "gradients",
+    ("cudnnGetSeqDataDescriptor", "seqLengthArray"): "seqLengthSizeRequested",
+    ("cudnnGetTensorNdDescriptor", "dimA"): "nbDimsRequested",
+    ("cudnnGetTensorNdDescriptor", "strideA"): "nbDimsRequested",
+    ("cudnnReduceTensor", "workspace"): "workspaceSizeInBytes",
+}
 
 
 class CallArgumentError(ArgumentError, ctypes.ArgumentError):
@@ -197,9 +246,11 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
     """Raise TypeError for what C would cut off, or crash at."""
     name = record.argnames[position]
     smallest, largest = _COUNTS.get(name, (-inf, inf))
-    if value is None:  # where no sizes are wanted, there need be no place for them
-        may_be_null = record.name == "cudnnGetTensorNdDescriptor" and position > 3 and arguments[1] == 0
-        if not may_be_null and (issubclass(kind, Opaque) or hasattr(kind, "contents")):
+    if value is None:
+        named = _CRASH_AT_NULL[record.name]
+        may_be_null = name not in named if named else not (issubclass(kind, Opaque) or hasattr(kind, "contents"))
+        needed_by = _NEEDED_BY.get((record.name, name))
+        if not may_be_null and (needed_by is None or arguments[record.argnames.index(needed_by)] not in (0, None)):
             raise TypeError("a null pointer, which C would follow")
     elif issubclass(kind, ctypes.c_void_p):
         if 0 < value < _FIRST_ADDRESS and name.startswith(_FOLLOWED):
