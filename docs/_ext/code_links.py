@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from docutils import nodes
-
 TABLE = "reference/coverage"
 CODE = re.compile(r"(?:(?:dnn|cudnnlite)\.)?([A-Za-z_][\w.]*)(?:\(.*\))?", re.DOTALL)
 C_FUNCTION = re.compile(r"cudnn[A-Z]\w*")
@@ -22,7 +20,6 @@ KINDS = {
     "found": "AlgorithmTable",
     "table": "AlgorithmTable",
 }
-NOT_IN = (nodes.reference, nodes.title)
 
 
 def name_of(code: str) -> str:
@@ -36,6 +33,7 @@ def name_of(code: str) -> str:
 
 def rows_of(doctree: Any) -> None:
     """Give every row of the table of C functions an anchor and an entry in the index."""
+    from docutils import nodes
     from sphinx import addnodes
 
     for row in doctree.findall(nodes.row):
@@ -47,13 +45,15 @@ def rows_of(doctree: Any) -> None:
 
 def link(app: Any, doctree: Any, docname: str) -> None:
     """Link the code of a page, after Sphinx has resolved what was marked as a reference."""
+    from docutils import nodes
+
     objects, rows, others = app.env.domains["py"].objects, functions(), elsewhere(app)
     seen: set[tuple[int, str]] = set()
     for literal in list(doctree.findall(nodes.literal)):
         name, parent = name_of(literal.astext()), literal.parent
         section = None
         while parent is not None:
-            if isinstance(parent, NOT_IN):
+            if isinstance(parent, (nodes.reference, nodes.title)):
                 break
             section = parent if section is None and isinstance(parent, nodes.section) else section
             parent = parent.parent
