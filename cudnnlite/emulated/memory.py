@@ -23,7 +23,7 @@ from cudnnlite.sizes import format_size
 ALIGNMENT = 256  # as cudaMalloc gives
 POISON_NEW = 0xFF  # NaN in every floating-point format, -1 in signed integers
 POISON_FREED = 0xA5
-_QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
+QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
 _OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
 _UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
 
@@ -140,7 +140,7 @@ class EmulatedMemory:
             block[:] = POISON_FREED
             self._quarantine.append(block)
             self._quarantined += block.nbytes + _OVERHEAD
-            while self._quarantined > _QUARANTINE:
+            while self._quarantined > QUARANTINE:
                 self._quarantined -= self._quarantine.popleft().nbytes + _OVERHEAD
 
     def _repair(self) -> None:

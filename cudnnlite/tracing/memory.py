@@ -116,7 +116,7 @@ class Memory:
             if base < old.base + old.nbytes and old.base < base + nbytes:
                 self._forget(old)
         self._buffers[base] = new
-        size = Size(new, self._answers.get(nbytes))
+        size = Size(new, None if outside else self._answers.get(nbytes))  # before the block nothing has been asked
         steps.append(Step(["CUDA(cudaMalloc(&", new, ", ", size, "));"], (new,), where(), begins=new))
         return new
 
@@ -195,9 +195,33 @@ class Memory:
 
     def _on_copy_in(self, own: Call, device: Any, ptr: int, source: Any, stream: Any) -> None:
         own(device, ptr, source, stream)
-        place = self._known(device, ptr)
-        self.steps += self._load(place, source.tobytes())
+        self._loaded(self._known(device, ptr), source.tobytes())
+
+    def _loaded(self, place: Place, content: bytes) -> None:
+        self.steps += self._load(place, content)
         self._note_written(place.buffer)
+
+    def _on_copy_rows(self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool) -> None:
+        if not host.size:
+            own(device, ptr, pitch, host, stream, out=out)
+            return
+        place, (rows, width) = self._known(device, ptr), host.shape
+        if out:
+            self._look(place)
+        own(device, ptr, pitch, host, stream, out=out)
+        if out:
+            device.wait(stream)  # with pinned memory nobody has
+        content = host.tobytes()
+        if rows == 1:
+            (self._report if out else self._loaded)(place, content)
+        elif out:
+            there: list[Part] = [place, f", {pitch}, {width}, {rows});"]
+            self._add('report_rows("', place.buffer, '", ', *there, checksum=checksum(content))
+            place.buffer.unread = False
+        else:
+            there = [place, f", {pitch}, {width}, {rows}, ", Contents(place.buffer, content), ");"]
+            self._add("load_rows(", *there, of=(place.buffer,))
+            self._note_written(place.buffer)
 
     def _on_copy_out(self, own: Call, device: Any, target: Any, ptr: int, stream: Any) -> None:
         place = self._known(device, ptr)
@@ -213,10 +237,33 @@ class Memory:
 
     def _on_fill(self, own: Call, device: Any, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
         own(device, ptr, nbytes, byte, stream)
-        place = self._known(device, ptr)
-        whole = nbytes == place.buffer.nbytes
+        self._filled(self._known(device, ptr), nbytes, byte, stream)
+
+    def _filled(self, place: Place, nbytes: int, byte: int, stream: Any) -> None:
+        whole = nbytes == place.buffer.nbytes and not place.buffer.outside
         size = Size(place.buffer, self._answers.get(nbytes)) if whole else str(nbytes)
         self._enqueue(stream, place, "CUDA(cudaMemsetAsync(", place, f", {byte}, ", size, ", ")
+
+    def _on_fill_rows(
+        self, own: Call, device: Any, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
+    ) -> None:
+        own(device, ptr, pitch, width, rows, pattern, stream)
+        if not width * rows:
+            return
+        place, single = self._known(device, ptr), len(set(pattern)) == 1
+        if single and rows == 1:
+            self._filled(place, width, pattern[0], stream)
+        elif single:
+            end = f", {pitch}, {pattern[0]}, {width}, {rows}, "
+            self._enqueue(stream, place, "CUDA(cudaMemset2DAsync(", place, end)
+        elif self._capturing:  # where the program cannot load
+            self.tell("a fill with more than one byte went into a CUDA graph: it is not in the program")
+        elif rows == 1:
+            self._loaded(place, pattern * (width // len(pattern)))
+        else:
+            file = Contents(place.buffer, pattern * (width // len(pattern) * rows))
+            self._add("load_rows(", place, f", {pitch}, {width}, {rows}, ", file, ");", of=(place.buffer,))
+            self._note_written(place.buffer)
 
     def _enqueue(self, stream: Any, to: Place, *parts: Part) -> None:
         address = int(stream.handle)

@@ -40,8 +40,7 @@ static inline unsigned char *host(size_t nbytes)
     return memory;
 }
 
-/* Copies what stands in a file, from an offset on, into device memory. */
-static inline void load(void *device, size_t nbytes, const char *path, long offset)
+static inline unsigned char *contents(size_t nbytes, const char *path, long offset)
 {
     unsigned char *bytes = host(nbytes);
     FILE *file = fopen(path, "rb");
@@ -50,7 +49,31 @@ static inline void load(void *device, size_t nbytes, const char *path, long offs
         exit(EXIT_FAILURE);
     }
     fclose(file);
+    return bytes;
+}
+
+/* Copies what stands in a file, from an offset on, into device memory. */
+static inline void load(void *device, size_t nbytes, const char *path, long offset)
+{
+    unsigned char *bytes = contents(nbytes, path, offset);
     CUDA(cudaMemcpy(device, bytes, nbytes, cudaMemcpyHostToDevice));
+    free(bytes);
+}
+
+/* Copies what stands in a file into rows of device memory, which are `pitch` bytes apart. */
+static inline void load_rows(void *device, size_t pitch, size_t width, size_t rows, const char *path)
+{
+    unsigned char *bytes = contents(width * rows, path, 0);
+    CUDA(cudaMemcpy2D(device, pitch, bytes, width, width, rows, cudaMemcpyHostToDevice));
+    free(bytes);
+}
+
+static inline void print_sum(const char *name, unsigned char *bytes, size_t nbytes)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < nbytes; i++)
+        sum += (2 * (uint64_t)i + 1) * bytes[i];
+    printf("%s %016llx\n", name, (unsigned long long)sum);
     free(bytes);
 }
 
@@ -60,9 +83,14 @@ static inline void report(const char *name, const void *device, size_t nbytes)
     unsigned char *bytes = host(nbytes);
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaMemcpy(bytes, device, nbytes, cudaMemcpyDeviceToHost));
-    uint64_t sum = 0;
-    for (size_t i = 0; i < nbytes; i++)
-        sum += (2 * (uint64_t)i + 1) * bytes[i];
-    printf("%s %016llx\n", name, (unsigned long long)sum);
-    free(bytes);
+    print_sum(name, bytes, nbytes);
+}
+
+/* Does the same with rows of device memory, without what lies between them. */
+static inline void report_rows(const char *name, const void *device, size_t pitch, size_t width, size_t rows)
+{
+    unsigned char *bytes = host(width * rows);
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaMemcpy2D(bytes, width, device, pitch, width, rows, cudaMemcpyDeviceToHost));
+    print_sum(name, bytes, width * rows);
 }

@@ -16,7 +16,7 @@ from cudnnlite.tracing.things import Contents, Part, Place, Size, Step, Thing
 
 _WIDTH = 116
 _MOST_REPEATED = 64  # statements in the body of a loop
-_TAKEN = {"i", "j", "k", "l", "host", "load", "report", "main"}
+_TAKEN = {"i", "j", "k", "l", "host", "load", "load_rows", "report", "report_rows", "contents", "print_sum", "main"}
 _INDICES = "ijkl"
 
 Item = tuple[Any, Any]  # a statement, and the comment that says where it comes from; or how often, and such items

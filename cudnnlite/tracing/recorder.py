@@ -247,7 +247,7 @@ class Recorder(Memory):
                 if place is not None:
                     place.buffer.parts[place.offset] = TensorDescriptor.read(library_api(), described).nbytes, thing
         if name == "cudnnBackendExecute":
-            for buffer in self._packed(seen[2].value):
+            for buffer in self._packed(seen[2].value, look=False):  # what is new there the call wrote
                 self._note_written(buffer)
         elif name == "cudnnSetStream":
             self._stream_of[first or 0] = seen[1].value or 0
@@ -314,7 +314,7 @@ class Recorder(Memory):
             found += [", ", part] if found else [part]
         return [f"({opaque.__name__ if opaque else 'void *'}[]){{", *found, "}"]
 
-    def _packed(self, pack: int) -> list[Buffer]:
+    def _packed(self, pack: int, *, look: bool = True) -> list[Buffer]:
         """Look at the memory of a variant pack; return it, with what is written marked as far as its tensors' names tell."""
         values, found = self._packs.get(pack, {}), []
         pairs = zip(
@@ -323,7 +323,8 @@ class Recorder(Memory):
         for address, uid in pairs:
             place = self._place(address) if address else None
             if place is not None:
-                self._look(place)
+                if look:
+                    self._look(place)
                 place.buffer.unread |= uid in self._uids and self._uids[uid].name in _WRITTEN
                 found.append(place.buffer)
         return found

@@ -15,6 +15,7 @@ from device.operation_samples import Case
 
 import cudnnlite as dnn
 from cudnnlite._raw.library import load_library
+from cudnnlite.devices.choice import make_device
 
 from . import trace_samples
 from .c_toolchain import CToolchain, ToolchainError
@@ -64,6 +65,25 @@ def test_a_program_prints_what_python_computed(
         sample(handle)
     assert traced.warnings == []
     assert_it_prints_the_same(toolchain, traced, tmp_path, device)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_samples_in_any_order_on_a_device_whose_methods_were_set(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A monkeypatch that is undone leaves a device with methods of its own; freed addresses are handed out again at once."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
+    with dnn.Handle(make_device("emulated", 0)) as handle:
+        for name in ("allocate", "fill", "copy_in", "copy_rows")[: seed + 1]:
+            setattr(handle.device, name, getattr(handle.device, name))
+        left = dict(vars(handle.device))
+        for number in rng.permutation(2 * len(trace_samples.SAMPLES)):
+            sample = trace_samples.SAMPLES[number // 2]
+            with dnn.trace() as traced, dnn.Handle(handle.device) as other:
+                sample(other)
+            assert traced.warnings == []
+            before = [step for step in traced._recorder.before if "cudaStreamCreate" not in str(step.parts[0])]
+            assert before == [], sample.__name__
+            assert vars(handle.device) == left
 
 
 @pytest.mark.parametrize("sample", trace_samples.STEADY, ids=lambda sample: sample.__name__)

@@ -95,9 +95,25 @@ def attention(handle: dnn.Handle) -> None:
     dnn.multi_head_attention_forward(handle, spec, weights, sequences[0], sequences[1], sequences[1]).numpy()
 
 
+def parts(handle: dnn.Handle) -> None:
+    """Copies and fills of arrays that are there, and of parts of them."""
+    x, y = upload(handle, (2, 4, 9, 8)), handle.empty((2, 4, 9, 8))
+    y.fill(1.5)
+    y[1].fill(0)
+    y[:, 1, ::2].fill(0.25)
+    y[:, 2:, :, 3:5].fill(0)
+    dnn.add_tensor(handle, x, y)
+    y[:, 1, 1::3].copy_from(np.arange(48).reshape(2, 3, 8))
+    x.copy_from(np.arange(576).reshape(x.shape))
+    dnn.add_tensor(handle, x, y)
+    host = np.empty((2, 9, 2), np.float32)
+    y[:, 3, :, 4:6].copy_to(host)
+    dnn.activation_forward(handle, y, "tanh").numpy()
+
+
 kept: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
-    convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention,
+    convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention, parts,
 )  # fmt: skip
 STEADY = (
     execution_plan,

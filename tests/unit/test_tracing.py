@@ -76,6 +76,50 @@ def test_a_call_of_a_plan_made_before_is_recorded(handle: dnn.Handle) -> None:
     assert "HEUR" not in text
 
 
+def test_what_a_plan_writes_is_no_affair_of_others(handle: dnn.Handle) -> None:
+    x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+    with dnn.plan_convolution_forward(handle, x, w, interface="graph") as plan:
+        y = plan(x, w)
+        y.fill(0)
+        with dnn.trace() as trace:
+            plan(x, w, out=y)
+            plan(x, w, out=y)
+    assert trace.warnings == []
+    assert main_of(trace).count("load(y") == 1
+
+
+def test_a_workspace_from_before_is_not_as_large_as_a_later_answer() -> None:
+    programs = []
+    for reserved in (False, True):
+        with dnn.Handle("emulated") as handle:
+            x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+            if reserved:
+                size = int(re.findall(r"&workspace_size\)\); /\* (\d+) \*/", programs[0])[0])
+                handle.workspace.reserve(size, handle.stream)
+            with dnn.trace() as trace:
+                dnn.convolution_forward(handle, x, w, algorithm="gemm")
+            programs.append(main_of(trace))
+    assert ["cudaMalloc(&workspace, workspace_size)" in program for program in programs] == [True, False]
+    assert f"cudaMalloc(&workspace, {size})" in programs[1]
+
+
+def test_copies_and_fills_of_parts_are_written_down(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        x = handle.empty(X.shape)
+        x.fill(1.5)
+        x[:, 1].fill(0)
+        x[:, 1:, ::2, 2:4].copy_from(X[:, 1:, ::2, 2:4])
+        x[0].copy_from(X[0])
+        part = np.empty((2, 6, 2), np.float32)
+        x[:, 2, :, 1:3].copy_to(part)
+    text, files = main_of(trace), trace._written().files
+    assert X[0].tobytes() in files.values()
+    assert np.full(X.shape, 1.5, np.float32).tobytes() in files.values()
+    assert "load_rows((char *)memory + " in text
+    assert "cudaMemset2DAsync((char *)memory + 120, 360, 0, 120, 2, " in text
+    assert "report_rows(" in text or text.count("report(") > 1
+
+
 def test_calls_are_data(handle: dnn.Handle) -> None:
     with dnn.trace() as trace, dnn.TensorDescriptor(X.shape, "float16", "NHWC"):
         pass
