@@ -118,7 +118,7 @@ class AttentionPlan(PlanByHand):
             handle.api.cudnnMultiHeadAttnForward, [*inputs.values(), y],
             (handle.ptr, self._attention.ptr, at, low, high, q_lengths, kv_lengths, self._q, q.ptr,
              0 if added is None else added.ptr, self._k, k.ptr, self._v, v.ptr, self._y, y.ptr, *self._weight_space(weights)),
-            None if space is None else space.array,
+            None if space is None else space.array, fresh=True,
         )  # fmt: skip
         if space is None:
             return y
@@ -169,12 +169,27 @@ class AttentionPlan(PlanByHand):
         )  # fmt: skip
         return out
 
-    def _run(self, function: Any, operands: list[DeviceArray], arguments: Any, reserve: DeviceArray | None) -> None:
-        """Make the C call, which ends with workspace and reserve space."""
+    def _run(
+        self,
+        function: Any,
+        operands: list[DeviceArray],
+        arguments: Any,
+        reserve: DeviceArray | None,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        """Make the C call, which ends with workspace and reserve space; a `fresh` one holds nothing yet.
+
+        In training they are set to zero before: cuDNN 9.19's `cudnnMultiHeadAttnBackwardData` reads what nothing wrote, and on
+        an H200, where sequences left room, a gradient was wrong once.
+        """
         there = [*operands, *self._lengths, reserve, self._states(self.request.dropout_state)]
         scratch = self._handle.workspace.reserve(self._workspace, self._handle.stream)
         kept = 0 if reserve is None else reserve.ptr
-        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there)
+        clear = [(kept, self._reserve)] * fresh if reserve is not None else []
+        if reserve is not None and self._workspace:
+            clear.append((scratch, self._workspace))
+        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there, clear)
 
     def _explain(self, error: CudnnError) -> None:
         error.involving(spec=self.spec, q=self.request.q, k=self.request.k, v=self.request.v)

@@ -36,18 +36,22 @@ class PlanByHand(Plan):
         raise NotImplementedError
 
     def _call(
-        self, function: Callable[..., None], arguments: Any, operands: Sequence[Any], clear: NamedWeights | None = None
+        self,
+        function: Callable[..., None],
+        arguments: Any,
+        operands: Sequence[Any],
+        clear: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Make the C call on the handle's stream, ordered with the streams of the operands that are not None.
 
-        `clear` are weights that are set to zero before.
+        `clear` is memory that is set to zero before: addresses and bytes.
         """
         stream = self._handle.stream
         there = [array for array in operands if array is not None]
         crossed = wait_for_streams(stream, *there) if any(array.stream is not stream for array in there) else ()
         try:
-            if clear is not None:
-                clear.fill_zero(stream)
+            for address, nbytes in clear:
+                self._device.fill(address, nbytes, 0, stream)
             function(*arguments)
             if recording.active:
                 self.keep_for_graph(operands)

@@ -431,16 +431,19 @@ def test_the_second_call_measures_nothing(handle: dnn.Handle, case: Case, monkey
     network = Network(handle)
     out = poisoned(handle, case.output_spec)
     runs = forward_calls(monkeypatch, handle)
-    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")):
+    with dnn.autotuned(handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")) as tuner:
         case.run(out=out)
         network.run()
+        best = tuner.tune(problem_of(case, y=case.output_spec)).best()
         calls = count_calls(monkeypatch, handle.api, *MAKING, "cudnnSetStream", "cudnnGetRNNTempSpaceSizes")
         del runs[:]
         for _ in range(3):
             case.run(out=out)
             network.run()
-        assert calls == []
-        assert len(runs) == 3
+        assert [
+            call for call in calls if not (best.replay and call == "cudnnSetStream")
+        ] == []  # a replaying plan records
+        assert len(runs) == 3 or best.replay
         case.assert_right(out, runs[-1].algorithm)
 
 

@@ -111,7 +111,9 @@ def assert_ordered(table: dnn.AlgorithmTable, by: str = "time_ms") -> None:
     assert ok == sorted(ok, reverse=True)
     keys = [getattr(row, by) for row in table if row.ok]
     known = [key for key in keys if key is not None]
-    assert known[1:] == sorted(known[1:])  # the first may be one that the noise makes equal, with less host time
+    # the first may be one that the noise makes equal, with less host time; before it a heuristic's choice that is as good
+    moved = 1 + any("hardly faster" in row.remark for row in table)
+    assert known[moved:] == sorted(known[moved:])
     alike = ("within the noise", "hardly faster")
     assert known[0] == min(known) or any(remark in row.remark for row in table for remark in alike)
     assert keys == [*known, *[None] * (len(keys) - len(known))]

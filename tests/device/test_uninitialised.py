@@ -46,17 +46,24 @@ def test_a_recurrent_network(handle, cell):
     assert_same(results)
 
 
-def test_attention(handle):
-    spec, results = dnn.AttentionSpec(2, 8, q_proj_size=4, k_proj_size=4, v_proj_size=4, o_proj_size=8), []
+@pytest.mark.parametrize("room", [{}, {"max_q_length": 9, "max_kv_length": 8, "max_batch": 5, "max_beam": 4}])
+def test_attention(handle, room):
+    """With room to spare a gradient was wrong once, by what memory held."""
+    sizes = {"q_proj_size": 4, "k_proj_size": 4, "v_proj_size": 4, "o_proj_size": 8}
+    spec, results = dnn.AttentionSpec(2, 8, **sizes, **room), []
     weights = dnn.AttentionWeights(handle, spec)
     weights.update({name: random(number, *weights[name].shape) for number, name in enumerate(weights)})
     q, dy = handle.array(random(1, 2, 5, 8)), handle.array(random(2, 2, 5, 8))
-    reserve = dnn.multi_head_attention_forward(handle, spec, weights, q, q, q, training=True).reserve
+    lengths = {"q_lengths": [5, 2], "kv_lengths": [3, 4]} if room else {}
+    reserve = dnn.multi_head_attention_forward(handle, spec, weights, q, q, q, training=True, **lengths).reserve
     for byte in BYTES:
         reserve.array.fill(byte)
         size = 1 << 20
         handle.device.fill(handle.workspace.reserve(size, handle.stream), size, byte, handle.stream)
-        out = dnn.multi_head_attention_forward(handle, spec, weights, q, q, q, training=True, reserve=reserve)
+        out = dnn.multi_head_attention_forward(
+            handle, spec, weights, q, q, q, training=True, reserve=reserve, **lengths
+        )
+        handle.device.fill(handle.workspace.reserve(size, handle.stream), size, byte, handle.stream)
         gradients = dnn.multi_head_attention_backward_data(handle, reserve, dy)
         dweights = dnn.multi_head_attention_backward_weights(handle, reserve).array
         results.append([array.numpy() for array in (out.y, *gradients, dweights)])

@@ -222,7 +222,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         function = self._handle.api.cudnnRNNBackwardWeights_v8
         # cuDNN can only add (WgradMode.SET is NOT_SUPPORTED), so what should be replaced is cleared first
         operands = [call.x, call.hx, call.y, out.array, reserve.array]
-        self._call(function, arguments, operands, clear=out if replaced else None)
+        self._call(function, arguments, operands, clear=[(out.array.ptr, out.array.nbytes)] if replaced else ())
         return out
 
     def _explain(self, error: CudnnError) -> None:
