@@ -228,7 +228,7 @@ class Census:
 
 
 def give_back_pool(device: Any) -> None:
-    """Let a GPU's memory pool keep nothing that nobody uses: the pools of eight processes keep all of an H200's otherwise."""
+    """Let a GPU's memory pool keep nothing that nobody uses: eight processes share one GPU's memory."""
     if device.kind == "cuda":
         device.synchronize()
         result, pool = device._driver.cuDeviceGetDefaultMemPool(device.index)
