@@ -16,6 +16,7 @@ from cudnnlite.backend.engines import Configuration
 from cudnnlite.backend.graph import ALIGNMENT, Graph
 from cudnnlite.errors import ArgumentError
 
+_Pack = tuple[tuple[Any, ...], list[PreparedCall]]
 MOST_PACKS = 16  # allocators give the same addresses back: a few sets of them come again and again
 
 
@@ -65,7 +66,7 @@ class ExecutionPlan(PreparedCall):
             One is not aligned as the plan was made for.
         """
         key = (workSpace, *addresses.values())
-        self.arguments = self._known.get(key) or self._packs.make(key, addresses, workSpace)
+        self.arguments = (self._known.get(key) or self._packs.make(key, addresses, workSpace))[0]
 
     def pack_values(self, pack: int) -> dict[str, Any] | None:
         """Return what the variant pack at an address was set to; None if it is none of this plan's."""
@@ -78,17 +79,17 @@ class _VariantPacks:
     Attributes
     ----------
     known : dict
-        By workspace and addresses: the arguments of a call.
+        By workspace and addresses: the arguments of a call, and the calls that its pack was made by.
     """
 
     def __init__(
         self, handle: Any, uids: dict[str, int], stack: ExitStack, common: tuple[Any, ...], workspace: int
     ) -> None:
-        self._api = api = handle.api
+        self._api = handle.api
         self._stack = stack.enter_context(ExitStack())  # for as long as they come
         self._common = common
-        self.known: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        self._free: list[Any] = []
+        self.known: dict[tuple[int, ...], _Pack] = {}
+        self._spare: list[_Pack] = []
         self._names = tuple(uids)
         # addresses in their order, and the workspace behind them: written and looked through in C
         self._pointers = (ctypes.c_void_p * (len(uids) + 1))()
@@ -98,19 +99,23 @@ class _VariantPacks:
         self._order: tuple[str, ...] = ()  # of the addresses in what they are known by
         self._stack.callback(self.known.clear)
         self._ids = ids = (ctypes.c_int64 * len(uids))(*uids.values())
-        values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
-        steps = [api.prepare("cudnnBackendInitialize", None)]
-        for name, array in values:
+        self._values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
+
+    def _new(self) -> _Pack:
+        """Return a pack that was never used, with the calls that make it anew."""
+        pack = self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr
+        steps = [self._api.prepare("cudnnBackendInitialize", pack)]
+        for name, array in self._values:
             number, type_name, many = attribute("VARIANT_PACK", name)
-            kind, count = BackendAttributeType[type_name], len(uids) if many else 1
-            steps.append(api.prepare("cudnnBackendSetAttribute", None, number, kind, count, array))
-        steps.append(api.prepare("cudnnBackendFinalize", None))
-        self._steps = [(step, step.arguments[1:]) for step in steps]
+            kind, count = BackendAttributeType[type_name], len(self._names) if many else 1
+            steps.append(self._api.prepare("cudnnBackendSetAttribute", pack, number, kind, count, array))
+        steps.append(self._api.prepare("cudnnBackendFinalize", pack))
+        return (*self._common, pack), steps
 
     def values_of(self, address: int) -> dict[str, Any] | None:
         """Return what the pack at an address was set to; None if there is none."""
-        for (workspace, *pointers), (*_, pack) in self.known.items():
-            if pack.value == address:
+        for (workspace, *pointers), (arguments, _) in self.known.items():
+            if arguments[-1].value == address:
                 ordered = self._ordered(dict(zip(self._order, pointers, strict=True)))
                 values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": [*ordered]}
                 return values | ({"workspace": workspace} if workspace else {})
@@ -124,19 +129,16 @@ class _VariantPacks:
             bits |= address
         if bits % ALIGNMENT:
             self._refuse(addresses | {"workspace": workspace})
-        known = self.known
-        if len(known) >= MOST_PACKS:
-            self._free.append(known.pop(next(iter(known)))[-1])
-        elif not self._free:
-            self._free.append(self._stack.enter_context(BackendDescriptor(self._api, "VARIANT_PACK")).ptr)
-        pack = self._free[-1]
+        known, spare = self.known, self._spare
+        if not spare:
+            spare.append(known.pop(next(iter(known))) if len(known) >= MOST_PACKS else self._new())
         self._write(self._pointers, 0, *ordered, workspace)
-        for step, arguments in self._steps:  # a new one is initialised for nothing, once
-            if status := step.function(pack, *arguments):
+        for step in spare[-1][1]:  # a new one is initialised for nothing, once
+            if status := step.function(*step.arguments):
                 assert step.check is not None
                 step.check(status)
         self._order = tuple(addresses)
-        known[key] = made = (*self._common, self._free.pop())  # not before it is good
+        known[key] = made = spare.pop()  # not before it is good
         return made
 
     def _refuse(self, addresses: dict[str, int]) -> NoReturn:

@@ -139,19 +139,20 @@ class CudaDevice:
         self.activate()  # a new thread has no current device yet
         return self._device.create_stream()
 
-    @telling_loss
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
         if self.stand_ins:  # CUDA sees no capture on the stream itself
             self._refuse(nbytes, stream)
-        if self._unfreed:
-            self._free_now()
         try:
+            if self._unfreed:
+                self._free_now()
             buffer = self._device.memory_resource.allocate(nbytes, stream=stream)
-            return LateBuffer(self, buffer, stream) if int(stream.handle) in self._borrowed else buffer
+            late = self._borrowed and int(stream.handle) in self._borrowed
+            return LateBuffer(self, buffer, stream) if late else buffer
         except Exception as error:
             self._refuse(nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
+                self.loss.tell(error)  # not by `telling_loss`, whose call would cost each result's
                 raise
             free, total = self.memory_info()
             raise DeviceMemoryError(

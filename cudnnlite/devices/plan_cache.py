@@ -23,6 +23,8 @@ class PlanCache:
     def __init__(self) -> None:
         # with the number of its last use: to move it in an ordered dictionary would take its key's hash once more
         self._cached: dict[Hashable, list[Any]] = {}
+        # and by what costs less to look up
+        self._quick: dict[Hashable, tuple[Any, list[Any]]] = {}
         self._uses = 0
         self._dependents: set[weakref.ref[Any]] = set()
 
@@ -43,6 +45,19 @@ class PlanCache:
         entry[1] = self._uses
         return entry[0]
 
+    def find_quick(self, key: Hashable, options: Any) -> Any:
+        """Return the plan that `add_quick` was told; None if it is not there, or was told of others than these options."""
+        known = self._quick.get(key)
+        if known is None or known[0] != options:
+            return None
+        self._uses += 1
+        known[1][1] = self._uses
+        return known[1][0]
+
+    def add_quick(self, quick: Hashable, key: Hashable, options: Any) -> None:
+        """Let `find_quick` return the plan for `key`, until another plan is made."""
+        self._quick[quick] = options, self._cached[key]
+
     def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return the plan for `key`, made by ``make(*arguments)`` if it is not there."""
         try:
@@ -57,6 +72,7 @@ class PlanCache:
 
     def keep(self, key: Hashable, plan: Closes) -> None:
         """Let `get` return this plan for `key` from now on; one that it returned before is closed."""
+        self._quick.clear()
         before = self._cached.pop(key, None)
         self._uses += 1
         self._cached[key] = [plan, self._uses]

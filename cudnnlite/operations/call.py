@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from cudnnlite.arguments import real_number
 from cudnnlite.backend.graph import ALIGNMENT
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.algorithms import UNALIGNED, found, parse_algorithm, parse_interface
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.engines import is_aligned
@@ -20,8 +20,6 @@ from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import FilterSpec, TensorSpec
-
-_SPEC = attrgetter("spec")
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
@@ -73,30 +71,27 @@ def call(
 
     `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array.
     """
-    y: Any = None
-    y_spec: Any = None
-    key: tuple[Any, ...]
+    quick: tuple[Any, ...] | None = None
     if (
         algorithm is workspace_limit is workspace is reserve is interface is None
         and type(handle) is Handle and handle.chooser is None and type(alpha) is type(beta) is float
     ):  # fmt: skip
-        # the plan that all of this comes to, if it is there: half of the time goes into what need not be looked at then
-        plan = None
+        # by the hashes of the specs, which cost less than the specs: that these are its own the plan sees, and refuses others
         try:
-            addresses = 0 if out is None else out.ptr
-            for array in operands:
-                addresses |= array.ptr
-            y_spec, limit = None if out is None else out.spec, handle.workspace.limit
-            key = (operation, tuple(map(_SPEC, operands)), options, y_spec, alpha, beta, None, limit, None)
-            if not (addresses % ALIGNMENT and operation.algorithms is not None) and (
+            hashes = [array.spec._hash for array in operands]
+            quick = (operation, *hashes, None if out is None else out.spec._hash, alpha, beta, handle.workspace._limit)
+        except AttributeError:  # another library's arrays, several results, what is no spec
+            pass
+        else:
+            known = handle.plans.find_quick(quick, options)
+            if known is not None and (
                 not operation.has_numbers  # True is 1.0 to a dictionary
                 or tuple(map(type, options)) == tuple(operation.options.values())
             ):
-                plan = handle.plans.find(key)
-        except (AttributeError, TypeError):  # another library's arrays, several results, what is no spec
-            pass
-        if plan is not None:
-            return plan(*operands, out=out)  # type: ignore[no-any-return]
+                try:
+                    return known.run(*operands, out)  # type: ignore[no-any-return]
+                except ArgumentError:  # it comes again, or another plan takes operands that are not aligned
+                    pass
     use(handle)
     device, given, specs, addresses = handle.device, [], [], 0
     for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)
@@ -105,7 +100,8 @@ def call(
         given.append(array)
         specs.append(array.spec)
         addresses |= array.ptr
-    y_spec = None
+    y: Any = None
+    y_spec: Any = None
     if out is not None and len(operation.writes) == 1:
         y = out
         if type(y) is not DeviceArray or y.device is not device:
@@ -142,6 +138,8 @@ def call(
     key = (operation, tuple(specs), tuple(options), y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
     plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)
+    if quick is not None and interface is None:
+        handle.plans.add_quick(quick, key, tuple(options))
     if operation.reserve:
         return plan(*given, out=y, workspace=workspace, reserve=reserve)  # type: ignore[no-any-return]
     return plan(*given, out=y, workspace=workspace)  # type: ignore[no-any-return]

@@ -98,8 +98,8 @@ class OperationPlan(Plan):
         for name, spec in problem.specs.items():  # compared last: the same objects need not be compared again
             setattr(self, f"_seen_{name}", None if name in operation.filters else spec)
         self._new: dict[str, TensorSpec] = {}  # what may be new at each call
-        # what the last call was given: the addresses of the operands, found not to overlap, and of the workspace
-        self._pointers: tuple[int, ...] = ()
+        # what the last call was given, all that was found to be in order, and the address of its workspace
+        self._last: tuple[Any, ...] | None = None
         self._scratch = 0
         self._prepared: Prepared | None = None
         self._replayed: ReplayedCall | None = None
@@ -107,7 +107,7 @@ class OperationPlan(Plan):
         self.workspace = self.reserve = 0
         self.descriptors: dict[str, Any] = {}
         self._limit = limit
-        self._reserve = handle.workspace.reserve
+        self._lease = handle.workspace.reserve
         try:
             replays = parse_replay(replay)
             if operation.algorithms is not None:
@@ -187,7 +187,7 @@ class OperationPlan(Plan):
         if operation.algorithms is not None:
             specs = ", ".join((*operation.reads, *operation.options, *operation.writes))
             cls.__doc__ = (cls.__doc__ or "").rstrip() + _ATTRIBUTES.format(specs=specs, function=operation.function)
-        function = unrolled(operation)
+        function, cls.run = unrolled(operation)
         function.__doc__ = OperationPlan.__call__.__doc__
         cls.__call__ = function  # type: ignore[method-assign]
         _plans[operation] = cls

@@ -15,50 +15,40 @@ from cudnnlite.operations.operands import check_writable, on_device, wait_for_st
 from cudnnlite.operations.operation import Operation
 
 _OPERAND = """\
-    if type({name}) is not DeviceArray or {name}.device is not device:
-        {name} = on_device(self._handle, {name}, "{name}")
-    if {name}.spec is not self._seen_{name}:
-        self._check("{name}", {name})
+            if type({name}) is not DeviceArray or {name}.device is not device:
+                {name} = on_device(handle, {name}, "{argument}")
+            if {name}.spec is not self._seen_{name}:
+                self.{check}("{name}", {name})
 """
-_OUTPUT = """\
-    if {name} is None:
-        {name} = self._new_output("{name}")
-    else:
-        if type({name}) is not DeviceArray or {name}.device is not device:
-            {name} = on_device(self._handle, {name}, "{argument}")
-        if {name}.spec is not self._seen_{name}:
-            self._check_out("{name}", {name})
-"""
+# what a call is given, where that is what the last one was given, need not be looked at again
 _CALL = """\
-def __call__(self, {reads}*, out=None, workspace=None{reserve}):
-    recorded = recording.active
+def {head}, workspace=None{reserve}):
+    recorded, handle, device = recording.active, self._handle, self._device
     if recorded or self._closed or get_ident() != self._thread:
         self.use()
-    device = self._device
-{operands}\
     {written} = {unpacked}
-{outputs}\
-{reserved}\
-    pointers = ({pointers})
-    moved = pointers != self._pointers
-{checks}\
-    prepared = self._prepared
-    if prepared is None:  # an empty batch
-        return {result}
-    stream = self._handle._stream
-    scratch = self.workspace
-    if workspace is not None:
-        scratch = self._own_workspace(workspace, {by_name})
-    elif scratch:
-        scratch = self._reserve(scratch, stream, self._limit)
-    crossed = None
-    if {elsewhere}:
-        crossed = wait_for_streams(stream, {all})
+{new}\
+    prepared, stream, crossed, now = self._prepared, handle._stream, None, None
+    if {arrays}:
+        now = ({given}, stream, workspace)
     try:
-        if moved or scratch != self._scratch:
-            self._pointers = ()  # an interrupt in the next line must not leave addresses that nobody knows of
+        if now is None or now != self._last or self.workspace and self._lease(self.workspace, stream) != self._scratch:
+            self._last = None  # an interrupt below must not leave addresses that nobody knows of
+{operands}\
+{reserved}\
+{checks}\
+            if prepared is None:  # an empty batch
+                return {result}
+            scratch = self.workspace
+            if workspace is not None:
+                scratch = self._own_workspace(workspace, {by_name})
+            elif scratch:
+                scratch = self._lease(scratch, stream, self._limit)
+            if {elsewhere}:
+                crossed = wait_for_streams(stream, {all})
             prepared.replace({by_address}{scratch})
-            self._pointers, self._scratch = pointers, scratch
+            if crossed is workspace is None:
+                self._scratch, self._last = scratch, now
         status = prepared.function(*prepared.arguments)
         if status:
             prepared.check(status)
@@ -76,29 +66,36 @@ def __call__(self, {reads}*, out=None, workspace=None{reserve}):
 """
 
 
-def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
-    """Return `__call__` of a plan of an operation, all but its docstring."""
+def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable[..., DeviceArray]]:
+    """Return `__call__` of a plan of an operation, all but its docstring; and the same with `out` by position, which costs less."""
     reads, writes, several = operation.reads, operation.writes, len(operation.writes) > 1
     everything, outputs = (*reads, *writes), operation.outputs or operation.writes
     kept = ("reserve",) if operation.reserve else ()
+    arguments, memory = "".join(f"{name}, " for name in reads), (*everything, *kept)
     source = _CALL.format(
-        reads="".join(f"{name}, " for name in reads),
-        operands="".join(_OPERAND.format(name=name) for name in reads),
+        head="{head}",
+        arrays="".join(f"type({name}) is " for name in memory) + "DeviceArray",
+        given=", ".join(f"{name}.{each}" for each in ("ptr", "spec", "device", "stream") for name in memory)
+        + "".join(f", {name}.readonly" for name in writes),
+        new="".join(f'    if {name} is None:\n        {name} = self._new_output("{name}")\n' for name in writes),
+        operands="".join(
+            _OPERAND.format(name=name, argument=operation.argument(name), check="_check_out" if name in writes else "_check")
+            for name in everything
+        ),
         written=", ".join(writes),
         unpacked="self.problem.operation.all_written(out)" if several else "out",
-        outputs="".join(_OUTPUT.format(name=name, argument=operation.argument(name)) for name in writes),
-        pointers="".join(f"{name}.ptr, " for name in (*everything, *kept)),
         checks="".join(_check(operation, name) for name in writes),
         by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
         by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name))
         + "".join(f", {name}Space={name}.ptr" for name in kept),
         scratch=_scratch(operation.header("workSpace")),
         result=", ".join(outputs if operation.by_reserve else (*outputs, *kept)),
-        elsewhere=" or ".join(f"{name}.stream is not stream" for name in (*everything, *kept)),
-        all=", ".join((*everything, *kept)),
+        elsewhere=" or ".join(f"{name}.stream is not stream" for name in memory),
+        all=", ".join(memory),
         reserve=", reserve=None" if kept else "",
-        reserved=f"    reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
+        reserved=f"            reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
     )
+    source = source.format(head=f"__call__(self, {arguments}*, out=None") + source.format(head=f"run(self, {arguments}out")
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
     namespace: dict[str, Any] = {
@@ -107,8 +104,7 @@ def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
         "on_device": on_device, "recording": recording, "wait_for_streams": wait_for_streams,
     }  # fmt: skip
     exec(compile(source, filename, "exec"), namespace)
-    function: Callable[..., DeviceArray] = namespace["__call__"]
-    return function
+    return namespace["__call__"], namespace["run"]
 
 
 def _scratch(names: tuple[str, ...]) -> str:
@@ -127,6 +123,6 @@ def _check(operation: Operation, name: str) -> str:
     given = "".join(f", {other}={other}" for other in others)
     met = " or ".join(f"{other}.ptr < end and {name}.ptr < {other}.ptr + {other}.nbytes" for other in others)
     return (
-        f"    if moved:\n        end = {name}.ptr + {name}.nbytes\n    if {name}.readonly or moved and ({met}):\n"
-        f'        check_writable({name}, "{operation.argument(name)}"{where}{given})\n'
+        f"            end = {name}.ptr + {name}.nbytes\n            if {name}.readonly or ({met}):\n"
+        f'                check_writable({name}, "{operation.argument(name)}"{where}{given})\n'
     )
