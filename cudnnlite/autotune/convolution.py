@@ -10,7 +10,7 @@ from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.knobs import climb
-from cudnnlite.autotune.policy import TuningPolicy, layout_of_rank
+from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy, layout_of_rank
 from cudnnlite.autotune.sample import random_array
 from cudnnlite.backend.engines import Engine
 from cudnnlite.backend.graph import Graph
@@ -131,7 +131,7 @@ def search_convolution(
             ordered = with_replay(ordered, trial.replayed)
     how = "median of CUDA graph replays" if contest.replayed else "median of calls"
     flushed = ", operands not in the cache" if policy.flush_l2 else ""
-    knobs = "" if climbed is None else f"; {climbed}"
+    knobs = NO_KNOBS * (policy.search == "knobs") if climbed is None else f"; {climbed}"
     timing = f"{how}{flushed} on {handle.device}{knobs}"
     return AlgorithmTable(ordered, title=str(problem), timing=timing, device_memory=total)
 

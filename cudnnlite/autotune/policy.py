@@ -18,6 +18,7 @@ from cudnnlite.specs.plain import to_plain
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "knobs")
+NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"  # where `search` asks for that
 _LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 
 
@@ -49,7 +50,8 @@ class TuningPolicy:
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
     search : str
         "heuristics": the engines that cuDNN's heuristics name.  "knobs": besides, for `search_seconds` a problem, settings of
-        their knobs that no heuristic names; what is found is saved like any other choice.
+        their knobs that no heuristic names; what is found is saved like any other choice.  Where no engine runs a problem, an
+        RNN's for instance, there are none: the table's `timing` says so.
     search_seconds : float
         The seconds for that.
 

@@ -99,7 +99,9 @@ class _VariantPacks:
         self._order: tuple[str, ...] = ()  # of the addresses in what they are known by
         self._stack.callback(self.known.clear)
         self._ids = ids = (ctypes.c_int64 * len(uids))(*uids.values())
-        self._values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(workspace)
+        self._values = [("unique_ids", ids), ("data_pointers", self._pointers)] + [("workspace", behind)] * bool(
+            workspace
+        )
 
     def _new(self) -> _Pack:
         """Return a pack that was never used, with the calls that make it anew."""

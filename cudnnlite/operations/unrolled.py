@@ -67,7 +67,7 @@ def {head}, workspace=None{reserve}):
 
 
 def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable[..., DeviceArray]]:
-    """Return `__call__` of a plan of an operation, all but its docstring; and the same with `out` by position, which costs less."""
+    """Return `__call__` of a plan of an operation, all but its docstring; and the same with `out` by position: quicker."""
     reads, writes, several = operation.reads, operation.writes, len(operation.writes) > 1
     everything, outputs = (*reads, *writes), operation.outputs or operation.writes
     kept = ("reserve",) if operation.reserve else ()
@@ -79,7 +79,9 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         + "".join(f", {name}.readonly" for name in writes),
         new="".join(f'    if {name} is None:\n        {name} = self._new_output("{name}")\n' for name in writes),
         operands="".join(
-            _OPERAND.format(name=name, argument=operation.argument(name), check="_check_out" if name in writes else "_check")
+            _OPERAND.format(
+                name=name, argument=operation.argument(name), check="_check_out" if name in writes else "_check"
+            )
             for name in everything
         ),
         written=", ".join(writes),
@@ -95,7 +97,9 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         reserve=", reserve=None" if kept else "",
         reserved=f"            reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
     )
-    source = source.format(head=f"__call__(self, {arguments}*, out=None") + source.format(head=f"run(self, {arguments}out")
+    source = source.format(head=f"__call__(self, {arguments}*, out=None") + source.format(
+        head=f"run(self, {arguments}out"
+    )
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
     namespace: dict[str, Any] = {

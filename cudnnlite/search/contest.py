@@ -174,7 +174,7 @@ def own_stream(handle: Handle) -> Iterator[Any]:
             yield own
     finally:
         try:
-            own.sync()
+            handle.device.wait(own)
             handle.workspace.release(own)
         finally:
             handle.stream, handle.workspace.limit = before, limit

@@ -129,12 +129,12 @@ class Stopwatch:
 
         def measure(index: int) -> CallTime:
             work, count = works[index], counts[index]
-            self._stream.sync()
+            self._device.wait(self._stream)
             start = time.perf_counter()
             for _ in range(count):
                 work()
             returned = time.perf_counter()
-            self._stream.sync()
+            self._device.wait(self._stream)
             end = time.perf_counter()
             return CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 

@@ -59,6 +59,15 @@ def test_an_engine_tells_its_knobs(handle: dnn.Handle) -> None:
                 assert own or ranges[kind].least <= value <= ranges[kind].most, (row.algorithm, kind)
 
 
+def test_what_has_no_engines_says_that_it_has_no_knobs(handle: dnn.Handle) -> None:
+    lstm = dnn.RNNForwardProblem(dnn.RNNSpec("lstm", 4, 8), dnn.RNNDataSpec((3, 2, 4)))
+    for search, told in (("knobs", True), ("heuristics", False)):
+        with dnn.Tuner(handle, cache=":memory:", policy=policy(search=search)) as tuner:
+            for problem in (lstm, PROBLEM):
+                table = tuner.tune(problem)
+                assert ("no knobs searched" in table.timing) == (told and problem is lstm)
+
+
 def test_what_is_found_is_new_keeps_the_promises_and_is_right(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,19 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     assert len(builds) == 1
 
 
+def test_where_its_first_math_type_is_hopeless_no_other_is_compiled(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(handle, dtype="float16", math_type="DEFAULT")
+    builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
+    handle.timing = TimingPolicy(rounds=1, give_up=0.01, always_ms=0.0)  # nothing is quick enough
+    rows = network.find(algorithms=["PERSIST_DYNAMIC"])
+    whys = {row.math_type.name: row.why_not for row in rows}
+    (first,) = (name for name, why in whys.items() if not why)
+    assert [*whys.values()].count(f"not compiled: with {first} math it took more than 0.01 times the best") == 2
+    assert len(builds) == 1
+
+
 def test_it_is_compiled_where_it_is_asked_for(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(handle)
     handle.timing = TimingPolicy(on_chip=0)

@@ -268,7 +268,7 @@ def test_a_search_has_a_stream_of_its_own(own_handle):
     assert own_handle.workspace.size == 0
 
 
-@pytest.mark.parametrize("where", ["inside", "sync", "release"])
+@pytest.mark.parametrize("where", ["inside", "wait", "release"])
 def test_the_stream_is_put_back_whatever_happens(own_handle, monkeypatch, where):
     def fail(*_):
         raise KeyError("broken")
@@ -282,7 +282,7 @@ def test_the_stream_is_put_back_whatever_happens(own_handle, monkeypatch, where)
                 own_handle.workspace.reserve(1000, stream)
                 if where == "inside":
                     fail()
-                patch.setattr(stream if where == "sync" else own_handle.workspace, where, fail)
+                patch.setattr(own_handle.device if where == "wait" else own_handle.workspace, where, fail)
 
         with pytest.raises(KeyError, match="broken"):
             search()

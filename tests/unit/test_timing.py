@@ -22,7 +22,7 @@ class Clock:
         self.records, self.launch_ms = records, launch_ms
         self.streams, self.log, self.samples = [], [], []
         self.launches = 0
-        self.stream = SimpleNamespace(sync=self._sync)
+        self.stream = SimpleNamespace()  # waited for through its device, which tells when it is lost
         self.syncs, self.flushes, self.held = [], [], []
         self._now = self._host = self._busy_until = 0.0
         self._recording = None
@@ -36,7 +36,8 @@ class Clock:
             self._host += host_ms
             self._busy_until = max(self._busy_until, self._host) + ms
 
-    def _sync(self):
+    def wait(self, stream):
+        assert stream is self.stream
         self.syncs.append(len(self.log))
         self._host = max(self._host, self._busy_until)
 
