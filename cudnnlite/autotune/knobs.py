@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import counting_seconds
-from cudnnlite.backend.engines import Engine, configure
+from cudnnlite.backend.engines import Engine, configure, knobs_of, neighbours
 from cudnnlite.backend.graph import Graph
-from cudnnlite.backend.knobs import knobs_of, neighbours
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import CudnnError, DeviceMemoryError

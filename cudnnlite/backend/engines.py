@@ -1,4 +1,4 @@
-"""`Engine`: one of cuDNN's kernels for a graph with its knobs, as a value; and what the heuristics name."""
+"""`Engine`: one of cuDNN's kernels for a graph with its knobs, as a value; what the heuristics name, and its knobs' range."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from cudnnlite.backend.graph import Graph
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, BadParamError, InternalError, NotSupportedError
 
+_FEW = 16  # so many values of a knob are all tried; of more, those nearby
 # multiplications of float32 in fewer bits
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
-REFUSALS = (
-    NotSupportedError,
-    BadParamError,
-    InternalError,
-)  # "not this way"; memory that is not there is another error
+# "not this way"; memory that is not there is another error
+REFUSALS = (NotSupportedError, BadParamError, InternalError)
 
 
 @dataclass(frozen=True, init=False)
@@ -169,3 +167,37 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
         descriptor.set("knob_choices", choices)
     descriptor.finalize()
     return _noted(engine, descriptor, made)
+
+
+class Knob(NamedTuple):
+    """A knob of an engine: every `step` from `least` to `most`."""
+
+    kind: BackendKnobType
+    least: int
+    most: int
+    step: int
+
+    def near(self, value: int | None) -> list[int]:
+        """Return the other values to try from one; None where the engine chooses by itself."""
+        every = range(self.least, self.most + 1, max(self.step, 1))
+        if len(every) <= _FEW:
+            return [other for other in every if other != value]
+        here = self.least if value is None else value
+        steps = (here - self.step, here + self.step, here // 2, here * 2, self.least, self.most)
+        return [other for other in dict.fromkeys(steps) if other in every and other != value]
+
+
+def knobs_of(graph: Graph, index: int) -> tuple[Knob, ...]:
+    """Return the knobs that an engine has for a graph."""
+    with ExitStack() as stack:
+        told = engine_descriptor(graph, index).get_descriptors("knob_info", stack)
+        names = ("type", "minimum_value", "maximum_value", "stride")
+        return tuple(Knob(*(each.get(name) for name in names)) for each in told)
+
+
+def neighbours(engine: Engine, knobs: tuple[Knob, ...]) -> Iterator[Engine]:
+    """Yield the engines that differ in one knob."""
+    chosen = dict(engine.choices)
+    for knob in knobs:
+        for value in knob.near(chosen.get(knob.kind)):
+            yield Engine(engine.index, chosen | {knob.kind: value})

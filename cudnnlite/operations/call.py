@@ -89,7 +89,7 @@ def call(
                 or tuple(map(type, options)) == tuple(operation.options.values())
             ):
                 try:
-                    return known.run(*operands, out)  # type: ignore[no-any-return]
+                    return known._run(*operands, out)  # type: ignore[no-any-return]
                 except ArgumentError:  # it comes again, or another plan takes operands that are not aligned
                     pass
     use(handle)

@@ -116,11 +116,6 @@ def get_convolution_forward(
 ) -> AlgorithmTable:
     """Ask cuDNN's v7 heuristic for its ranking; nothing is run.
 
-    Parameters
-    ----------
-    x, w, conv, out
-        As in `plan_convolution_forward`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -141,11 +136,6 @@ def find_convolution_forward(
     workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm on these arrays.
-
-    Parameters
-    ----------
-    x, w, conv
-        As in `convolution_forward`.
 
     Examples
     --------

@@ -45,13 +45,6 @@ def plan_convolution_backward_data(
 ) -> ConvolutionBackwardDataPlan:  # fmt: skip
     """Decide and marshal the gradient of a convolution's input once, for many calls.
 
-    Parameters
-    ----------
-    w, dy : specs or device arrays
-        As in `convolution_backward_data`.
-    conv, x
-        As there.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -117,11 +110,6 @@ def get_convolution_backward_data(
 ) -> AlgorithmTable:
     """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's input; nothing is run.
 
-    Parameters
-    ----------
-    w, dy, conv, x, out
-        As in `plan_convolution_backward_data`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -142,13 +130,6 @@ def find_convolution_backward_data(
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm for the gradient of a convolution's input.
 
-    Parameters
-    ----------
-    w, dy : device arrays
-        As in `convolution_backward_data`.
-    conv, x
-        As in `convolution_backward_data`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -168,13 +149,6 @@ def plan_convolution_backward_filter(
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> ConvolutionBackwardFilterPlan:  # fmt: skip
     """Decide and marshal the gradient of a convolution's filter once, for many calls.
-
-    Parameters
-    ----------
-    x, dy : specs or device arrays
-        As in `convolution_backward_filter`.
-    conv, w
-        As there.
 
     Examples
     --------
@@ -241,11 +215,6 @@ def get_convolution_backward_filter(
 ) -> AlgorithmTable:
     """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's filter; nothing is run.
 
-    Parameters
-    ----------
-    x, dy, conv, w, out
-        As in `plan_convolution_backward_filter`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -265,13 +234,6 @@ def find_convolution_backward_filter(
     out: Any = None, workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm for the gradient of a convolution's filter.
-
-    Parameters
-    ----------
-    x, dy : device arrays
-        As in `convolution_backward_filter`.
-    conv, w
-        As in `convolution_backward_filter`.
 
     Examples
     --------

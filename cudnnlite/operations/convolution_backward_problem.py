@@ -140,11 +140,6 @@ class ConvolutionBackwardDataProblem(Problem, operation=DATA):
     alpha, beta : float
         The scalars.
 
-    Raises
-    ------
-    ArgumentError
-        Specs that do not fit together; the message names the argument.
-
     Examples
     --------
     >>> w, dy = dnn.FilterSpec((64, 32, 3, 3), "float16", "NHWC"), dnn.TensorSpec((8, 64, 28, 28), "float16", "NHWC")
@@ -175,11 +170,6 @@ class ConvolutionBackwardFilterProblem(Problem, operation=FILTER):
         What is computed, shaped as the filter; with stride 1 it may be left out: in the dtype and layout of `x`.
     alpha, beta : float
         The scalars.
-
-    Raises
-    ------
-    ArgumentError
-        Specs that do not fit together; the message names the argument.
 
     Examples
     --------

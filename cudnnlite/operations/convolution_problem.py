@@ -95,11 +95,6 @@ class ConvolutionForwardProblem(Problem, operation=FORWARD):
     alpha, beta : float
         The scalars.
 
-    Raises
-    ------
-    ArgumentError
-        Specs that do not fit together; the message names the argument.
-
     Examples
     --------
     >>> x, w = dnn.TensorSpec((32, 64, 56, 56), "float16", "NHWC"), dnn.FilterSpec((64, 64, 3, 3), "float16", "NHWC")

@@ -37,6 +37,12 @@ alpha, beta : float
     {written} = alpha * {result} + beta * {written}, passed to cuDNN as double for double tensors, as float otherwise.  With
     beta = 0 `out` is not read.
 """
+_OPERANDS = """\
+{reads} : {kinds}
+    As in `{operation}`.
+{others}
+    As there.
+"""
 _ALPHAS = """\
 alpha, alpha2 : float
     Host scalars.
@@ -58,7 +64,10 @@ replay : bool
     is made as it is, or through copies to buffers of the plan, whichever was measured to take less time, once, which waits for
     the stream; what comes again is recorded too, up to 8 graphs.  ``plan.replay`` tells.
 """,
-    "get": "",
+    "get": """\
+out : spec or device array, optional
+    What the result should look like.
+""",
     "find": """\
 beta : float
     With beta = 0, `out` serves as the search's output and is overwritten.  Otherwise it is left alone.
@@ -125,7 +134,7 @@ WorkspaceLimitWarning
 def documented_choice(
     operation: Operation, what: str, result: str = "gradient", written: str = ""
 ) -> Callable[[FunctionT], FunctionT]:
-    """Complete a docstring, which has its own parameters and examples.
+    """Complete a docstring, which has its own parameters, if they are not those of the call, and examples.
 
     Parameters
     ----------
@@ -161,8 +170,13 @@ def documented_choice(
     after = _PARAMETERS[what].format(**words) + sections
 
     def complete(function: FunctionT) -> FunctionT:
-        text = inspect.cleandoc(function.__doc__ or "").replace("Parameters\n----------\n", before, 1)
-        own, heading, examples = text.partition("Examples\n--------\n")
+        own, heading, examples = inspect.cleandoc(function.__doc__ or "").partition("Examples\n--------\n")
+        if "Parameters\n" not in own:
+            known = inspect.signature(function).parameters
+            others = ", ".join(name for name in known if name in ("conv", "x", "w") and name not in operation.reads)
+            kinds = "device arrays" if what == "find" else "specs or device arrays"
+            own += "Parameters\n----------\n" + _OPERANDS.format(kinds=kinds, others=others, **words)
+        own = own.replace("Parameters\n----------\n", before, 1)
         function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
         return function
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from cudnnlite.arguments import real_number, shown
 from cudnnlite.backend.engines import Engine
-from cudnnlite.backend.fused import fused_graph
-from cudnnlite.backend.graph import Graph
+from cudnnlite.backend.graph import Graph, fused_graph
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name, numpy_dtype
@@ -162,11 +161,6 @@ class ConvolutionBiasActivationForwardProblem(Problem, operation=FUSED):
         The output; packed, in the dtype and layout of `x`, if not given.
     alpha, alpha2 : float
         The scalars.
-
-    Raises
-    ------
-    ArgumentError
-        Specs that do not fit together; the message names the argument.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from cudnnlite.backend.engines import Engine
 from cudnnlite.backend.graph import Graph
@@ -84,6 +84,8 @@ class OperationPlan(Plan):
     descriptors : dict
         Of operands and options, by name; empty where an engine runs, and for an empty batch.
     """
+
+    _run: ClassVar[Callable[..., DeviceArray]]  # as `__call__`, with `out` by position
 
     def __init__(
         self, handle: Handle, problem: Problem, algorithm: Any = None, limit: int | None = None,
@@ -187,7 +189,7 @@ class OperationPlan(Plan):
         if operation.algorithms is not None:
             specs = ", ".join((*operation.reads, *operation.options, *operation.writes))
             cls.__doc__ = (cls.__doc__ or "").rstrip() + _ATTRIBUTES.format(specs=specs, function=operation.function)
-        function, cls.run = unrolled(operation)
+        function, cls._run = unrolled(operation)
         function.__doc__ = OperationPlan.__call__.__doc__
         cls.__call__ = function  # type: ignore[method-assign]
         _plans[operation] = cls

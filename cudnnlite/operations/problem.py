@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
-from inspect import signature
+from inspect import cleandoc, signature
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -21,6 +21,13 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.plain import from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
+_RAISES = """\
+Raises
+------
+ArgumentError
+    Specs that do not fit together; the message names the argument.
+
+"""
 KINDS: dict[str, type[Problem]] = {}  # of operations whose problems users make: a class with a signature of its own
 
 
@@ -48,6 +55,8 @@ class Problem:
         if operation is not None:
             cls.kind = operation.name
             KINDS[operation.name] = cls
+            own, heading, examples = cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
+            cls.__doc__ = own + _RAISES + heading + examples
 
     def __init__(self, operation: Operation, **values: Any) -> None:
         unknown = set(values) - set(operation.fields)

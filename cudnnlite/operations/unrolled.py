@@ -98,7 +98,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         reserved=f"            reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
     )
     source = source.format(head=f"__call__(self, {arguments}*, out=None") + source.format(
-        head=f"run(self, {arguments}out"
+        head=f"_run(self, {arguments}out"
     )
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
@@ -108,7 +108,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         "on_device": on_device, "recording": recording, "wait_for_streams": wait_for_streams,
     }  # fmt: skip
     exec(compile(source, filename, "exec"), namespace)
-    return namespace["__call__"], namespace["run"]
+    return namespace["__call__"], namespace["_run"]
 
 
 def _scratch(names: tuple[str, ...]) -> str:

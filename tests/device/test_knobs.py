@@ -14,8 +14,8 @@ import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendKnobType
 from cudnnlite.autotune.convolution import operands_of
 from cudnnlite.autotune.knobs import FINALISTS, climb
+from cudnnlite.backend.engines import Knob, knobs_of, neighbours
 from cudnnlite.backend.graph import convolution_graph
-from cudnnlite.backend.knobs import Knob, knobs_of, neighbours
 from cudnnlite.enums import MathType
 from cudnnlite.operations.engines import engine_rows, shared_graph
 

@@ -76,11 +76,6 @@ class RNNForwardProblem(Problem, operation=FORWARD):
     training : bool
         Whether the backward passes will follow.
 
-    Raises
-    ------
-    ArgumentError
-        The data is not an input of that network.
-
     Examples
     --------
     >>> lstm = dnn.RNNSpec("lstm", input_size=256, hidden_size=256, num_layers=2)

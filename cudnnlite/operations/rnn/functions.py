@@ -25,23 +25,23 @@ from cudnnlite.specs.rnn_data import parse_data_layout
 @overload
 def plan_rnn(
     handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
-    layout: RNNDataLayout | str = ..., training: Literal[False] = ...,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
-    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+    layout: RNNDataLayout | str = ..., training: Literal[False] = ..., algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
+    replay: bool = ...,
 ) -> RNNPlan[RNNOutput]: ...  # fmt: skip
 @overload
 def plan_rnn(
     handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
-    layout: RNNDataLayout | str = ..., training: Literal[True],
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
-    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+    layout: RNNDataLayout | str = ..., training: Literal[True], algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
+    replay: bool = ...,
 ) -> RNNPlan[RNNTrainingOutput]: ...  # fmt: skip
 @overload
 def plan_rnn(
     handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = ...,
-    layout: RNNDataLayout | str = ..., training: bool,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., padding_fill: float = ...,
-    dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ..., replay: bool = ...,
+    layout: RNNDataLayout | str = ..., training: bool, algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
+    padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
+    replay: bool = ...,
 ) -> RNNPlan[Any]: ...  # fmt: skip
 def plan_rnn(
     handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = None,
@@ -125,42 +125,34 @@ def plan_rnn(
 
 @overload
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
-    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: Literal[False] = ...,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
-    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
-    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
-    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
-    workspace: AnyArray | None = ...,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
+    lengths: Iterable[int] | None = ..., training: Literal[False] = ..., layout: RNNDataLayout | str = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
+    padding_fill: float = ..., out: Sequence[Any] | None = ..., reserve: RNNReserve | None = ...,
+    workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> RNNOutput: ...  # fmt: skip
 @overload
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
-    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: Literal[True],
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
-    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
-    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
-    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
-    workspace: AnyArray | None = ...,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
+    lengths: Iterable[int] | None = ..., training: Literal[True], layout: RNNDataLayout | str = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
+    padding_fill: float = ..., out: Sequence[Any] | None = ..., reserve: RNNReserve | None = ...,
+    workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> RNNTrainingOutput: ...  # fmt: skip
 @overload
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ...,
-    cx: AnyArray | None = ..., *, lengths: Iterable[int] | None = ..., training: bool,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = ...,
-    layout: RNNDataLayout | str = ..., padding_fill: float = ...,
-    dropout_state: DropoutState | None = ..., out: Sequence[Any] | None = ...,
-    reserve: RNNReserve | None = ..., workspace_limit: int | str | None = ...,
-    workspace: AnyArray | None = ...,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
+    lengths: Iterable[int] | None = ..., training: bool, layout: RNNDataLayout | str = ...,
+    algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
+    padding_fill: float = ..., out: Sequence[Any] | None = ..., reserve: RNNReserve | None = ...,
+    workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> Any: ...  # fmt: skip
 def rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None,
-    cx: AnyArray | None = None, *, lengths: Iterable[int] | None = None, training: bool = False,
-    algorithm: AlgorithmResult | RNNAlgo | str | None = None,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
+    lengths: Iterable[int] | None = None, training: bool = False, algorithm: AlgorithmResult | RNNAlgo | str | None = None,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None, out: Sequence[Any] | None = None,
-    reserve: RNNReserve | None = None, workspace_limit: int | str | None = None,
-    workspace: AnyArray | None = None,
+    dropout_state: DropoutState | None = None, out: Sequence[Any] | None = None, reserve: RNNReserve | None = None,
+    workspace_limit: int | str | None = None, workspace: AnyArray | None = None,
 ) -> Any:  # fmt: skip
     """Run a recurrent network over a batch of sequences, asynchronously.
 
@@ -273,14 +265,8 @@ def rnn_forward(
 
 
 def rnn_backward_data(
-    handle: Handle,
-    reserve: RNNReserve,
-    dy: Any = None,
-    dhy: Any = None,
-    dcy: Any = None,
-    *,
-    out: Sequence[Any] | None = None,
-) -> RNNGradients:
+    handle: Handle, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+) -> RNNGradients:  # fmt: skip
     """Compute the gradients of input and first states from those of output and last states, asynchronously.
 
     Parameters
