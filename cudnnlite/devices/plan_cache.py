@@ -86,6 +86,7 @@ class PlanCache:
         """Close all plans, whichever of them fails."""
         with ExitStack() as stack:
             stack.callback(self._cached.clear)
+            stack.callback(self._quick.clear)
             for reference in list(self._dependents):
                 if (dependent := reference()) is not None:
                     stack.callback(dependent.close)
