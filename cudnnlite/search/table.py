@@ -42,14 +42,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     """
 
     def __init__(
-        self,
-        rows: Sequence[AlgorithmResult],
-        *,
-        title: str,
-        timing: str,
-        device_memory: int = 0,
+        self, rows: Sequence[AlgorithmResult], *, title: str, timing: str, device_memory: int = 0,
         searched_with: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._rows = tuple(rows)
         self.searched_with = searched_with
         self.title = title

@@ -101,15 +101,9 @@ def tape_shapes(shape: NetworkShape, steps: int, batch: int) -> dict[TapeKey, tu
 
 @np.errstate(all="ignore")
 def forward(
-    network: Network,
-    x: Array,
-    active: Array,
-    hx: Array | None = None,
-    cx: Array | None = None,
-    *,
-    masks: Sequence[Array] | None = None,
-    tape: Tape | None = None,
-) -> tuple[Array, Array, Array | None]:
+    network: Network, x: Array, active: Array, hx: Array | None = None, cx: Array | None = None, *,
+    masks: Sequence[Array] | None = None, tape: Tape | None = None,
+) -> tuple[Array, Array, Array | None]:  # fmt: skip
     """Run all layers over a batch of sequences: x is ``(T, N, input size)``, `active` ``(T, N)``.
 
     `hx`, `cx` are what every direction starts from, at its own end of the sequence; zeros without them.  Of dropout,
@@ -135,17 +129,9 @@ def forward(
 
 @np.errstate(all="ignore")
 def backward_data(
-    network: Network,
-    active: Array,
-    dy: Array,
-    dhy: Array | None = None,
-    dcy: Array | None = None,
-    *,
-    hx: Array | None = None,
-    cx: Array | None = None,
-    masks: Sequence[Array] | None = None,
-    tape: Tape,
-) -> tuple[Array, Array, Array | None]:
+    network: Network, active: Array, dy: Array, dhy: Array | None = None, dcy: Array | None = None, *,
+    hx: Array | None = None, cx: Array | None = None, masks: Sequence[Array] | None = None, tape: Tape,
+) -> tuple[Array, Array, Array | None]:  # fmt: skip
     """Gradients of x, hx and cx (None if there is no c) from those of y, hy and cy, which are zeros where left out.
 
     The rest is what :func:`forward` was given; the gradients in `tape` are overwritten.

@@ -10,6 +10,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.choosing import tuned_choice
+from cudnnlite.operations.documented import calling
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
@@ -264,6 +265,7 @@ def rnn_forward(
     return plan(weights, x, hx, cx, **arguments)
 
 
+@calling("cudnnRNNBackwardData_v8")
 def rnn_backward_data(
     handle: Handle, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
 ) -> RNNGradients:  # fmt: skip
@@ -271,8 +273,6 @@ def rnn_backward_data(
 
     Parameters
     ----------
-    handle : Handle
-        As in `rnn_forward`.
     reserve : RNNReserve
         What the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
         that this can be done once for each training call.
@@ -287,17 +287,6 @@ def rnn_backward_data(
     -------
     RNNGradients
         dx, 0 beyond a sequence's end; dhx; dcx, None if not an LSTM.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written.
-    CudnnError
-        cuDNN refused or failed.
-
-    Notes
-    -----
-    C function: `cudnnRNNBackwardData_v8`.
 
     Examples
     --------
@@ -314,15 +303,14 @@ def rnn_backward_data(
     return _plan_of(handle, reserve).backward_data(reserve, dy, dhy, dcy, out=out)
 
 
+@calling("cudnnRNNBackwardWeights_v8")
 def rnn_backward_weights(
     handle: Handle, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
 ) -> RNNWeights:
-    """Compute the gradients of the weights, asynchronously; after `rnn_backward_data`.
+    """Compute the gradients of the weights, asynchronously; after `rnn_backward_data`, without which it is an ArgumentError.
 
     Parameters
     ----------
-    handle : Handle
-        As in `rnn_forward`.
     reserve : RNNReserve
         What the training call returned, and `rnn_backward_data` was called with.
     out : RNNWeights, optional
@@ -334,17 +322,6 @@ def rnn_backward_weights(
     -------
     RNNWeights
         The gradient of each matrix and bias under its name.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError, ClosedError, ThreadError
-        Before anything is written; also where `rnn_backward_data` was not called before.
-    CudnnError
-        cuDNN refused or failed.
-
-    Notes
-    -----
-    C function: `cudnnRNNBackwardWeights_v8`.
 
     Examples
     --------

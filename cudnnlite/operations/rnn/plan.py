@@ -95,17 +95,9 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         return self._problem.reserve
 
     def __call__(
-        self,
-        weights: RNNWeights,
-        x: Any,
-        hx: Any = None,
-        cx: Any = None,
-        *,
-        lengths: Iterable[int] | None = None,
-        out: Sequence[Any] | None = None,
-        reserve: RNNReserve | None = None,
-        workspace: Any = None,
-    ) -> OutputT:
+        self, weights: RNNWeights, x: Any, hx: Any = None, cx: Any = None, *, lengths: Iterable[int] | None = None,
+        out: Sequence[Any] | None = None, reserve: RNNReserve | None = None, workspace: Any = None,
+    ) -> OutputT:  # fmt: skip
         """Enqueue the forward pass on the handle's stream.
 
         Parameters

@@ -152,16 +152,9 @@ def check_spec(spec: Any) -> None:
 
 
 def make_request(
-    handle: Handle,
-    spec: RNNSpec,
-    data: RNNDataSpec,
-    training: Any,
-    algorithm: Any,
-    padding_fill: float,
-    dropout_state: Any,
-    workspace_limit: int | None,
-    padded: bool = False,
-) -> RNNRequest:
+    handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, padding_fill: float,
+    dropout_state: Any, workspace_limit: int | None, padded: bool = False,
+) -> RNNRequest:  # fmt: skip
     """Return what a plan is made for, from arguments as the user gives them."""
     if not isinstance(training, bool):
         raise ArgumentError(f"training={shown(training)}; allowed: True, False")
