@@ -133,6 +133,39 @@ def test_a_call_is_one_c_call(
     assert calls == [function]
 
 
+TURNED = dnn.TensorSpec((2, 8, 11, 9))
+CHANGES = {  # between a call and the same again: what it does, and what the second then raises
+    "nothing": (lambda handle, plan, x, out: None, None),
+    "workspace": (lambda handle, plan, x, out: handle.workspace.release(), None),
+    "readonly": (lambda handle, plan, x, out: setattr(out, "readonly", True), dnn.ArrayTypeError),
+    "spec": (lambda handle, plan, x, out: setattr(x, "spec", TURNED), dnn.ArgumentError),
+    "array closed": (lambda handle, plan, x, out: x.close(), dnn.ClosedError),
+    "plan closed": (lambda handle, plan, x, out: plan.close(), dnn.ClosedError),
+}
+
+
+@pytest.mark.parametrize("algorithm", [None, "GEMM"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_same_call_again_sees_what_changed_meanwhile(
+    handle: dnn.Handle, change: str, algorithm: str | None
+) -> None:
+    problem = Problem(handle, X, W, padding=1)
+    happens, error = CHANGES[change]
+    x, out = handle.array(problem.x.numpy()), handle.empty(problem.y_shape)
+    with dnn.plan_convolution_forward(handle, x, problem.w, problem.conv, algorithm=algorithm) as plan:
+        for _ in range(2):
+            plan(x, problem.w, out=out)
+        happens(handle, plan, x, out)
+        if error is not None:
+            with pytest.raises(error):
+                plan(x, problem.w, out=out)
+            return
+        taken = [poisoned(handle, dnn.TensorSpec((1, 1, 1, 4096))) for _ in range(3)]
+        plan(x, problem.w, out=out)
+        problem.assert_right(out, plan.choice.algorithm)
+        del taken
+
+
 def test_an_interrupt_while_addresses_change_leaves_none_behind(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
