@@ -60,6 +60,21 @@ static inline void load(void *device, size_t nbytes, const char *path, long offs
     free(bytes);
 }
 
+/* Fills device memory from an offset of a sequence on, which a seed begins: floating-point numbers of `width` bytes below 2. */
+static inline void generate(void *device, size_t nbytes, size_t width, uint64_t seed, long offset)
+{
+    unsigned char *bytes = host(nbytes);
+    for (size_t i = 0; i < nbytes; i++) {
+        uint64_t mixed = (seed << 40 | ((uint64_t)offset + i)) * 0x9e3779b97f4a7c15u;
+        mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
+        bytes[i] = (unsigned char)(mixed >> 56);
+        if (i % width == width - 1) /* sign, and most of the exponent */
+            bytes[i] = (bytes[i] & 0x80) | 0x3f;
+    }
+    CUDA(cudaMemcpy(device, bytes, nbytes, cudaMemcpyHostToDevice));
+    free(bytes);
+}
+
 /* Copies what stands in a file into rows of device memory, which are `pitch` bytes apart. */
 static inline void load_rows(void *device, size_t pitch, size_t width, size_t rows, const char *path)
 {

@@ -1,8 +1,9 @@
-"""`Recorder`: turns the calls of a block into statements of C, while they are made."""
+"""`Recorder`: turns the calls of a block into statements of C, by the signatures of the function table, while they are made."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import time
 from itertools import pairwise
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import PREPARED, Call, convert, through_c, untyped
-from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
@@ -25,13 +27,14 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
 from cudnnlite.tracing.memory import Memory, where
-from cudnnlite.tracing.things import ENUMS, Buffer, Part, Place, Step, Thing, literal, number, snake
+from cudnnlite.tracing.program import Buffer, Part, Place, Step, Thing, flat, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
+_ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
-_C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double"}
+_C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
 
 
 class TracedCall(NamedTuple):
@@ -59,11 +62,11 @@ class TracedCall(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        shown = {name: hex(v) if type(v) is int and v >= 2**32 else v for name, v in self.arguments.items()}
-        told = ", ".join(f"{name}={value}" for name, value in shown.items())
-        return f"{self.microseconds:9.1f} us  {self.function}({told})" + (
-            f" returned {self.status}" if self.status else ""
+        told = ", ".join(
+            f"{name}={hex(v) if type(v) is int and v >= 2**32 else v}" for name, v in self.arguments.items()
         )
+        end = f" returned {self.status}" if self.status else ""
+        return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
 
 
 class Recorder(Memory):
@@ -97,22 +100,14 @@ class Recorder(Memory):
         return traced
 
     def _call(self, call: Call, record: Function, given: Any, seen: Any) -> Any:
-        if not self._capturing and self._is_captured(seen):
+        lost = not self._capturing and self._is_captured(seen)
+        if lost:
             self.tell(
                 "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
             )
             self._capturing = True  # nothing may be waited for
-            try:
-                return self._call(call, record, given, seen)
-            finally:
-                self.steps[-1].of = ()
-                packed = self._packed(seen[2].value) if record.name == "cudnnBackendExecute" else []
-                for buffer in (*self.steps[-1].things(), *packed):
-                    if isinstance(buffer, Buffer):  # which the graph may write to, unseen
-                        buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
-                self._capturing = False
-        step, outputs = self._statement(record, given, seen, self.steps)
-        step.where, status, start = where(), 0, time.perf_counter_ns()
+        step, outputs = self._statement(record, given, seen, early=False)
+        status, start = 0, time.perf_counter_ns()
         try:
             result = call(*given)
             status = int(result or 0) if record.returns_status else 0
@@ -121,154 +116,136 @@ class Recorder(Memory):
             raise
         finally:
             us, each = (time.perf_counter_ns() - start) / 1000, zip(C_TYPES[record.name], seen, given, strict=True)
-            arguments = dict(zip(record.argnames, (self._plain(*one) for one in each), strict=True))
+            arguments = dict(zip(record.argnames, (_plain(*one, self._place) for one in each), strict=True))
             self.calls.append(TracedCall(record.name, arguments, Status(status), us, *step.where))
             self._done(record, step, outputs, seen, status)
+            if lost:
+                self._capturing, step.of = False, ()
+                packed = self._packed(seen[2].value) if record.name == "cudnnBackendExecute" else []
+                for buffer in (*step.things(), *packed):
+                    if isinstance(buffer, Buffer):  # which the graph may write to, unseen
+                        buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
         return result
 
     def _is_captured(self, seen: Any) -> bool:
-        handle = seen[0] if seen and isinstance(seen[0], cudnnHandle_t) else None
-        owner: Any = None if handle is None else _owner(handle.value)
-        return hasattr(owner, "device") and owner.device.is_capturing(owner.stream)
+        owner: Any = _owner(seen[0].value) if seen and isinstance(seen[0], cudnnHandle_t) else None
+        return owner is not None and owner.device.is_capturing(owner.stream)
 
     def write_down(self, record: Function, *arguments: Any) -> None:
         """Write a call into what is made before the block, without making it: it was made then."""
         see = untyped(callback := through_c(record, print))
         given = convert(record, arguments)
         seen = see(*given).args
-        self._done(record, *self._statement(record, given, seen, self.before), seen, 0)
+        self._done(record, *self._statement(record, given, seen, early=True), seen, 0)
         del callback  # not before
 
-    def _statement(self, record: Function, given: Any, seen: Any, steps: list[Step]) -> tuple[Step, list[Any]]:
+    def _statement(self, record: Function, given: Any, seen: Any, *, early: bool) -> tuple[Step, list[Any]]:
         """Return a call as a statement, and what it writes: things with C's pointers to them, places with their names."""
-        name, things = record.name, list[Thing]()
-        outputs: list[Any] = []
-        of_handle = record.argtypes[:1] == (cudnnHandle_t,)
-        parts: list[Part] = []
+        name, outputs = record.name, list[Any]()
+        step = Step(name, [], where=where(), early=early)
         for argname, c_type, kind, value, passed in zip(
             record.argnames, C_TYPES[name], record.argtypes, seen, given, strict=True
         ):
-            parts.append(", " if parts else f"CUDNN({name}(")
+            part: Part
             if argname == "arrayOfElements":
-                parts += (found := self._elements(seen, filled="Get" in name))
-                things += [part for part in found if isinstance(part, Thing)]
+                part = self._elements(seen, filled="Get" in name)
             elif isinstance(value, Opaque):
-                thing = self._stream(value.value or 0) if "Stream" in c_type else self._thing(value)
-                parts.append(thing)
-                if isinstance(thing, Thing):
-                    things.append(thing)
-                    if of_handle:
-                        thing.used_as(argname)
+                part = self._stream(value.value or 0) if "Stream" in c_type else self._thing(value)
+                if isinstance(part, Thing) and record.argtypes[0] == cudnnHandle_t:
+                    part.used_as(argname)
             elif kind is ctypes.c_void_p or isinstance(value, ctypes._Pointer):
-                parts += self._pointer(name, argname, c_type, kind, value, passed, outputs, self._dtype(name, seen))
+                part = self._pointer(name, argname, c_type, kind, value, passed, outputs, self._dtype(name, seen))
             elif c_type == "size_t" and value in self._answers:
-                parts.append(self._answers[value])
+                part = self._answers[value]
             elif isinstance(value, (int, float)):
-                parts.append(number(value, c_type))
+                part = _number(value, c_type)
             else:
-                parts += self._unknown(name, argname, f"a {type(value).__name__}")
-        step = Step([*(parts or [f"CUDNN({name}("]), "));"])
-        made = [thing for thing, _ in outputs if isinstance(thing, Thing)]
+                part = self._unknown(name, argname, f"a {type(value).__name__}")
+            step.arguments.append(part)
+        made = tuple(thing for thing, _ in outputs if isinstance(thing, Thing))
+        owned = [part for part in flat(step.arguments) if isinstance(part, Thing) and part not in made]
+        handles = [value for value in seen if isinstance(value, cudnnHandle_t)]
         if "Create" in name:
-            step.begins, step.of = made[0], (made[0],)
-            made[0].destroy = f"CUDNN({name.replace('Create', 'Destroy')}({{}}));"
+            step.of, made[0].destroy = made[:1], name.replace("Create", "Destroy")
             if name == "cudnnBackendCreateDescriptor":
                 made[0].name = BackendDescriptorType(seen[0]).name.lower().replace("graph", "_graph")
         elif "Destroy" in name:
-            step.of, step.ends = tuple(things), things[0] if things else None
+            step.of, step.ends = tuple(owned), owned[0] if owned else None
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
-            step.of = tuple(things[1:] if name == "cudnnBackendGetAttribute" else made)
-        elif "InitTransform" in name:
-            step.of = tuple(things[2:3])
-        elif name == "cudnnSetStream" or not (of_handle or name == "cudnnSetDropoutDescriptor"):
-            step.of = tuple(things[:1])
+            step.of = tuple(owned[1:]) if name == "cudnnBackendGetAttribute" else made
+        elif name == "cudnnSetStream" or not handles:
+            step.of = tuple(owned[:1])
         else:
-            step.stream = self._stream_of.get(seen[0].value or 0)
+            step.stream = self._stream_of.get(handles[0].value or 0)
         if name == "cudnnBackendExecute":
             self._packed(seen[2].value)
-        steps.append(step)
+        self.steps.append(step)
         return step, outputs
 
     def _pointer(
         self, name: str, argname: str, c_type: str, kind: Any, value: Any, passed: Any, outputs: list[Any], dtype: Any
-    ) -> list[Part]:
+    ) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
-        untyped_ = kind is ctypes.c_void_p
+        untyped_, const = kind is ctypes.c_void_p, c_type.startswith("const")
         address = value if untyped_ else ctypes.addressof(value.contents) if value else None
         if not address:
-            return ["NULL"]
+            return "NULL"
         if untyped_ and _ON_HOST.fullmatch(argname):
-            return [_scalar(address, argname, dtype)]
-        place = self._place(address)
-        if place is not None:
+            return _scalar(address, argname, dtype)
+        if (place := self._place(address)) is not None:
             place.buffer.used_as(argname)
             self._look(place)
-            outputs += [] if c_type.startswith("const") else [(place, argname)]
-            return [place] if untyped_ else [f"({c_type.replace('[]', ' *')})", place]
+            outputs += [] if const else [(place, argname)]
+            return place if untyped_ else [f"({c_type.replace('[]', ' *')})", place]
         if untyped_:
             return self._unknown(name, argname, f"at {address:#x}, memory of which nothing is known")
-        if issubclass(value._type_, ctypes.Structure) and c_type.startswith("const"):
+        if const and issubclass(value._type_, ctypes.Structure):
             return self._unknown(name, argname, f"a {value._type_.__name__}")
-        if c_type.startswith("const"):
-            return [literal(c_type, passed if isinstance(passed, ctypes.Array) else value[:1])]
-        length = len(passed) if isinstance(passed, ctypes.Array) else 1
-        base = c_type.removesuffix("[]").removesuffix("*").strip()
+        values, base = (
+            passed if isinstance(passed, ctypes.Array) else value[:1],
+            c_type.removesuffix("[]").removesuffix("*").strip(),
+        )
+        if const:
+            return [f"({base}[]){{", ", ".join(_number(each, base) for each in values), "}"]
+        length = len(values)
         variable = Thing(base + (f"[{length}]" if length > 1 else ""), _answer(name, argname))
         outputs.append((variable, value))
-        return [variable] if length > 1 else ["&", variable]
+        return variable if length > 1 else ["&", variable]
 
-    def _unknown(self, function: str, argname: str, what: str) -> list[Part]:
+    def _unknown(self, function: str, argname: str, what: str) -> str:
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
-        return ["NULL"]
+        return "NULL"
 
     def _done(self, record: Function, step: Step, outputs: list[Any], seen: Any, status: int) -> None:
         """Note what a call did."""
-        name, first = record.name, getattr(seen[0], "value", None) if seen else None
+        name, first = record.name, getattr(seen[0], "value", None) or 0 if seen else 0
         if status:
-            self.failed, step.of = step, step.of and ()
-            step.parts[0] = str(step.parts[0]).replace("CUDNN", "FAILED")
-            step.parts[-1] = f")); /* {number(status, 'cudnnStatus_t')} */"
+            self.failed, step.failed, step.of = step, True, step.of and ()
+            step.note = _number(status, "cudnnStatus_t")
             return
         for thing, pointer in outputs:
             if isinstance(thing, Place):
                 thing.buffer.unread |= not snake(pointer).startswith(_SCRATCH)
                 self._note_written(thing.buffer)
-            elif step.begins is not None:
-                self._things[pointer[0].value] = step.begins
+            elif thing.destroy:
+                self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
                 self._answers = {size: other for size, other in self._answers.items() if other.name != thing.name}
                 self._answers[pointer[0]] = thing
                 step.note = str(pointer[0])
             elif thing.c_type == "void *" and pointer[0]:  # where a part lies, that the descriptor before it describes
-                place, described = (
-                    self._place(pointer[0]),
-                    next(one for one, other in pairwise(seen) if other is pointer),
-                )
-                if place is not None:
+                described = next(one for one, other in pairwise(seen) if other is pointer)
+                if (place := self._place(pointer[0])) is not None:
                     place.buffer.parts[place.offset] = TensorDescriptor.read(library_api(), described).nbytes, thing
         if name == "cudnnBackendExecute":
             for buffer in self._packed(seen[2].value, look=False):  # what is new there the call wrote
                 self._note_written(buffer)
         elif name == "cudnnSetStream":
-            self._stream_of[first or 0] = seen[1].value or 0
+            self._stream_of[first] = seen[1].value or 0
         elif step.ends is not None:
-            self._things.pop(first or 0, None)
+            self._things.pop(first, None)
         elif name.startswith("cudnnSet") and first and (dtype := self._dtype(name, seen)) is not None:
             self._dtypes[first] = dtype
-
-    def _plain(self, c_type: str, value: Any, passed: Any) -> Any:
-        """Return an argument for people; what is on a device is an address, and is not followed."""
-        if isinstance(value, ctypes._Pointer):
-            address = ctypes.addressof(value.contents) if value else None
-            if address is None or self._place(address) is not None:
-                return address
-            values = passed if isinstance(passed, ctypes.Array) else value[:1]
-            plain = tuple(self._plain(c_type.rstrip("[] *"), each, None) for each in values)
-            return plain if isinstance(passed, ctypes.Array) else plain[0]
-        if isinstance(value, ctypes.Structure):
-            return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
-        kind = ENUMS.get(c_type.removeprefix("const "))
-        return getattr(value, "value", value) if kind is None else kind(value)
 
     def _dtype(self, name: str, seen: Any) -> DataType | None:
         """Return the data type that a call names, or that of its descriptors: float64 if one is."""
@@ -276,51 +253,47 @@ class Recorder(Memory):
         if named:
             return DataType(named[0])
         known = [self._dtypes[v.value] for v in seen if isinstance(v, Opaque) and v.value in self._dtypes]
-        return DataType.DOUBLE if DataType.DOUBLE in known else known[0] if known else None
+        return DataType.DOUBLE if DataType.DOUBLE in known else next(iter(known), None)
 
     # graphs
 
-    def _elements(self, seen: Any, *, filled: bool) -> list[Part]:
+    def _elements(self, seen: Any, *, filled: bool) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
-        descriptor, attribute, type_name = (
-            seen[0].value,
-            BackendAttributeName(seen[1]).name,
-            BackendAttributeType(seen[2]).name,
-        )
+        descriptor, attribute = seen[0].value, BackendAttributeName(seen[1]).name
+        type_name = BackendAttributeType(seen[2]).name
         opaque = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}.get(type_name)
         if not (seen[-1] and seen[3]) or (filled and opaque is not cudnnBackendDescriptor_t):
-            return ["NULL"]
+            return "NULL"
         kind = ELEMENT_TYPES.get(type_name, ctypes.c_int)
         values = list((kind * seen[3]).from_address(seen[-1]))
         pack = self._packs.setdefault(descriptor, {})
         pack[attribute] = values
         if attribute == "TENSOR_UNIQUE_ID":
             self._uids[values[0]] = self._things[descriptor]
+        enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
+        c_type = opaque.__name__ if opaque else _C_NAMES.get(kind) or (C_NAMES[enum] if enum else "int")
+        parts: list[Part] = [f"({c_type}[]){{"]
         if kind is not ctypes.c_void_p:
-            enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
-            return [literal(_C_NAMES.get(kind) or (C_NAMES[enum] if enum else "int"), values)]
-        found: list[Part] = []
+            return [*parts, ", ".join(_number(value, c_type) for value in values), "}"]
         uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ()) if attribute == "VARIANT_PACK_DATA_POINTERS" else ()
-        for number_, value in enumerate(values):
-            part = self._thing(opaque(value)) if opaque else self._place(value) if value else "NULL"
+        for number, value in enumerate(values):
+            part: Part | None = self._thing(opaque(value)) if opaque else self._place(value) if value else "NULL"
             if part is None:
                 what = f"at {value:#x}, memory of which nothing is known"
-                (part,) = self._unknown("cudnnBackendSetAttribute", attribute, what)
-            if isinstance(part, Place):
-                tensor = self._uids.get(uids[number_]) if uids else None
+                part = self._unknown("cudnnBackendSetAttribute", attribute, what)
+            elif isinstance(part, Place):
+                tensor = self._uids.get(uids[number]) if uids else None
                 part.buffer.used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
             elif isinstance(part, Thing) and part.name == "tensor":
                 part.used_as(attribute.split("_")[-1].removesuffix("DESC") + "_tensor")
-            found += [", ", part] if found else [part]
-        return [f"({opaque.__name__ if opaque else 'void *'}[]){{", *found, "}"]
+            parts += [", ", part] if number else [part]
+        return [*parts, "}"]
 
     def _packed(self, pack: int, *, look: bool = True) -> list[Buffer]:
         """Look at the memory of a variant pack; return it, with what is written marked as far as its tensors' names tell."""
-        values, found = self._packs.get(pack, {}), []
-        pairs = zip(
-            values.get("VARIANT_PACK_DATA_POINTERS", ()), values.get("VARIANT_PACK_UNIQUE_IDS", ()), strict=False
-        )
-        for address, uid in pairs:
+        values, found = self._packs.get(pack, {}), list[Buffer]()
+        names = ("VARIANT_PACK_DATA_POINTERS", "VARIANT_PACK_UNIQUE_IDS")
+        for address, uid in zip(*(values.get(name, ()) for name in names), strict=False):
             place = self._place(address) if address else None
             if place is not None:
                 if look:
@@ -358,7 +331,7 @@ class Recorder(Memory):
         if isinstance(owner, BackendDescriptor):
             packs = (plan.pack_values(address) for plan in PREPARED if isinstance(plan, ExecutionPlan))
             values = owner.values or next((found for found in packs if found is not None), {})
-            for name, value in list(values.items()):
+            for name, value in [*values.items()]:
                 twin.set(name, value)
             if owner.finalized or not owner.values:
                 twin.finalize()
@@ -376,8 +349,7 @@ class _Rehearsal:
 
 def _owner(address: int | None) -> Any:
     """Return whose native object is at an address; None if it is none of ours."""
-    owners = (owner for owner in LIVE if not owner.closed and owner.ptr.value == address)
-    return next(owners, None)
+    return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
 
 
 def _answer(function: str, argname: str) -> str:
@@ -386,11 +358,41 @@ def _answer(function: str, argname: str) -> str:
     return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
 
 
+def _plain(c_type: str, value: Any, passed: Any, place: Any) -> Any:
+    """Return an argument for people; what is on a device is an address, and is not followed."""
+    if isinstance(value, ctypes._Pointer):
+        address = ctypes.addressof(value.contents) if value else None
+        if address is None or place(address) is not None:
+            return address
+        is_array = isinstance(passed, ctypes.Array)
+        plain = tuple(_plain(c_type.rstrip("[] *"), each, None, place) for each in (passed if is_array else value[:1]))
+        return plain if is_array else plain[0]
+    if isinstance(value, ctypes.Structure):
+        return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
+    kind = _ENUMS.get(c_type.removeprefix("const "))
+    return getattr(value, "value", value) if kind is None else kind(value)
+
+
+def _number(value: Any, c_type: str) -> str:
+    """Return a number as C writes it, an enumerator by its name."""
+    kind = _ENUMS.get(c_type.removeprefix("const "))
+    if kind is not None:
+        members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
+        return next((name for member, name in members if member == value), f"({c_type}){int(value)}")
+    if isinstance(value, (bool, bytes)):
+        return str(value).lower() if isinstance(value, bool) else str(value[0])
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        return repr(value) if "double" in c_type else f"{ctypes.c_float(value).value!r}f"
+    return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
+
+
 def _scalar(address: int, argname: str, dtype: DataType | None) -> str:
     """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
     if dtype == DataType.DOUBLE:
-        return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
+        return f"&(double){{{_number(ctypes.c_double.from_address(address).value, 'double')}}}"
     if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
-        return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
+        return f"&(float){{{_number(ctypes.c_float.from_address(address).value, 'float')}}}"
     content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
     return f"(unsigned char[]){{{', '.join(map(hex, content))}}}"

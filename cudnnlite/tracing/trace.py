@@ -34,7 +34,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self._program: tuple[int, Program] | None = None
+        self._program: tuple[Any, Program] | None = None
         self.warnings = self._recorder.told
 
     @property
@@ -50,36 +50,47 @@ class Trace:
         """
         return [(name, f"{value:016x}") for name, value in self._written().checksums]
 
-    def as_c(self) -> str:
+    def as_c(self, seed: int | None = None) -> str:
         """Return the program in C; what it reads is written by `save`.
 
         It has the calls that compute, and those that they need; queries whose answers nobody uses are left out.
-        """
-        return self._written().text
 
-    def save(self, folder: Any) -> Path:
-        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be."""
-        there, program = Path(folder), self._written()
-        (there / "inputs").mkdir(parents=True, exist_ok=True)
-        for path, content in program.files.items():
+        Parameters
+        ----------
+        seed : int, optional
+            The program generates the floating-point arrays that the block copied to the device whole, and needs no files of
+            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.
+        """
+        return self._written(seed).text
+
+    def save(self, folder: Any, seed: int | None = None) -> Path:
+        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Where to.
+        seed : int, optional
+            As in `as_c`.
+        """
+        there, program = Path(folder), self._written(seed)
+        makefile = files("cudnnlite.tracing").joinpath("program.mk").read_bytes()
+        for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
+            (there / path).parent.mkdir(parents=True, exist_ok=True)
             (there / path).write_bytes(content)
-        (there / "Makefile").write_text(files("cudnnlite.tracing").joinpath("program.mk").read_text())
-        (there / "program.c").write_text(program.text)
         return there
 
-    def _written(self) -> Program:
+    def _written(self, seed: int | None = None) -> Program:
         recorder = self._recorder
-        if self._program is None or self._program[0] != len(recorder.steps):
-            version = library_api().library.version_text
-            names = ", ".join(sorted({str(device.name) for device in recorder.devices.values()})) or "no device"
-            head = [
-                f"Written by cudnnlite {__version__} from {counted(len(recorder.calls), 'call')} of cuDNN {version} on {names}."
-            ]
-            if any(device.kind == "emulated" for device in recorder.devices.values()):
+        if self._program is None or self._program[0] != (len(recorder.steps), seed):
+            version, calls = library_api().library.version_text, counted(len(recorder.calls), "call")
+            names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
+            head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
+            if any(device.kind == "emulated" for device in recorder.devices):
                 head.append("It was traced on the emulated device and was never run on a GPU.")
             head += [f"Not written out: {told}" for told in recorder.told]
             head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
-            self._program = len(recorder.steps), Program(recorder.before, recorder.steps, head)
+            self._program = (len(recorder.steps), seed), Program(recorder.steps, head, seed)
         return self._program[1]
 
     def __len__(self) -> int:
