@@ -7,15 +7,15 @@ import linecache
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 _WIDTH = 116
 _MOST_REPEATED = 64  # statements in the body of a loop
-_SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
 _TOGETHER = re.compile(r"(\((const )?\w+( \*)?\[\]\))?\{[^{}]*\}")  # what no line ends in
 
 Item = tuple[Any, Any]  # a statement, and the comment that says where it comes from; or how often, and such items
@@ -36,44 +36,15 @@ class Thing:
             self.name, self.named_by_use = snake(name), True
 
 
-@dataclass(eq=False)
-class Buffer(Thing):
-    """An allocation on a device: from `base` on so many bytes."""
-
-    base: int = 0
-    nbytes: int = 0
-    device: Any = None
-    alive: Any = None  # a weak reference to what owns it; None where that is somebody else's
-    answer: Thing | None = None  # cuDNN's, that is as large
-    shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
-    unread: bool = False  # whether something was written that nobody has read
-    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)  # when looked at last; by offset and bytes
-    parts: dict[int, tuple[int, Thing]] = field(default_factory=dict)  # by offset: bytes, and cuDNN's answer where
-
-
-class Place(NamedTuple):
-    """Somewhere in a buffer; `part` is the variable in which cuDNN tells where that is, on whichever device."""
-
-    buffer: Buffer
-    offset: int = 0
-    part: Thing | None = None
-
-
-class Size(NamedTuple):
-    """How large a buffer is made: what cuDNN was asked for, where it is scratch memory; else so many bytes."""
-
-    buffer: Buffer
-
-
 class Contents(NamedTuple):
-    """The name of a file with what is copied into a buffer; `width` bytes are a floating-point number, 0 if it is none."""
+    """The name of a file with what is copied into memory; `width` bytes are a floating-point number, 0 if it is none."""
 
-    buffer: Buffer
+    memory: Thing
     content: bytes
-    width: int = 0
+    width: int
 
 
-Part: TypeAlias = "str | int | Thing | Place | Size | Contents | list[Any]"  # a list of parts is written as one
+Part: TypeAlias = "str | int | Thing | Contents | list[Any] | Callable[[], Any]"  # the last are lists, and known later
 
 
 @dataclass(eq=False)
@@ -86,42 +57,23 @@ class Step:
     where: tuple[str, int] = ("", 0)  # the file and line of Python that it was made for
     early: bool = False  # whether it makes what was there before
     ends: Thing | None = None  # what is not there any more
-    stream: int | None = None  # what it is enqueued on; None where it waits, or is the host's affair
     failed: bool = False
     note: str = ""
     checksum: int | None = None  # of what it reads, as Python had it
 
-    def things(self) -> Iterator[Thing]:
-        """Yield what it names."""
-        for part in flat(self.arguments):
-            thing = (part.part or part.buffer) if isinstance(part, Place) else sized(part) or part
-            if isinstance(thing, Thing):
-                yield thing
+    @property
+    def things(self) -> list[Thing]:
+        """What it names."""
+        return [part for part in flat(self.arguments) if isinstance(part, Thing)]
 
 
 class Program:
-    """A program in C.
+    """A program in C: its `text`, the `files` that it reads, by path, and what it prints of Python's inputs, `checksums`.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-        What was done; what makes what was there before comes first.
-    head : iterable of str
-        The lines of its first comment.
-    seed : int, optional
-        Floating-point inputs are generated from it.
-
-    Attributes
-    ----------
-    text : str
-        The source.
-    files : dict
-        What it reads, by path.
-    checksums : list of (str, int)
-        What it prints, if its inputs are Python's.
+    With a seed, floating-point inputs are generated from that.
     """
 
-    def __init__(self, steps: Sequence[Step], head: Iterable[str], seed: int | None = None) -> None:
+    def __init__(self, steps: Iterable[Step], head: Iterable[str], seed: int | None = None) -> None:
         self.files: dict[str, bytes] = {}
         self.checksums: list[tuple[str, int]] = []
         self._seed = seed
@@ -130,117 +82,78 @@ class Program:
         self._types: dict[str, str] = {}  # of the variables that are declared
         prelude = files("cudnnlite.tracing").joinpath("prelude.c").read_text()
         self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
-        body = _rendered(_folded(self._lines(_useful(sorted(steps, key=lambda step: not step.early)))), 0)
-        comment = "\n * ".join(map(_harmless, head))
-        self.text = "\n".join(
-            [
-                f"/* {comment}\n */",
-                prelude,
-                "int main(void)",
-                "{",
-                *self._declared(body),
-                "    return EXIT_SUCCESS;",
-                "}\n",
-            ]
-        )
+        body = [*_rendered(_folded(self._lines(_useful(sorted(steps, key=lambda step: not step.early)))), 0)]
+        start = ["/* " + "\n * ".join(map(_harmless, head)) + "\n */", prelude, "int main(void)", "{"]
+        self.text = "\n".join([*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""])
 
     def _lines(self, steps: list[Step]) -> list[Item]:
-        last = {thing: step for step in steps for thing in step.things()}
+        last = {thing: step for step in steps for thing in step.things}
         lines: list[Item] = []
         alive: dict[Thing, None] = {}
-        stream, capturing = None, False
         for step in steps:
-            comment = "made before the trace" if step.early else _source(*step.where)
-            if step.stream is not None and not capturing:
-                if stream not in (None, step.stream):
-                    waits = "CUDA(cudaDeviceSynchronize()); /* another stream: Python orders them by events */"
-                    lines.append((waits, comment))
-                stream = step.stream
-            capturing = step.function == "cudaStreamBeginCapture" or (
-                capturing and step.function != "cudaStreamEndCapture"
-            )
-            lines.append((self._statement(step), comment))
+            lines.append((self._statement(step), "made before the trace" if step.early else _source(*step.where)))
             if step.checksum is not None:
-                self.checksums.append((self._names[next(step.things())], step.checksum))
-            for thing in step.things():
-                ends = thing is step.ends
-                if ends:
+                self.checksums.append((self._names[step.things[0]], step.checksum))
+            for thing in step.things:
+                if thing is step.ends:
                     alive.pop(thing, None)
                 elif thing.destroy:
                     alive[thing] = None
-                if ends or (last[thing] is step and not thing.destroy):
+                if thing is step.ends or (last[thing] is step and not thing.destroy):
                     self._busy.discard(self._names[thing])
         return lines + [(self._statement(Step(thing.destroy, [thing])), "given back") for thing in reversed(alive)]
 
     def _statement(self, step: Step) -> str:
-        function = step.function
-        if function == "load" and self._generates(step.arguments[2]):
+        function, arguments = step.function, [*map(self._text, step.arguments)]
+        if function == "load" and not arguments[2].startswith('"'):
             function = "generate"
-        call = f"{function}({', '.join(map(self._text, step.arguments))})"
+        call = f"{function}({', '.join(arguments)})"
         macro = "FAILED" if step.failed else {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
         return (f"{macro}({call});" if macro else f"{call};") + (f" /* {step.note} */" if step.note else "")
 
     def _text(self, part: Part) -> str:
-        if isinstance(part, list):
-            return "".join(map(self._text, part))
+        if isinstance(part, Contents):
+            return self._input(part)
         if isinstance(part, Thing):
             return self._name(part)
-        if isinstance(part, Place):
-            name = self._name(part.part or part.buffer)
-            return f"(char *){name} + {part.offset}" if part.offset and not part.part else name
-        if isinstance(part, Size):
-            variable = sized(part)
-            return str(part.buffer.nbytes) if variable is None else self._name(variable)
-        return self._input(part) if isinstance(part, Contents) else str(part)
+        return str(part) if isinstance(part, (str, int)) else "".join(map(self._text, flat([part])))
 
     def _name(self, thing: Thing) -> str:
         if thing not in self._names:
-            name, number = thing.name, 1
-            while name in self._busy or self._types.get(name, thing.c_type) != thing.c_type:
-                number += 1
-                name = f"{thing.name}_{number}"
-            self._names[thing], self._types[name] = name, thing.c_type
+            taken = {name for name, c_type in self._types.items() if c_type != thing.c_type} | self._busy
+            self._names[thing] = name = _another(thing.name, taken)
+            self._types[name] = thing.c_type
             self._busy.add(name)
         return self._names[thing]
 
-    def _generates(self, part: Part) -> bool:
-        return self._seed is not None and isinstance(part, Contents) and part.width > 0
-
     def _input(self, part: Contents) -> str:
         """Return the path of a file, or the width of numbers and a seed; of what is equal the same."""
-        key, generates = hashlib.blake2b(part.content).digest(), self._generates(part)
-        if (key, generates) not in self._inputs:
-            if generates:
-                self._inputs[key, True] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
-            else:
-                name, number = self._name(part.buffer), 1
-                path = f"inputs/{name}.bin"
-                while path in self.files:
-                    number += 1
-                    path = f"inputs/{name}_{number}.bin"
-                self.files[path], self._inputs[key, False] = part.content, f'"{path}"'
-        return self._inputs[key, generates]
+        key = hashlib.blake2b(part.content).digest(), self._seed is not None and part.width > 0
+        if key not in self._inputs and key[1]:
+            self._inputs[key] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
+        elif key not in self._inputs:
+            name = _another(self._name(part.memory), {Path(path).stem for path in self.files})
+            self.files[f"inputs/{name}.bin"], self._inputs[key] = part.content, f'"inputs/{name}.bin"'
+        return self._inputs[key]
 
-    def _declared(self, body: Iterable[str]) -> list[str]:
-        """Return a block with its variables before it."""
-        lines, by_type = [*body], defaultdict(list)
+    def _declared(self) -> list[str]:
+        by_type = defaultdict(list)
         for name, c_type in self._types.items():
             kind, bracket, length = c_type.partition("[")
-            star = "*" * kind.endswith("*")
-            by_type[kind.removesuffix("*").strip()].append(f"{star}{name}{bracket}{length}")
-        declared = [line for kind, names in by_type.items() for line in _wrapped(f"{kind} {', '.join(names)};", 4)]
-        return declared + lines
+            by_type[kind.rstrip(" *")].append("*" * kind.endswith("*") + name + bracket + length)
+        return [line for kind, names in by_type.items() for line in _wrapped(f"{kind} {', '.join(names)};", 4)]
 
 
 def flat(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield parts, those in lists too."""
     for part in parts:
-        yield from flat(part) if isinstance(part, list) else (part,)
+        found = part() if callable(part) else part
+        yield from flat(found) if isinstance(found, list) else (found,)
 
 
-def sized(part: Any) -> Thing | None:
-    """Return the variable that says a size, if one does."""
-    return part.buffer.answer if isinstance(part, Size) and _SPACES.search(part.buffer.name) else None
+def _another(name: str, taken: Iterable[str]) -> str:
+    """Return a name that is not taken, by a number behind it if need be."""
+    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
 
 
 def snake(name: str) -> str:
@@ -259,7 +172,7 @@ def _useful(steps: list[Step]) -> list[Step]:
         step = todo.pop()
         if step not in kept:
             kept.add(step)
-            for thing in step.things():
+            for thing in step.things:
                 todo += by_thing.pop(thing, ())
     return [step for step in steps if step in kept]
 

@@ -26,11 +26,12 @@ from cudnnlite.descriptors.native import LIVE
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
-from cudnnlite.tracing.memory import Memory, where
-from cudnnlite.tracing.program import Buffer, Part, Place, Step, Thing, flat, snake
+from cudnnlite.tracing.memory import Buffer, Memory, where
+from cudnnlite.tracing.program import Part, Step, Thing, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
+_UIDS, _POINTERS = "VARIANT_PACK_UNIQUE_IDS", "VARIANT_PACK_DATA_POINTERS"
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
@@ -69,15 +70,18 @@ class TracedCall(NamedTuple):
         return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
 
 
-class Recorder(Memory):
-    """What was recorded so far.
+class Argument(NamedTuple):
+    """One argument of a call: its name and types in the header, what C sees, and what was passed to ctypes."""
 
-    Attributes
-    ----------
-    calls : list of TracedCall
-    failed : Step or None
-        The call that failed last.
-    """
+    name: str
+    c_type: str
+    kind: Any
+    value: Any
+    passed: Any
+
+
+class Recorder(Memory):
+    """What was recorded so far: `calls`, and `failed`, the statement that failed last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,21 +96,22 @@ class Recorder(Memory):
         see = untyped(callback := through_c(record, print))
 
         def traced(*given: Any, _alive: Any = callback) -> Any:
-            if self.busy:
+            if getattr(self._mine, "busy", False):
                 return call(*given)
             with self.aside():
-                return self._call(call, record, given, see(*given).args)
+                return self._call(call, record, given, _arguments(record, given, see(*given).args))
 
         return traced
 
-    def _call(self, call: Call, record: Function, given: Any, seen: Any) -> Any:
-        lost = not self._capturing and self._is_captured(seen)
+    def _call(self, call: Call, record: Function, given: Any, seen: list[Argument]) -> Any:
+        owner: Any = _owner(seen[0].value.value) if seen and seen[0].kind is cudnnHandle_t else None
+        lost = not self._capturing and owner is not None and owner.device.is_capturing(owner.stream)
         if lost:
             self.tell(
                 "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
             )
             self._capturing = True  # nothing may be waited for
-        step, outputs = self._statement(record, given, seen, early=False)
+        step, outputs = self._statement(record, seen, early=False)
         status, start = 0, time.perf_counter_ns()
         try:
             result = call(*given)
@@ -115,118 +120,106 @@ class Recorder(Memory):
             status = int(error.status)
             raise
         finally:
-            us, each = (time.perf_counter_ns() - start) / 1000, zip(C_TYPES[record.name], seen, given, strict=True)
-            arguments = dict(zip(record.argnames, (_plain(*one, self._place) for one in each), strict=True))
+            us = (time.perf_counter_ns() - start) / 1000
+            arguments = {each.name: self._plain(each) for each in seen}
             self.calls.append(TracedCall(record.name, arguments, Status(status), us, *step.where))
-            self._done(record, step, outputs, seen, status)
+            self._done(step, outputs, seen, status)
             if lost:
                 self._capturing, step.of = False, ()
-                packed = self._packed(seen[2].value) if record.name == "cudnnBackendExecute" else []
-                for buffer in (*step.things(), *packed):
+                for buffer in (*step.things, *(buffer for buffer, _ in self._packed(step, seen))):
                     if isinstance(buffer, Buffer):  # which the graph may write to, unseen
                         buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
         return result
-
-    def _is_captured(self, seen: Any) -> bool:
-        owner: Any = _owner(seen[0].value) if seen and isinstance(seen[0], cudnnHandle_t) else None
-        return owner is not None and owner.device.is_capturing(owner.stream)
 
     def write_down(self, record: Function, *arguments: Any) -> None:
         """Write a call into what is made before the block, without making it: it was made then."""
         see = untyped(callback := through_c(record, print))
         given = convert(record, arguments)
-        seen = see(*given).args
-        self._done(record, *self._statement(record, given, seen, early=True), seen, 0)
+        seen = _arguments(record, given, see(*given).args)
+        self._done(*self._statement(record, seen, early=True), seen, 0)
         del callback  # not before
 
-    def _statement(self, record: Function, given: Any, seen: Any, *, early: bool) -> tuple[Step, list[Any]]:
-        """Return a call as a statement, and what it writes: things with C's pointers to them, places with their names."""
+    def _statement(self, record: Function, seen: list[Argument], *, early: bool) -> tuple[Step, list[Any]]:
+        """Return a call as a statement, and what it writes: variables with C's pointers to them, buffers with their names."""
         name, outputs = record.name, list[Any]()
         step = Step(name, [], where=where(), early=early)
-        for argname, c_type, kind, value, passed in zip(
-            record.argnames, C_TYPES[name], record.argtypes, seen, given, strict=True
-        ):
-            part: Part
-            if argname == "arrayOfElements":
-                part = self._elements(seen, filled="Get" in name)
-            elif isinstance(value, Opaque):
-                part = self._stream(value.value or 0) if "Stream" in c_type else self._thing(value)
-                if isinstance(part, Thing) and record.argtypes[0] == cudnnHandle_t:
-                    part.used_as(argname)
-            elif kind is ctypes.c_void_p or isinstance(value, ctypes._Pointer):
-                part = self._pointer(name, argname, c_type, kind, value, passed, outputs, self._dtype(name, seen))
-            elif c_type == "size_t" and value in self._answers:
-                part = self._answers[value]
-            elif isinstance(value, (int, float)):
-                part = _number(value, c_type)
+        handles = [each.value.value for each in seen if each.kind is cudnnHandle_t]
+        for each in seen:
+            if each.name == "arrayOfElements":
+                part = self._elements(*(one.value for one in seen), filled="Get" in name)
+            elif isinstance(each.value, Opaque):
+                part = self._stream(each.value.value or 0) if "Stream" in each.c_type else self._thing(each.value)
+                if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
+                    part.used_as(each.name)
+            elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
+                part = self._pointer(name, each, outputs, self._dtype(name, seen))
+            elif each.c_type == "size_t" and each.value in self._answers:
+                part = self._answers[each.value]
+            elif isinstance(each.value, (int, float)):
+                part = _number(each.value, each.c_type)
             else:
-                part = self._unknown(name, argname, f"a {type(value).__name__}")
+                part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
             step.arguments.append(part)
-        made = tuple(thing for thing, _ in outputs if isinstance(thing, Thing))
-        owned = [part for part in flat(step.arguments) if isinstance(part, Thing) and part not in made]
-        handles = [value for value in seen if isinstance(value, cudnnHandle_t)]
+        made = tuple(thing for thing, _ in outputs if not isinstance(thing, Buffer))
+        owned = tuple(thing for thing in step.things if thing not in made)
         if "Create" in name:
             step.of, made[0].destroy = made[:1], name.replace("Create", "Destroy")
             if name == "cudnnBackendCreateDescriptor":
-                made[0].name = BackendDescriptorType(seen[0]).name.lower().replace("graph", "_graph")
+                made[0].name = BackendDescriptorType(seen[0].value).name.lower().replace("graph", "_graph")
         elif "Destroy" in name:
-            step.of, step.ends = tuple(owned), owned[0] if owned else None
+            step.of, step.ends = owned, next(iter(owned), None)
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
-            step.of = tuple(owned[1:]) if name == "cudnnBackendGetAttribute" else made
+            step.of = owned[1:] if name == "cudnnBackendGetAttribute" else made
         elif name == "cudnnSetStream" or not handles:
-            step.of = tuple(owned[:1])
-        else:
-            step.stream = self._stream_of.get(handles[0].value or 0)
-        if name == "cudnnBackendExecute":
-            self._packed(seen[2].value)
+            step.of = owned[:1]
+        elif not early:
+            self._order(self._stream_of.get(handles[0] or 0, 0))
+        for place in self._packed(step, seen):
+            self._look(*place)
         self.steps.append(step)
         return step, outputs
 
-    def _pointer(
-        self, name: str, argname: str, c_type: str, kind: Any, value: Any, passed: Any, outputs: list[Any], dtype: Any
-    ) -> Part:
+    def _pointer(self, function: str, argument: Argument, outputs: list[Any], dtype: DataType | None) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
-        untyped_, const = kind is ctypes.c_void_p, c_type.startswith("const")
-        address = value if untyped_ else ctypes.addressof(value.contents) if value else None
+        name, c_type, kind, value, _ = argument
+        is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
+        address = value if is_untyped else ctypes.addressof(value.contents) if value else None
         if not address:
             return "NULL"
-        if untyped_ and _ON_HOST.fullmatch(argname):
-            return _scalar(address, argname, dtype)
+        if is_untyped and _ON_HOST.fullmatch(name):
+            return _scalar(address, name, dtype)
         if (place := self._place(address)) is not None:
-            place.buffer.used_as(argname)
-            self._look(place)
-            outputs += [] if const else [(place, argname)]
-            return place if untyped_ else [f"({c_type.replace('[]', ' *')})", place]
-        if untyped_:
-            return self._unknown(name, argname, f"at {address:#x}, memory of which nothing is known")
+            place[0].used_as(name)
+            self._look(*place)
+            outputs += [] if const else [(place[0], name)]
+            there = place[0].at(place[1])
+            return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
+        if is_untyped:
+            return self._unknown(function, name, f"at {address:#x}, memory of which nothing is known")
         if const and issubclass(value._type_, ctypes.Structure):
-            return self._unknown(name, argname, f"a {value._type_.__name__}")
-        values, base = (
-            passed if isinstance(passed, ctypes.Array) else value[:1],
-            c_type.removesuffix("[]").removesuffix("*").strip(),
-        )
+            return self._unknown(function, name, f"a {value._type_.__name__}")
+        values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
             return [f"({base}[]){{", ", ".join(_number(each, base) for each in values), "}"]
-        length = len(values)
-        variable = Thing(base + (f"[{length}]" if length > 1 else ""), _answer(name, argname))
+        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
         outputs.append((variable, value))
-        return variable if length > 1 else ["&", variable]
+        return variable if len(values) > 1 else ["&", variable]
 
     def _unknown(self, function: str, argname: str, what: str) -> str:
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
 
-    def _done(self, record: Function, step: Step, outputs: list[Any], seen: Any, status: int) -> None:
+    def _done(self, step: Step, outputs: list[Any], seen: list[Argument], status: int) -> None:
         """Note what a call did."""
-        name, first = record.name, getattr(seen[0], "value", None) or 0 if seen else 0
+        name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
         if status:
             self.failed, step.failed, step.of = step, True, step.of and ()
             step.note = _number(status, "cudnnStatus_t")
             return
         for thing, pointer in outputs:
-            if isinstance(thing, Place):
-                thing.buffer.unread |= not snake(pointer).startswith(_SCRATCH)
-                self._note_written(thing.buffer)
+            if isinstance(thing, Buffer):
+                thing.unread |= not snake(pointer).startswith(_SCRATCH)
+                self._note_written(thing)
             elif thing.destroy:
                 self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
@@ -234,72 +227,79 @@ class Recorder(Memory):
                 self._answers[pointer[0]] = thing
                 step.note = str(pointer[0])
             elif thing.c_type == "void *" and pointer[0]:  # where a part lies, that the descriptor before it describes
-                described = next(one for one, other in pairwise(seen) if other is pointer)
+                described = next(one.value for one, other in pairwise(seen) if other.value is pointer)
                 if (place := self._place(pointer[0])) is not None:
-                    place.buffer.parts[place.offset] = TensorDescriptor.read(library_api(), described).nbytes, thing
-        if name == "cudnnBackendExecute":
-            for buffer in self._packed(seen[2].value, look=False):  # what is new there the call wrote
-                self._note_written(buffer)
-        elif name == "cudnnSetStream":
-            self._stream_of[first] = seen[1].value or 0
+                    place[0].parts[place[1]] = TensorDescriptor.read(library_api(), described).nbytes, thing
+        for buffer, _ in self._packed(step, seen):  # what is new there the call wrote
+            self._note_written(buffer)
+        if name == "cudnnSetStream":
+            self._stream_of[first] = seen[1].value.value or 0
         elif step.ends is not None:
             self._things.pop(first, None)
         elif name.startswith("cudnnSet") and first and (dtype := self._dtype(name, seen)) is not None:
             self._dtypes[first] = dtype
 
-    def _dtype(self, name: str, seen: Any) -> DataType | None:
+    def _dtype(self, name: str, seen: list[Argument]) -> DataType | None:
         """Return the data type that a call names, or that of its descriptors: float64 if one is."""
-        named = [v for v, c_type in zip(seen, C_TYPES[name], strict=True) if c_type == "cudnnDataType_t"]
-        if named:
-            return DataType(named[0])
-        known = [self._dtypes[v.value] for v in seen if isinstance(v, Opaque) and v.value in self._dtypes]
+        named = [DataType(each.value) for each in seen if each.c_type == "cudnnDataType_t"][:1]
+        known = named or [self._dtypes[at] for each in seen if (at := getattr(each.value, "value", 0)) in self._dtypes]
         return DataType.DOUBLE if DataType.DOUBLE in known else next(iter(known), None)
+
+    def _plain(self, argument: Argument) -> Any:
+        """Return an argument for people; what is on a device is an address, and is not followed."""
+        _, c_type, _, value, passed = argument
+        if isinstance(value, ctypes._Pointer):
+            address = ctypes.addressof(value.contents) if value else None
+            if address is None or self._place(address) is not None:
+                return address
+            plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
+            return plain if isinstance(passed, ctypes.Array) else plain[0]
+        return _simple(value, c_type)
 
     # graphs
 
-    def _elements(self, seen: Any, *, filled: bool) -> Part:
+    def _elements(self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
-        descriptor, attribute = seen[0].value, BackendAttributeName(seen[1]).name
-        type_name = BackendAttributeType(seen[2]).name
+        name, type_name, at = BackendAttributeName(attribute).name, BackendAttributeType(kind).name, rest[-1]
         opaque = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}.get(type_name)
-        if not (seen[-1] and seen[3]) or (filled and opaque is not cudnnBackendDescriptor_t):
+        if not (at and count) or (filled and opaque is not cudnnBackendDescriptor_t):
             return "NULL"
-        kind = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        values = list((kind * seen[3]).from_address(seen[-1]))
-        pack = self._packs.setdefault(descriptor, {})
-        pack[attribute] = values
-        if attribute == "TENSOR_UNIQUE_ID":
-            self._uids[values[0]] = self._things[descriptor]
+        element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
+        values = list((element * count).from_address(at))
+        pack = self._packs.setdefault(native.value, {})
+        pack[name] = values
+        if name == "TENSOR_UNIQUE_ID":
+            self._uids[values[0]] = self._things[native.value]
         enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
-        c_type = opaque.__name__ if opaque else _C_NAMES.get(kind) or (C_NAMES[enum] if enum else "int")
-        parts: list[Part] = [f"({c_type}[]){{"]
-        if kind is not ctypes.c_void_p:
-            return [*parts, ", ".join(_number(value, c_type) for value in values), "}"]
-        uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ()) if attribute == "VARIANT_PACK_DATA_POINTERS" else ()
+        c_type = opaque.__name__ if opaque else _C_NAMES.get(element) or (C_NAMES[enum] if enum else "int")
+        uids = pack.get(_UIDS, ()) if name == _POINTERS else ()
+        parts: list[Part] = []
         for number, value in enumerate(values):
-            part: Part | None = self._thing(opaque(value)) if opaque else self._place(value) if value else "NULL"
-            if part is None:
-                what = f"at {value:#x}, memory of which nothing is known"
-                part = self._unknown("cudnnBackendSetAttribute", attribute, what)
-            elif isinstance(part, Place):
+            part: Part = "NULL"
+            if opaque:
+                part = self._thing(opaque(value))
+                if isinstance(part, Thing) and part.name == "tensor":
+                    part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
+            elif element is not ctypes.c_void_p:
+                part = _number(value, c_type)
+            elif value and (place := self._place(value)):
                 tensor = self._uids.get(uids[number]) if uids else None
-                part.buffer.used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
-            elif isinstance(part, Thing) and part.name == "tensor":
-                part.used_as(attribute.split("_")[-1].removesuffix("DESC") + "_tensor")
+                place[0].used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
+                part = place[0].at(place[1])
+            elif value:
+                what = f"at {value:#x}, memory of which nothing is known"
+                part = self._unknown("cudnnBackendSetAttribute", name, what)
             parts += [", ", part] if number else [part]
-        return [*parts, "}"]
+        return [f"({c_type}[]){{", *parts, "}"]
 
-    def _packed(self, pack: int, *, look: bool = True) -> list[Buffer]:
-        """Look at the memory of a variant pack; return it, with what is written marked as far as its tensors' names tell."""
-        values, found = self._packs.get(pack, {}), list[Buffer]()
-        names = ("VARIANT_PACK_DATA_POINTERS", "VARIANT_PACK_UNIQUE_IDS")
-        for address, uid in zip(*(values.get(name, ()) for name in names), strict=False):
-            place = self._place(address) if address else None
-            if place is not None:
-                if look:
-                    self._look(place)
-                place.buffer.unread |= uid in self._uids and self._uids[uid].name in _WRITTEN
-                found.append(place.buffer)
+    def _packed(self, step: Step, seen: list[Argument]) -> list[tuple[Buffer, int]]:
+        """Return the memory of a variant pack that is executed; what is written, as far as names tell, is marked as unread."""
+        values = self._packs.get(seen[2].value.value, {}) if step.function == "cudnnBackendExecute" else {}
+        found = []
+        for address, uid in zip(values.get(_POINTERS, ()), values.get(_UIDS, ()), strict=False):
+            if address and (place := self._place(address)) is not None:
+                place[0].unread |= uid in self._uids and self._uids[uid].name in _WRITTEN
+                found.append(place)
         return found
 
     # what was there before
@@ -358,15 +358,17 @@ def _answer(function: str, argname: str) -> str:
     return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
 
 
-def _plain(c_type: str, value: Any, passed: Any, place: Any) -> Any:
-    """Return an argument for people; what is on a device is an address, and is not followed."""
-    if isinstance(value, ctypes._Pointer):
-        address = ctypes.addressof(value.contents) if value else None
-        if address is None or place(address) is not None:
-            return address
-        is_array = isinstance(passed, ctypes.Array)
-        plain = tuple(_plain(c_type.rstrip("[] *"), each, None, place) for each in (passed if is_array else value[:1]))
-        return plain if is_array else plain[0]
+def _arguments(record: Function, given: Any, seen: Any) -> list[Argument]:
+    return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
+
+
+def _pointed(argument: Argument) -> Any:
+    """Return what an argument points to on the host."""
+    return argument.passed if isinstance(argument.passed, ctypes.Array) else argument.value[:1]
+
+
+def _simple(value: Any, c_type: str) -> Any:
+    """Return a value of C for people."""
     if isinstance(value, ctypes.Structure):
         return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
     kind = _ENUMS.get(c_type.removeprefix("const "))

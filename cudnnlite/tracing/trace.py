@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
-from cudnnlite.descriptors.native import LIVE
-from cudnnlite.devices.choice import device_classes, devices
+from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
 from cudnnlite.texts import counted
+from cudnnlite.tracing.memory import used_devices
 from cudnnlite.tracing.program import Program
 from cudnnlite.tracing.recorder import Recorder, TracedCall
 from cudnnlite.version import __version__
@@ -152,20 +151,11 @@ def trace() -> Iterator[Trace]:
         raise ArgumentError("a trace is being recorded already; traces are not nested")
     made = _active = Trace()
     recorder = made._recorder
-    patched: list[tuple[Any, str, Any]] = []
     try:
-        for kind in device_classes():
-            for name in dir(recorder):
-                if name.startswith("_on_") and name[4:] in vars(kind):
-                    _patch(patched, kind, name[4:], recorder, getattr(recorder, name))
-        for device in _devices():
-            for name in [*vars(device)]:  # a method that somebody set on the device itself hides the class's
-                if hasattr(recorder, f"_on_{name}"):
-                    _patch(patched, device, name, recorder, getattr(recorder, f"_on_{name}"))
-        _patch(patched, CapturedGraph, "launch", recorder, recorder.on_launch)
+        for of in (*device_classes(), *used_devices(), CapturedGraph):
+            recorder.stand_in(of)
         for name in ("function", "__call__"):
-            patched.append((ReplayedCall, name, vars(ReplayedCall)[name]))
-            setattr(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
+            recorder.replace(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
         watch(recorder.wrap)
         yield made
         recorder.finish()
@@ -175,33 +165,5 @@ def trace() -> Iterator[Trace]:
         raise
     finally:
         watch(None)
-        for kind, name, original in patched:
-            setattr(kind, name, original)
+        recorder.put_back()
         _active = None
-
-
-def _devices() -> list[Any]:
-    """Return the devices that there are, as far as anybody can use them."""
-    used = (owner.device for owner in LIVE if hasattr(owner, "device"))
-    return [*{id(device): device for device in (*devices._made.values(), *used)}.values()]
-
-
-def _patch(
-    patched: list[tuple[Any, str, Any]], of: Any, name: str, recorder: Recorder, hook: Callable[..., Any]
-) -> None:
-    """Let a method of a class, or of one device, go through a hook, which is given the method itself first."""
-    original = vars(of)[name]
-
-    @wraps(original)
-    def hooked(self: Any, *arguments: Any, **options: Any) -> Any:
-        if recorder.busy:
-            return own(self, *arguments, **options)
-        with recorder.aside():
-            return hook(own, self, *arguments, **options)
-
-    def of_device(_: Any, *arguments: Any, **options: Any) -> Any:
-        return original(*arguments, **options)
-
-    own = original if isinstance(of, type) else of_device
-    patched.append((of, name, original))
-    setattr(of, name, hooked if isinstance(of, type) else partial(hooked, of))
