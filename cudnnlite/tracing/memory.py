@@ -8,11 +8,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -53,6 +53,9 @@ class Buffer(Thing):
         return part if size == nbytes else ["(char *)", self, f" + {offset}"] if offset else self
 
 
+Place: TypeAlias = tuple[Buffer, int]  # and an offset in it
+
+
 class Memory:
     """The part of a recorder that is about memory; its methods `_on_...` stand in for those of devices while it records."""
 
@@ -68,37 +71,31 @@ class Memory:
         self._answers: dict[int, Thing] = {}  # sizes that cuDNN told, and the variables that hold them
         self._ranges: dict[int, int] = {}  # how long other libraries say that their arrays are
         self._capturing = False
-        self._replaced: dict[tuple[Any, str], Any] = {}
+        self.undo = ExitStack()  # of what stands in for something while it records
         self._lock, self._mine = threading.RLock(), threading.local()
 
     def stand_in(self, of: Any) -> None:
         """Put methods `_on_...` in the place of those of a class, or of those that one object has of its own."""
         for name, original in [*vars(of).items()]:
-            if (of, name) not in self._replaced and hasattr(self, f"_on_{name}"):
-                hooked = partial(self._instead, getattr(self, f"_on_{name}"), original)
-                self.replace(of, name, hooked(True) if isinstance(of, type) else partial(hooked(False), of))
+            if hasattr(self, f"_on_{name}") and not hasattr(original, "is_traced"):
+                hook = getattr(self, f"_on_{name}")
+                new = self._instead(hook, original if isinstance(of, type) else partial(_without_first, original))
+                self.replace(of, name, new if isinstance(of, type) else partial(new, of))
 
-    def _instead(self, hook: Call, original: Call, of_class: bool) -> Call:
-        def own(one: Any, *arguments: Any, **options: Any) -> Any:
-            return original(one, *arguments, **options) if of_class else original(*arguments, **options)
-
+    def _instead(self, hook: Call, own: Call) -> Call:
         def hooked(one: Any, *arguments: Any, **options: Any) -> Any:
             if getattr(self._mine, "busy", False):
                 return own(one, *arguments, **options)
             with self.aside():
                 return hook(own, one, *arguments, **options)
 
+        vars(hooked)["is_traced"] = True
         return hooked
 
     def replace(self, of: Any, name: str, new: Any) -> None:
-        """Set an attribute until `put_back`."""
-        self._replaced[of, name] = vars(of)[name]
+        """Set an attribute, until the trace ends."""
+        self.undo.callback(setattr, of, name, vars(of)[name])
         setattr(of, name, new)
-
-    def put_back(self) -> None:
-        """Set every attribute as it was."""
-        for (of, name), original in self._replaced.items():
-            setattr(of, name, original)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -129,7 +126,7 @@ class Memory:
     def _add(self, function: str, *arguments: Part, **more: Any) -> None:
         self.steps.append(Step(function, [*arguments], where=where(), **more))
 
-    def _place(self, address: int) -> tuple[Buffer, int] | None:
+    def _place(self, address: int) -> Place | None:
         """Return in which buffer an address lies, and where; None if that is not on a device."""
         for buffer in self._buffers.values():
             if buffer.base <= address < buffer.base + buffer.nbytes:
@@ -139,7 +136,7 @@ class Memory:
                 return self._new(device, *found), address - found[0]
         return None
 
-    def _known(self, device: Any, ptr: int) -> tuple[Buffer, int]:
+    def _known(self, device: Any, ptr: int) -> Place:
         self.devices.add(device)
         place = self._place(ptr)
         assert place is not None, f"{ptr:#x} is not on {device}"
@@ -199,14 +196,7 @@ class Memory:
             buffer.digests = {window: _digest(self._read(buffer, *window)) for window in windows}
 
     def _load(
-        self,
-        place: tuple[Buffer, int],
-        content: bytes,
-        rows: int = 1,
-        pitch: int = 0,
-        *,
-        width: int = 0,
-        early: bool = False,
+        self, place: Place, content: bytes, rows: int = 1, pitch: int = 0, width: int = 0, early: bool = False
     ) -> None:
         """Copy from a file, rows or parts; parts of a buffer go where cuDNN says that they lie."""
         (buffer, start), nbytes = place, len(content)
@@ -218,11 +208,11 @@ class Memory:
         for at, size in sorted(inside) or [(start, nbytes)]:
             self._add("load", buffer.at(at, size), size, file, at - start, of=(buffer,), early=early)
 
-    def _loaded(self, place: tuple[Buffer, int], *content: Any, **more: Any) -> None:
+    def _loaded(self, place: Place, *content: Any, **more: Any) -> None:
         self._load(place, *content, **more)
         self._note_written(place[0])
 
-    def _report(self, place: tuple[Buffer, int], content: bytes, rows: int = 1, pitch: int = 0) -> None:
+    def _report(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0) -> None:
         (buffer, offset), nbytes = place, len(content)
         function, shape = ("report", [nbytes]) if rows == 1 else ("report_rows", [pitch, nbytes // rows, rows])
         self._add(function, ['"', buffer, '"'], buffer.at(offset, nbytes), *shape, checksum=checksum(content))
@@ -275,7 +265,7 @@ class Memory:
             size = place[0].size if width == place[0].nbytes else width
             self._enqueue(stream, "cudaMemsetAsync", place, pattern[0], size)
 
-    def _enqueue(self, stream: Any, function: str, to: tuple[Buffer, int], *arguments: Part) -> None:
+    def _enqueue(self, stream: Any, function: str, to: Place, *arguments: Part) -> None:
         self._order(int(stream.handle))
         self._add(function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1])
         self._note_written(to[0])
@@ -372,6 +362,10 @@ def where() -> tuple[str, int]:
             return name, frame.f_lineno
         frame = frame.f_back
     return "", 0
+
+
+def _without_first(function: Call, _: Any, *arguments: Any, **options: Any) -> Any:
+    return function(*arguments, **options)
 
 
 def used_devices() -> set[Any]:

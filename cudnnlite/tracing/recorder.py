@@ -26,7 +26,7 @@ from cudnnlite.descriptors.native import LIVE
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
-from cudnnlite.tracing.memory import Buffer, Memory, where
+from cudnnlite.tracing.memory import Buffer, Memory, Place, where
 from cudnnlite.tracing.program import Part, Step, Thing, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
@@ -148,7 +148,8 @@ class Recorder(Memory):
             if each.name == "arrayOfElements":
                 part = self._elements(*(one.value for one in seen), filled="Get" in name)
             elif isinstance(each.value, Opaque):
-                part = self._stream(each.value.value or 0) if "Stream" in each.c_type else self._thing(each.value)
+                is_stream = "Stream" in each.c_type
+                part = self._stream(each.value.value or 0) if is_stream else self._thing(each.value, name, each.name)
                 if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
                     part.used_as(each.name)
             elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
@@ -163,7 +164,7 @@ class Recorder(Memory):
         made = tuple(thing for thing, _ in outputs if not isinstance(thing, Buffer))
         owned = tuple(thing for thing in step.things if thing not in made)
         if "Create" in name:
-            step.of, made[0].destroy = made[:1], name.replace("Create", "Destroy")
+            step.of = made[:1]
             if name == "cudnnBackendCreateDescriptor":
                 made[0].name = BackendDescriptorType(seen[0].value).name.lower().replace("graph", "_graph")
         elif "Destroy" in name:
@@ -188,11 +189,12 @@ class Recorder(Memory):
             return "NULL"
         if is_untyped and _ON_HOST.fullmatch(name):
             return _scalar(address, name, dtype)
-        if (place := self._place(address)) is not None:
-            place[0].used_as(name)
-            self._look(*place)
-            outputs += [] if const else [(place[0], name)]
-            there = place[0].at(place[1])
+        if place := self._place(address):
+            buffer, offset = place
+            buffer.used_as(name)
+            self._look(buffer, offset)
+            outputs += [] if const else [(buffer, name)]
+            there = buffer.at(offset)
             return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
         if is_untyped:
             return self._unknown(function, name, f"at {address:#x}, memory of which nothing is known")
@@ -220,7 +222,8 @@ class Recorder(Memory):
             if isinstance(thing, Buffer):
                 thing.unread |= not snake(pointer).startswith(_SCRATCH)
                 self._note_written(thing)
-            elif thing.destroy:
+            elif "Create" in name:
+                thing.destroy = name.replace("Create", "Destroy")
                 self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
                 self._answers = {size: other for size, other in self._answers.items() if other.name != thing.name}
@@ -277,7 +280,7 @@ class Recorder(Memory):
         for number, value in enumerate(values):
             part: Part = "NULL"
             if opaque:
-                part = self._thing(opaque(value))
+                part = self._thing(opaque(value), "cudnnBackendSetAttribute", name)
                 if isinstance(part, Thing) and part.name == "tensor":
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
             elif element is not ctypes.c_void_p:
@@ -292,7 +295,7 @@ class Recorder(Memory):
             parts += [", ", part] if number else [part]
         return [f"({c_type}[]){{", *parts, "}"]
 
-    def _packed(self, step: Step, seen: list[Argument]) -> list[tuple[Buffer, int]]:
+    def _packed(self, step: Step, seen: list[Argument]) -> list[Place]:
         """Return the memory of a variant pack that is executed; what is written, as far as names tell, is marked as unread."""
         values = self._packs.get(seen[2].value.value, {}) if step.function == "cudnnBackendExecute" else {}
         found = []
@@ -304,21 +307,17 @@ class Recorder(Memory):
 
     # what was there before
 
-    def _thing(self, native: Opaque) -> Part:
+    def _thing(self, native: Opaque, function: str, argname: str) -> Part:
         """Return a handle or descriptor; one that was made before the block is made before the program's."""
-        address = native.value
-        if not address:
-            return "NULL"
-        if address not in self._things:
+        address, kind = native.value, type(native).__name__
+        if address and address not in self._things:
             owner = _owner(address)
             if owner is None:
-                kind = type(native).__name__
-                self.tell(
-                    f"a {kind} was made before the trace, and not by cudnnlite: the program has NULL in its place"
+                return self._unknown(
+                    function, argname, f"a {kind} that was made before the trace, and not by cudnnlite"
                 )
-                return "NULL"
             self._rehearse(owner, address)
-        return self._things[address]
+        return self._things[address] if address else "NULL"
 
     def _rehearse(self, owner: Any, address: int) -> None:
         """Write down how an object was made: by its own methods, on a table that calls nothing."""

@@ -165,5 +165,5 @@ def trace() -> Iterator[Trace]:
         raise
     finally:
         watch(None)
-        recorder.put_back()
+        recorder.undo.close()
         _active = None
