@@ -30,9 +30,10 @@
 /* For a call that failed in Python: says how it ends here, and goes on. */
 #define FAILED(call) printf("%s: %s\n", #call, cudnnGetErrorString(call))
 
-static inline unsigned char *host(size_t nbytes)
+/* Returns host memory, and ends the program where there is none. */
+static inline void *host(size_t nbytes)
 {
-    unsigned char *memory = malloc(nbytes);
+    void *memory = malloc(nbytes);
     if (memory == NULL) {
         fprintf(stderr, "out of host memory: %zu bytes\n", nbytes);
         exit(EXIT_FAILURE);

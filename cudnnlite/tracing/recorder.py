@@ -63,8 +63,9 @@ class TracedCall(NamedTuple):
     line: int
 
     def __str__(self) -> str:
+        pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
         told = ", ".join(
-            f"{name}={hex(v) if type(v) is int and v >= 2**32 else v}" for name, v in self.arguments.items()
+            f"{name}={hex(v) if type(v) is int and _is_address(v, kind) else v}" for (name, v), kind in pairs
         )
         end = f" returned {self.status}" if self.status else ""
         return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
@@ -355,6 +356,12 @@ def _answer(function: str, argname: str) -> str:
     """Return the name of a variable for what a function tells."""
     words = snake(function).split("_")
     return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+
+
+def _is_address(value: int, kind: Any) -> bool:
+    """Tell whether a number is an address: by its type; of a typed pointer that was not followed, by its size."""
+    pointed = kind._type_ if issubclass(kind, ctypes._Pointer) else kind
+    return value >= 2**32 or issubclass(pointed, ctypes.c_void_p)
 
 
 def _arguments(record: Function, given: Any, seen: Any) -> list[Argument]:

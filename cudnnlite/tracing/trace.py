@@ -11,6 +11,7 @@ from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
+from cudnnlite.arguments import integer
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.capture import CapturedGraph
@@ -58,7 +59,13 @@ class Trace:
         ----------
         seed : int, optional
             The program generates the floating-point arrays that the block copied to the device whole, and needs no files of
-            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.
+            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.  From
+            0 to 2^24 - 1.
+
+        Raises
+        ------
+        ArgumentError
+            Another seed.
         """
         return self._written(seed).text
 
@@ -80,7 +87,7 @@ class Trace:
         return there
 
     def _written(self, seed: int | None = None) -> Program:
-        recorder = self._recorder
+        recorder, seed = self._recorder, None if seed is None else integer(seed, "seed", 0, 2**24 - 1)
         if self._program is None or self._program[0] != (len(recorder.steps), seed):
             version, calls = library_api().library.version_text, counted(len(recorder.calls), "call")
             names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"

@@ -148,6 +148,8 @@ def test_inputs_are_generated_from_a_seed(
     assert [path.name for path in (tmp_path / "inputs").iterdir()] == ["memory.bin"]  # integers are what they were
     assert traced.as_c(7) == (tmp_path / "program.c").read_text() != traced.as_c(8)
     assert "inputs/x.bin" in traced.as_c()
+    with pytest.raises(dnn.ArgumentError, match="seed=-1; allowed"):
+        traced.as_c(-1)
     content = generated(x.nbytes, x.dtype.itemsize, 7)
     values = np.abs(np.frombuffer(content, dtype))
     assert low <= values.min() < values.max() < 2
