@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import linecache
+import math
 import re
 import textwrap
 from collections import defaultdict
@@ -14,10 +16,14 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.enums import C_MEMBERS, C_NAMES
+
 _WIDTH = 116
 _MOST_REPEATED = 64  # statements in the body of a loop
 _TOGETHER = re.compile(r"(\((const )?\w+( \*)?\[\]\))?\{[^{}]*\}")  # what no line ends in
 
+ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 Item = tuple[Any, Any]  # a statement, and the comment that says where it comes from; or how often, and such items
 
 
@@ -159,6 +165,21 @@ def _another(name: str, taken: Iterable[str]) -> str:
 def snake(name: str) -> str:
     """Return a parameter's name as programs in C write variables: xDesc becomes x_desc."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("work_space", "workspace").rstrip("_")
+
+
+def number(value: Any, c_type: str) -> str:
+    """Return a number as C writes it, an enumerator by its name."""
+    kind = ENUMS.get(c_type.removeprefix("const "))
+    if kind is not None:
+        members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
+        return next((name for member, name in members if member == value), f"({c_type}){int(value)}")
+    if isinstance(value, (bool, bytes)):
+        return str(value).lower() if isinstance(value, bool) else str(value[0])
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        return repr(value) if "double" in c_type else f"{ctypes.c_float(value).value!r}f"
+    return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
 
 
 def _useful(steps: list[Step]) -> list[Step]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 import time
 from itertools import pairwise
@@ -11,8 +10,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import PREPARED, Call, convert, through_c, untyped
-from cudnnlite._raw.cenum import CEnum
-from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
@@ -27,13 +25,12 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
 from cudnnlite.tracing.memory import Buffer, Memory, Place, where
-from cudnnlite.tracing.program import Part, Step, Thing, snake
+from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, number, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _UIDS, _POINTERS = "VARIANT_PACK_UNIQUE_IDS", "VARIANT_PACK_DATA_POINTERS"
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
-_ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
 _C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
 
@@ -158,7 +155,7 @@ class Recorder(Memory):
             elif each.c_type == "size_t" and each.value in self._answers:
                 part = self._answers[each.value]
             elif isinstance(each.value, (int, float)):
-                part = _number(each.value, each.c_type)
+                part = number(each.value, each.c_type)
             else:
                 part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
             step.arguments.append(part)
@@ -203,7 +200,7 @@ class Recorder(Memory):
             return self._unknown(function, name, f"a {value._type_.__name__}")
         values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
-            return [f"({base}[]){{", ", ".join(_number(each, base) for each in values), "}"]
+            return [f"({base}[]){{", ", ".join(number(each, base) for each in values), "}"]
         variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
         outputs.append((variable, value))
         return variable if len(values) > 1 else ["&", variable]
@@ -217,7 +214,7 @@ class Recorder(Memory):
         name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
         if status:
             self.failed, step.failed, step.of = step, True, step.of and ()
-            step.note = _number(status, "cudnnStatus_t")
+            step.note = number(status, "cudnnStatus_t")
             return
         for thing, pointer in outputs:
             if isinstance(thing, Buffer):
@@ -278,22 +275,22 @@ class Recorder(Memory):
         c_type = opaque.__name__ if opaque else _C_NAMES.get(element) or (C_NAMES[enum] if enum else "int")
         uids = pack.get(_UIDS, ()) if name == _POINTERS else ()
         parts: list[Part] = []
-        for number, value in enumerate(values):
+        for index, value in enumerate(values):
             part: Part = "NULL"
             if opaque:
                 part = self._thing(opaque(value), "cudnnBackendSetAttribute", name)
                 if isinstance(part, Thing) and part.name == "tensor":
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
             elif element is not ctypes.c_void_p:
-                part = _number(value, c_type)
+                part = number(value, c_type)
             elif value and (place := self._place(value)):
-                tensor = self._uids.get(uids[number]) if uids else None
+                tensor = self._uids.get(uids[index]) if uids else None
                 place[0].used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
                 part = place[0].at(place[1])
             elif value:
                 what = f"at {value:#x}, memory of which nothing is known"
                 part = self._unknown("cudnnBackendSetAttribute", name, what)
-            parts += [", ", part] if number else [part]
+            parts += [", ", part] if index else [part]
         return [f"({c_type}[]){{", *parts, "}"]
 
     def _packed(self, step: Step, seen: list[Argument]) -> list[Place]:
@@ -377,30 +374,15 @@ def _simple(value: Any, c_type: str) -> Any:
     """Return a value of C for people."""
     if isinstance(value, ctypes.Structure):
         return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
-    kind = _ENUMS.get(c_type.removeprefix("const "))
+    kind = ENUMS.get(c_type.removeprefix("const "))
     return getattr(value, "value", value) if kind is None else kind(value)
-
-
-def _number(value: Any, c_type: str) -> str:
-    """Return a number as C writes it, an enumerator by its name."""
-    kind = _ENUMS.get(c_type.removeprefix("const "))
-    if kind is not None:
-        members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
-        return next((name for member, name in members if member == value), f"({c_type}){int(value)}")
-    if isinstance(value, (bool, bytes)):
-        return str(value).lower() if isinstance(value, bool) else str(value[0])
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
-        return repr(value) if "double" in c_type else f"{ctypes.c_float(value).value!r}f"
-    return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
 
 
 def _scalar(address: int, argname: str, dtype: DataType | None) -> str:
     """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
     if dtype == DataType.DOUBLE:
-        return f"&(double){{{_number(ctypes.c_double.from_address(address).value, 'double')}}}"
+        return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
     if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
-        return f"&(float){{{_number(ctypes.c_float.from_address(address).value, 'float')}}}"
+        return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
     content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
     return f"(unsigned char[]){{{', '.join(map(hex, content))}}}"
