@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import Remembered, TuningCache
 from cudnnlite.autotune.claims import measuring_alone
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
@@ -142,7 +140,7 @@ class Tuner:
     @kept
     def device(self) -> DeviceIdentity:
         """What times are measured on and with: part of every key."""
-        return identity_of(self.handle.device)
+        return DeviceIdentity.of(self.handle.device)
 
     def __repr__(self) -> str:
         return f"<Tuner on {self.handle.device} with {self.cache!r}, {self.policy}>"

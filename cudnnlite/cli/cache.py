@@ -12,11 +12,17 @@ import typer
 
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.entries import TuningEntry
+from cudnnlite.autotune.cache import (
+    CACHE_VARIABLE,
+    IN_MEMORY,
+    TuningCache,
+    check_place,
+    entry_files,
+    parse_cache_path,
+    parse_folder,
+)  # fmt: skip
+from cudnnlite.autotune.entries import TuningEntry, row_to_plain
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.rows import row_to_plain
-from cudnnlite.autotune.store import CACHE_VARIABLE, IN_MEMORY, EntryFolder, check_place, parse_cache_path, parse_folder
 from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.operations.problem import KINDS
@@ -46,12 +52,9 @@ def show(
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path, entries = _path(cache, there=cache is not None), []
-        if path.exists():
-            with _opened(path, read_only=True) as opened:
-                entries = _selected(opened, filters)
-        else:
-            EntryFolder(path).look()  # an older version's cache may be beside it
+        path = _path(cache, there=cache is not None)
+        with _opened(path, read_only=path.exists()) as opened:  # an older version's cache may be beside it
+            entries = _selected(opened, filters)
         here = _cudnn_here() if entries else None
         if as_json:
             say(json.dumps(_plain(path, entries, here), indent=2))
@@ -182,7 +185,7 @@ def _cudnn_here() -> int | None:
 
 def _bytes(path: Path) -> int:
     """Return the size of the entries' files."""
-    return sum(file.stat().st_size for file in EntryFolder(path).files())
+    return sum(file.stat().st_size for file in entry_files(path))
 
 
 def _table(entries: list[TuningEntry], here: int | None) -> list[str]:

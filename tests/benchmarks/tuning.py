@@ -18,7 +18,11 @@ import convolution
 
 import cudnnlite as dnn
 
-TARGETS = {"descriptor": (3.5, 20.0), "graph": (3.5, 20.0), None: (15.0, 50.0)}  # cold, in seconds; warm, in milliseconds
+TARGETS = {
+    "descriptor": (3.5, 20.0),
+    "graph": (3.5, 20.0),
+    None: (15.0, 50.0),
+}  # cold, in seconds; warm, in milliseconds
 
 
 def layers(config):

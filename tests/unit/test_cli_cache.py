@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cudnnlite._raw import library
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.keys import make_key
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.entries import make_key
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.store import CACHE_VARIABLE
 from cudnnlite.cli import app
 from cudnnlite.errors import LibraryNotFoundError
 from cudnnlite.operations.problem_list import summary
