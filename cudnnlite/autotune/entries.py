@@ -169,7 +169,7 @@ class TuningEntry:
             key = TuningKey.of(values.pop("key"))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
-            key.device, key.kind  # noqa: B018  (raise if a part is missing)
+            key.device, key.kind, {**key.plain["policy"], **key.plain["alignments"]}
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
