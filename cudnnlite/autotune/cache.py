@@ -77,14 +77,15 @@ class TuningCache:
         self._folder = self.path if isinstance(self.path, Path) else Path(os.devnull, self.path)
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
         self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
+        self._newer: set[Path] = set()  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
         self._told: set[object] = set()
-        old = self._folder.with_name(f"{self._folder.name}.sqlite")  # beside the new default
         if why := _why_unfit(self._folder):
             self._tell(self.path, f"{why}; until then memory has to do")
-        elif not os.path.lexists(self.path) and _is_sqlite(old):
-            self._tell(old, _why_unfit(old))
-        elif not os.path.lexists(self.path) and read_only:
-            self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
+        elif not os.path.lexists(self.path):
+            if why := _why_unfit(self._folder.with_name(f"{self._folder.name}.sqlite"), old_only=True):
+                warn_user(why, TuningCacheWarning)  # it is beside the new default
+            elif read_only:
+                self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
 
     def __repr__(self) -> str:
         return f"<TuningCache {self.path}{' read-only' * self.read_only}{' closed' * self._closed}>"
@@ -185,7 +186,7 @@ class TuningCache:
             folder.mkdir(parents=True, exist_ok=True)
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
-        target._remove({file.stem for file in entry_files(folder)} - {entry.key.digest for entry in entries})
+        target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
         if newer := len(target) - written:
             target._tell("kept", f"{folder} keeps {newer} of a newer cudnnlite: they are not removed")
         return written
@@ -248,6 +249,7 @@ class TuningCache:
 
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
+        self._newer.discard(file)
         data, aside = None, file.with_name(f"{file.name}.{secrets.token_hex(4)}.damaged")
         try:
             check_file(file, _MOST_BYTES, str(file))
@@ -258,6 +260,7 @@ class TuningCache:
         except OSError as error:
             self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
         except TuningCacheError as error:
+            self._newer.add(file)
             self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
         except ArgumentError as error:
             what = str(error) if data is None else f"{file} {error}"
@@ -278,10 +281,13 @@ class TuningCache:
     def _write(self, entry: TuningEntry) -> bool:
         """Put an entry's file in its place as a whole, so that nobody sees half of one; an error changes nothing.
 
-        Returns whether it is written: not into a folder that is only read, or over what cannot be read, such as a newer one's.
+        Returns whether it is written: not into a folder that is only read, or over what a newer cudnnlite has written.
         """
         text, file = entry.to_json(), self._folder / f"{entry.key.digest}.json"
-        if self.read_only or self.path == IN_MEMORY or (self._read(file) is None and os.path.exists(file)):
+        if self.read_only or self.path == IN_MEMORY:
+            return False
+        self._read(file)
+        if file in self._newer:
             return False
         draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
         with _refusals_told(self._folder):
@@ -301,7 +307,7 @@ class TuningCache:
         """Remove entries, and what processes left that died while they wrote."""
         with _refusals_told(self._folder):
             for file in entry_files(self._folder):
-                if file.stem in digests and self._read(file) is not None:
+                if file.stem in digests and file not in self._newer:
                     file.unlink(missing_ok=True)
             for draft in self._folder.glob(".*.tmp"):
                 with suppress(FileNotFoundError):  # somebody was at it, and has finished
@@ -395,16 +401,11 @@ def _refusals_told(folder: Path) -> Iterator[None]:
         raise TuningCacheError(f"{folder}: {error.strerror}") from error
 
 
-def _why_unfit(path: Path) -> str:
-    """Return why no cache can be at a path; empty if one can."""
-    if not os.path.isfile(path):
-        return ""
-    old = "a tuning cache of an older version of cudnnlite, an SQLite file"
-    what = old if _is_sqlite(path) else "a file, and no tuning cache"
-    return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
-
-
-def _is_sqlite(path: Path) -> bool:
-    with suppress(OSError), open(path, "rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
-    return False
+def _why_unfit(path: Path, *, old_only: bool = False) -> str:
+    """Return why no cache can be at a path, or, if only that is asked, that one of an older version is there; else nothing."""
+    what = "a file, and no tuning cache"
+    with suppress(OSError), open(path if path.is_file() else os.devnull, "rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE:
+            what, old_only = "a tuning cache of an older version of cudnnlite, an SQLite file", False
+    told = path.is_file() and not old_only
+    return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder" if told else ""

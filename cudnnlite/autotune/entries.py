@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
+from functools import lru_cache, partial
 from math import inf, isfinite
 from operator import index
 from typing import Any, get_args, get_type_hints
@@ -18,6 +19,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
+from cudnnlite.enums import MathType, Status
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem, problem_from_plain
@@ -29,12 +31,6 @@ SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get a
 FORMAT = 1
 LEFT_OUT = ("passed_over",)  # of a row: it belongs to a choice, not to the candidate
 
-_KINDS = (AlgorithmResult, ConvolutionResult, RNNResult)
-_HINTS = {name: hint for kind in _KINDS for name, hint in get_type_hints(kind).items() if name not in LEFT_OUT}
-# of each field of a row, whether it may be None, and what else it is
-_FIELDS: dict[str, tuple[bool, Any]] = {
-    name: (type(None) in get_args(hint), (get_args(hint) or (hint,))[0]) for name, hint in _HINTS.items()
-}
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
 
 
@@ -76,8 +72,7 @@ class TuningKey:
     def of(cls, parts: Any) -> TuningKey:
         """Return the key that has these parts; TypeError if JSON cannot hold them."""
         # what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list
-        plain = json.loads(json.dumps(parts), parse_float=_number)
-        return cls(json.dumps(plain, sort_keys=True, separators=(",", ":")))
+        return cls(_canonical(json.loads(json.dumps(parts), parse_float=_number)))
 
     @kept
     def digest(self) -> str:
@@ -166,7 +161,7 @@ class TuningEntry:
             form = values.pop("format")
             if type(form) is int and form > FORMAT:
                 raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
-            key = TuningKey.of(values.pop("key"))
+            key = TuningKey(_canonical(values.pop("key")))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
             key.device, key.kind, {**key.plain["policy"], **key.plain["alignments"]}
@@ -181,11 +176,22 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"), an engine is its number
     and its knobs; floats that are not finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
-    plain = {}
-    for name, (optional, kind) in _FIELDS.items():
+    plain: dict[str, Any] = {}
+    for name, (optional, kind, read) in _FIELDS.items():
         value = getattr(row, name)
         try:
-            plain[name] = None if value is None and optional else _write(kind, value)
+            if value is None and optional:
+                plain[name] = None
+            elif isinstance(value, Engine):
+                plain[name] = value.to_plain()
+            elif isinstance(value, CEnum):
+                plain[name] = f"{type(value).__name__}.{value.name}" if kind is Any else value.name
+                if type(read(plain[name])) is not type(value):
+                    raise TypeError("not a member of cuDNN's enums")
+            elif kind is float:
+                plain[name] = float(value) if isfinite(value) else str(float(value))
+            else:  # NumPy's numbers too
+                plain[name] = read(index(value) if kind is int else bool(value) if kind is bool else value)
         except _MISTAKES as error:
             raise ArgumentError(f"{name}={value!r} of a row cannot be written: {error}") from error
     return plain
@@ -201,30 +207,25 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     name = value = None
     try:
         for name, value in plain.items():
-            optional, kind = _FIELDS[name]
-            values[name] = None if value is None and optional else _read(kind, value)
-        algorithm = values.get("algorithm")
-        kind = RNNResult if isinstance(algorithm, enums.RNNAlgo) else ConvolutionResult
-        kind = AlgorithmResult if isinstance(algorithm, Engine) else kind
-        own = {item.name for item in fields(kind)}
-        return kind(**{name: value for name, value in values.items() if name in own or value not in (None, "")})
+            optional, kind, read = _FIELDS[name]
+            values[name] = value if type(value) is kind or (value is None and optional) else read(value)
+        found = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}.get(
+            type(values.get("algorithm")), ConvolutionResult
+        )
+        for name in values.keys() - _OWN[found]:  # those of other kinds are empty
+            if values[name] in (None, ""):
+                del values[name]
+        return found(**values)
     except _MISTAKES as error:
         raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
 
 
-def _write(kind: Any, value: Any) -> Any:
-    if isinstance(value, Engine):
-        return value.to_plain()
-    if kind is Any:
-        named = f"{type(value).__name__}.{value.name}"
-        if type(_read(kind, named)) is not type(value):
-            raise TypeError("not a member of cuDNN's enums")
-        return named
-    if issubclass(kind, CEnum):
-        return kind(value).name
-    if kind is float:
-        return float(value) if isfinite(value) else str(float(value))
-    return _read(kind, index(value) if kind is int else bool(value) if kind is bool else value)  # NumPy's numbers too
+@lru_cache(maxsize=1024)  # to find a member takes longer than to read the rest of a row
+def _member(kind: type[CEnum], name: str) -> CEnum:
+    if not issubclass(kind, CEnum):
+        raise TypeError("not one of cuDNN's enums")
+    unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", name)  # UNKNOWN_17 is the member 17, which may have a name by now
+    return kind(int(unknown[1])) if unknown else kind[name]
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -232,15 +233,27 @@ def _read(kind: Any, value: Any) -> Any:
         return Engine.from_plain(value)
     if kind is Any:
         name, _, value = value.partition(".")
-        kind = getattr(enums, name)
-    if issubclass(kind, CEnum):  # UNKNOWN_17 is the member 17, which may have a name by now
-        unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", value)
-        return kind(int(unknown[1])) if unknown else kind[value]
+        return _member(getattr(enums, name), value)
     if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
         return float(value)
     if type(value) is not kind:
         raise TypeError(f"not of type {kind.__name__}")
     return value
+
+
+# of each field of a row: whether it may be None, what else it is, and how that is read
+_FIELDS: dict[str, tuple[bool, Any, Callable[[Any], Any]]] = {}
+for _kind in (AlgorithmResult, ConvolutionResult, RNNResult):
+    for _name, _hint in get_type_hints(_kind).items():
+        if _name not in LEFT_OUT:
+            _what = (get_args(_hint) or (_hint,))[0]
+            _how = partial(_member if _what in (MathType, Status) else _read, _what)
+            _FIELDS[_name] = type(None) in get_args(_hint), _what, _how
+_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+
+
+def _canonical(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
 
 def _check_types(record: Any) -> None:
