@@ -159,7 +159,7 @@ class TuningCache:
             for entry in found.values()
             if gpu in (None, entry.key.device.gpu)
             and cudnn in (None, entry.key.device.cudnn)
-            and kind in (None, entry.key.kind)
+            and kind in (None, entry.key.plain["problem"]["kind"])
         ]
         return sorted(chosen, key=lambda entry: (entry.tuned_at, entry.key.digest))
 

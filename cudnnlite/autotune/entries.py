@@ -85,11 +85,6 @@ class TuningKey:
         return dict(json.loads(self.text))
 
     @property
-    def kind(self) -> str:
-        """The kind of problem: its operation's name."""
-        return str(self.plain["problem"]["kind"])
-
-    @property
     def problem(self) -> Problem:
         """The problem; ArgumentError where this version of cudnnlite has no such problem."""
         return problem_from_plain(self.plain["problem"])
@@ -164,7 +159,7 @@ class TuningEntry:
             key = TuningKey(_canonical(values.pop("key")))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
-            key.device, key.kind, {**key.plain["policy"], **key.plain["alignments"]}
+            key.device, key.plain["problem"]["kind"], {**key.plain["policy"], **key.plain["alignments"]}
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error

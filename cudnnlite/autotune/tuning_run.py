@@ -168,7 +168,7 @@ class TuningRun:
             try:
                 future = hand_over(executor, tune_task, task)
             except BrokenExecutor as error:
-                self._fail(index, _named(error))
+                self._add(index, None, _named(error))
                 return
             waiting[future] = index
             tries[index] += 1
@@ -184,9 +184,9 @@ class TuningRun:
                     warn_user(f"{error}; what it was at is tried once more", TuningWarning)
                     submit(index)
                 else:
-                    self._fail(index, f"{error}; as before, when it was tried first")
+                    self._add(index, None, f"{error}; as before, when it was tried first")
             except Exception as error:  # whose fault it is cannot be told from here
-                self._fail(index, _named(error))
+                self._add(index, None, _named(error))
             else:
                 self._take(index, answer)
 
@@ -217,29 +217,21 @@ class TuningRun:
         self._keep(answer)
         if answer.worker.device != self._known.device and not self._told:
             self._told = True
-            warn_user(
-                f"{answer.worker} measured for itself; asked for is {self._known.device}. What it found is remembered for "
-                "what it has",
-                TuningWarning,
-            )
-        if answer.table is None:
-            self._fail(index, answer.why_none)
-        else:
-            self.workers.update([] if answer.from_cache else [answer.worker])
-            self._add(index, answer.table, from_cache=answer.from_cache)
+            told = f"{answer.worker} measured for itself; asked for is {self._known.device}"
+            warn_user(f"{told}. What it found is remembered for what it has", TuningWarning)
+        self.workers.update([] if answer.from_cache or answer.table is None else [answer.worker])
+        self._add(index, answer.table, answer.why_none, from_cache=answer.from_cache)
 
     def _keep(self, answer: Answer) -> None:
         """Remember what was found elsewhere, unless that is known."""
         if (entry := answer.entry) and not entry.key.device.is_emulated and self._known.cache.get(entry.key) is None:
             self._known.cache.put(entry)
 
-    def _fail(self, index: int, why: str) -> None:
-        table = AlgorithmTable((), title=str(self._listed[index].problem), timing="none")
-        self._add(index, table, why_none=why)
-
-    def _add(self, index: int, table: AlgorithmTable, *, from_cache: bool = False, why_none: str = "") -> None:
+    def _add(self, index: int, table: AlgorithmTable | None, why_none: str = "", *, from_cache: bool = False) -> None:
         listed, chosen = self._listed[index], None
-        if not why_none:
+        if table is None:
+            table = AlgorithmTable((), title=str(listed.problem), timing="none")
+        else:
             try:
                 chosen = table.best()
             except NoAlgorithmError as error:
