@@ -153,14 +153,10 @@ class TuningCache:
             raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
         self._require_open()
         read = (entry for file in entry_files(self._folder) if (entry := self._read(file)) is not None)
-        found = {entry.key.digest: entry for entry in (*read, *list(self._kept.values()))}
-        chosen = [
-            entry
-            for entry in found.values()
-            if gpu in (None, entry.key.device.gpu)
-            and cudnn in (None, entry.key.device.cudnn)
-            and kind in (None, entry.key.plain["problem"]["kind"])
-        ]
+        found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
+        chosen = [entry for key, entry in found.items() if kind in (None, key.plain["problem"]["kind"])]
+        chosen = [entry for entry in chosen if gpu in (None, entry.key.device.gpu)]
+        chosen = [entry for entry in chosen if cudnn in (None, entry.key.device.cudnn)]
         return sorted(chosen, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
@@ -279,10 +275,7 @@ class TuningCache:
         return None
 
     def _write(self, entry: TuningEntry) -> bool:
-        """Put an entry's file in its place as a whole, so that nobody sees half of one; an error changes nothing.
-
-        Returns whether it is written: not into a folder that is only read, or over what a newer cudnnlite has written.
-        """
+        """Put an entry's file in its place as a whole; return whether that was allowed, by `read_only` and newer versions."""
         text, file = entry.to_json(), self._folder / f"{entry.key.digest}.json"
         if self.read_only or self.path == IN_MEMORY:
             return False
@@ -299,8 +292,7 @@ class TuningCache:
                     os.fsync(new.fileno())
                 os.replace(draft, file)
             finally:
-                with suppress(OSError):  # it is there after a failure
-                    draft.unlink()
+                draft.unlink(missing_ok=True)  # it is there after a failure
         return True
 
     def _remove(self, digests: set[str]) -> None:
@@ -328,10 +320,7 @@ class TuningCache:
 
 
 class Remembered(NamedTuple):
-    """What a cache knows of problems on a device, of so many bytes, under a policy whose workspace limit is in bytes.
-
-    Looking it up needs no handle and runs nothing.  Of the emulated device nothing is remembered: no cache takes its times.
-    """
+    """What a cache knows of problems on a device, of so many bytes, under a policy whose workspace limit is in bytes."""
 
     cache: TuningCache
     policy: TuningPolicy
@@ -364,10 +353,7 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
 
 
 def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return the absolute path of a folder, which need not be there; ArgumentError if it is none, or a device's.
-
-    A file passes here: it may be a cache of an older version.
-    """
+    """Return the absolute path of a folder, or of a file, such as an older cache; ArgumentError if none, or a device's."""
     found = path_of(path, argument, "the path of a folder").absolute()
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
