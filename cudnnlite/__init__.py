@@ -155,6 +155,7 @@ from cudnnlite.operations.lrn import (
     lrn_backward,
     lrn_forward,
 )
+from cudnnlite.operations.planning import plan_operation
 from cudnnlite.operations.pointwise import (
     add_tensor,
     op_tensor,
@@ -379,6 +380,7 @@ __all__ = [
     "plan_convolution_backward_filter",
     "plan_convolution_bias_activation_forward",
     "plan_convolution_forward",
+    "plan_operation",
     "plan_rnn",
     "pooling_backward",
     "pooling_forward",

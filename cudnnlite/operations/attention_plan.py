@@ -87,14 +87,16 @@ class AttentionPlan(PlanByHand):
         return self._resources.enter_context(DropoutDescriptor(self._handle, chance, state.array, state.seed))
 
     def __call__(
-        self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any, step: int | None,
-        out: Any, reserve: AttentionReserve | None,
+        self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any = None,
+        step: int | None = None, out: Any = None, reserve: AttentionReserve | None = None,
     ) -> DeviceArray | AttentionTrainingOutput:  # fmt: skip
         """Enqueue the forward pass on the handle's stream."""
         self.use()
         request, handle = self.request, self._handle
         self._check_weights(weights)
-        y_spec = _at_rank(request.y.tensor(), len(q.shape))
+        rank = 3 if len(q.shape) == 3 and request.q.shape[1] == 1 else 4
+        *specs, y_spec = (_at_rank(data.tensor(), rank) for data in (request.q, request.k, request.v, request.y))
+        q, k, v = (self._operand(x, name, spec) for x, name, spec in zip((q, k, v), "qkv", specs, strict=True))
         added = None if residual is None else self._operand(residual, "residual", y_spec)
         if added is not None and request.spec.output_size != request.spec.q_size:
             raise ArgumentError(

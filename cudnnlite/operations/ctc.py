@@ -104,11 +104,19 @@ class CTCLossPlan(PlanByHand):
             raise
 
     def __call__(
-        self, x: DeviceArray, labels: Any, label_lengths: Any, input_lengths: Any, *, gradients: bool, out: Any
+        self,
+        x: DeviceArray,
+        labels: Any,
+        label_lengths: Any,
+        input_lengths: Any,
+        *,
+        gradients: bool = True,
+        out: Any = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Enqueue the call on the handle's stream; see `ctc_loss`."""
         self.use()
         handle, stream = self._handle, self._handle.stream
+        x = self._operand(x, "x", self.x)
         integers = self._integers((labels, label_lengths, input_lengths))
         there = [array for array in integers if isinstance(array, DeviceArray)]
         costs, dx = self._results(out, gradients=gradients)

@@ -52,6 +52,10 @@ PROBLEMS = {
 }
 
 
+def test_what_is_added_is_scaled_by_1_as_by_the_call():
+    assert ConvolutionBiasActivationForwardProblem(*FUSED, z=FUSED_RESULT).alpha2 == 1.0
+
+
 def through_json(problem):
     return problem_from_plain(json.loads(json.dumps(problem.to_plain())))
 
