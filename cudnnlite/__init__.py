@@ -28,14 +28,17 @@ from cudnnlite.descriptors import (
     RNNDescriptor,
     TensorDescriptor,
 )
-from cudnnlite.descriptors.activation import ActivationDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
-from cudnnlite.descriptors.ctc import CTCLossDescriptor
-from cudnnlite.descriptors.lrn import LRNDescriptor
-from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnlite.descriptors.pooling import PoolingDescriptor
-from cudnnlite.descriptors.spatial_transformer import SpatialTransformerDescriptor
-from cudnnlite.descriptors.transform import TensorTransformDescriptor
+from cudnnlite.descriptors.layers import (
+    ActivationDescriptor,
+    CTCLossDescriptor,
+    LRNDescriptor,
+    OpTensorDescriptor,
+    PoolingDescriptor,
+    ReduceTensorDescriptor,
+    SpatialTransformerDescriptor,
+    TensorTransformDescriptor,
+)
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace

@@ -46,11 +46,6 @@ class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=Attenti
     CudnnError
         cuDNN refused the description.
 
-    Notes
-    -----
-    C functions: `cudnnCreateAttnDescriptor`, `cudnnSetAttnDescriptor`, `cudnnGetAttnDescriptor`,
-    `cudnnDestroyAttnDescriptor`; deprecated since cuDNN 9.0.0.
-
     Examples
     --------
     >>> spec = dnn.AttentionSpec(2, 6, max_q_length=5, max_kv_length=5, max_batch=3, max_beam=1)
@@ -58,9 +53,6 @@ class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=Attenti
     ...     print(attention_desc.read_back() == spec)
     True
     """
-
-    _type = cudnnAttnDescriptor_t
-    _create, _destroy = "cudnnCreateAttnDescriptor", "cudnnDestroyAttnDescriptor"
 
     def __init__(
         self, spec: AttentionSpec, *, dropout: DropoutDescriptor | None = None,
@@ -124,27 +116,12 @@ def read_attention(api: CudnnApi, native: Any) -> AttentionReading:
 class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDataSpec):
     """A `cudnnSeqDataDescriptor_t`.
 
-    Parameters
-    ----------
-    spec : SeqDataSpec
-        What it describes.
-    api : CudnnApi, optional
-        The function table; the process's own if not given.
-
-    Notes
-    -----
-    C functions: `cudnnCreateSeqDataDescriptor`, `cudnnSetSeqDataDescriptor`, `cudnnGetSeqDataDescriptor`,
-    `cudnnDestroySeqDataDescriptor`; deprecated since cuDNN 9.0.0.
-
     Examples
     --------
     >>> with dnn.SeqDataDescriptor(dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])) as q_desc:
     ...     print(q_desc.read_back().shape, q_desc.read_back().lengths)
     (2, 1, 5, 8) (5, 3)
     """
-
-    _type = cudnnSeqDataDescriptor_t
-    _create, _destroy = "cudnnCreateSeqDataDescriptor", "cudnnDestroySeqDataDescriptor"
 
     def _set(self, spec: SeqDataSpec) -> None:
         dims = dict(zip(AXES, spec.shape, strict=True))

@@ -30,11 +30,6 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     initialize : bool
         Fill the states from the seed now.
 
-    Notes
-    -----
-    C functions: `cudnnCreateDropoutDescriptor`, `cudnnRestoreDropoutDescriptor` (`cudnnSetDropoutDescriptor` to
-    initialize), `cudnnGetDropoutDescriptor`, `cudnnDestroyDropoutDescriptor`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -44,9 +39,6 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     (0.5, 7)
     """
 
-    _type = cudnnDropoutDescriptor_t
-    _create = "cudnnCreateDropoutDescriptor"
-    _destroy = "cudnnDestroyDropoutDescriptor"
     by_handle = True
     _spec_type = tuple  # probability and seed
 

@@ -1,15 +1,18 @@
-"""`RNNDescriptor`, and the descriptor of an RNN's states."""
+"""`RNNDescriptor` and `RNNDataDescriptor`, and the descriptor of an RNN's states."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.enums import DirectionMode, NanPropagation, RNNClipMode
 from cudnnlite._raw.types import (
     CUDNN_RNN_PADDED_IO_ENABLED,
     cudnnDropoutDescriptor_t,
+    cudnnRNNDataDescriptor_t,
     cudnnRNNDescriptor_t,
 )
 from cudnnlite.arguments import instance_of, one_of
@@ -17,13 +20,13 @@ from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
-from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode, parse_enum
-from cudnnlite.errors import CudnnError
-from cudnnlite.specs import RNNSpec, TensorSpec
+from cudnnlite.dtypes import dtype_name, numpy_dtype
+from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode, parse_enum
+from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 
-class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
+class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t], describes=RNNSpec):
     """A `cudnnRNNDescriptor_t`.
 
     Parameters
@@ -45,12 +48,6 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     CudnnError
         cuDNN refused the description: NOT_SUPPORTED for what an algorithm does not do.
 
-    Notes
-    -----
-    C functions: `cudnnCreateRNNDescriptor`, `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` where the spec clips,
-    `cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9`, `cudnnDestroyRNNDescriptor`; `cudnnRNNSetClip_v8` and
-    `cudnnRNNGetClip_v8` where the library has no `_v9`.
-
     Examples
     --------
     >>> with dnn.RNNDescriptor(dnn.RNNSpec("lstm", 64, 128, clip=(-5.0, 5.0))) as rnn_desc:
@@ -58,9 +55,8 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     RNNSpec('lstm', input_size=64, hidden_size=128, clip=(-5.0, 5.0))
     """
 
-    _type = cudnnRNNDescriptor_t
-    _create = "cudnnCreateRNNDescriptor"
-    _destroy = "cudnnDestroyRNNDescriptor"
+    _setter, _getter = "cudnnSetRNNDescriptor_v8", "cudnnGetRNNDescriptor_v8"
+    _besides = tuple(f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get"))
 
     def __init__(
         self,
@@ -144,3 +140,65 @@ class RNNStateDescriptor(TensorDescriptor):
 
     def _set(self, spec: TensorSpec) -> None:
         self.api.cudnnSetTensorNdDescriptor(self.ptr, spec.dtype, spec.rank, c_ints(spec.shape), c_ints(spec.strides))
+
+
+class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDataSpec):
+    """A `cudnnRNNDataDescriptor_t`: sequences, their lengths, and what fills the padding of an output.
+
+    Parameters
+    ----------
+    shape : iterable of int or RNNDataSpec
+        The array's shape; or a whole spec.
+    lengths, dtype, layout, padding_fill
+        As in `RNNDataSpec`.
+
+    Examples
+    --------
+    >>> with dnn.RNNDataDescriptor((5, 3, 64), lengths=[5, 2, 4], padding_fill=-1.0) as x_desc:
+    ...     print(x_desc.read_back())
+    RNNDataSpec((5, 3, 64), lengths=(5, 2, 4), dtype='float32', layout='sequence_major', padding_fill=-1.0)
+    """
+
+    def __init__(self, shape: Any, lengths: Any = None, **options: Any) -> None:
+        if not isinstance(shape, RNNDataSpec):
+            spec = RNNDataSpec(shape, lengths, **options)
+        elif lengths is None and not options:
+            spec = shape
+        else:
+            raise ArgumentError(f"lengths or options are given beside a whole spec, {shape}, which has its own")
+        super().__init__(spec)
+
+    def _set(self, spec: RNNDataSpec) -> None:
+        fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it
+        self.api.cudnnSetRNNDataDescriptor(
+            self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
+            fill.ctypes.data,
+        )  # fmt: skip
+
+    def set(self, spec: RNNDataSpec) -> None:
+        """Describe other sequences with the same native object (`cudnnSetRNNDataDescriptor`)."""
+        self._set(spec)
+        self._spec = spec
+
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> RNNDataSpec:
+        """Read a `cudnnRNNDataDescriptor_t` back (`cudnnGetRNNDataDescriptor`)."""
+        dtype, layout, steps, batch, size = (ctypes.c_int() for _ in range(5))
+        fill = np.zeros(1, np.float64)  # room for any type
+        numbers = (dtype, layout, steps, batch, size)
+        api.cudnnGetRNNDataDescriptor(native, *numbers, 0, c_ints([0]), fill.ctypes.data)
+        lengths = c_ints([0] * batch.value)
+        api.cudnnGetRNNDataDescriptor(native, *numbers, batch.value, lengths, fill.ctypes.data)
+        kind = DataType(dtype.value)
+        values = {
+            "max_length": steps.value,
+            "batch": batch.value,
+            "vector_size": size.value,
+            "lengths": tuple(lengths),
+            "dtype": kind,
+            "layout": RNNDataLayout(layout.value),
+            "padding_fill": float(fill.view(numpy_dtype(kind))[0]),
+        }
+        spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
+        spec._freeze(**values)  # as it is: a packed descriptor may have a longer maximum than its longest sequence
+        return spec

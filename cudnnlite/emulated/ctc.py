@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.descriptors.ctc import CTCLossDescriptor
+from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import POISON_FREED

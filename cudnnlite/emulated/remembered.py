@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cudnnlite.descriptors.transform import transform_of
+from cudnnlite.descriptors.layers import transform_of
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
