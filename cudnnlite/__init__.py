@@ -189,14 +189,17 @@ from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
-from cudnnlite.specs.ctc import CTCLossSpec
-from cudnnlite.specs.lrn import LRNSpec
-from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
-from cudnnlite.specs.pooling import PoolingSpec
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
-from cudnnlite.specs.transform import TensorTransformSpec
+from cudnnlite.specs.layers import (
+    ActivationSpec,
+    CTCLossSpec,
+    LRNSpec,
+    OpTensorSpec,
+    PoolingSpec,
+    ReduceTensorSpec,
+    SpatialTransformerSpec,
+    TensorTransformSpec,
+)
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:

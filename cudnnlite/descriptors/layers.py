@@ -22,13 +22,16 @@ from cudnnlite.descriptors.declared import DeclaredDescriptor, SpatialDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import ActivationMode, DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.activation import ActivationSpec
-from cudnnlite.specs.ctc import CTCLossSpec
-from cudnnlite.specs.lrn import LRNSpec
-from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
-from cudnnlite.specs.pooling import PoolingSpec
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
-from cudnnlite.specs.transform import TensorTransformSpec
+from cudnnlite.specs.layers import (
+    ActivationSpec,
+    CTCLossSpec,
+    LRNSpec,
+    OpTensorSpec,
+    PoolingSpec,
+    ReduceTensorSpec,
+    SpatialTransformerSpec,
+    TensorTransformSpec,
+)
 
 
 class PoolingDescriptor(SpatialDescriptor[cudnnPoolingDescriptor_t], describes=PoolingSpec):

@@ -85,12 +85,9 @@ def _release_leaked(release: Callable[[], object], complaint: str) -> None:
 def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
     """Complete a docstring with what all have."""
     own, heading, examples = inspect.cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
-    functions = [
-        name for name in (cls._create, cls._setter, cls._getter, *cls._besides, cls._destroy) if name in FUNCTIONS
-    ]
     since = FUNCTIONS[cls._setter].deprecated
     after = _AFTER.format(
-        spec=spec, functions=", ".join(f"`{name}`" for name in functions),
+        spec=spec, functions=", ".join(f"`{name}`" for name in cls.functions()),
         deprecated=f"; deprecated since cuDNN {since}, still shipped and working" if since else "",
     )  # fmt: skip
     if "Raises\n---" in own:
@@ -149,6 +146,12 @@ api : CudnnApi, optional
         if "__orig_bases__" in vars(cls):
             DESCRIPTORS[describes] = cls
             _complete(cls, describes.__name__)
+
+    @classmethod
+    def functions(cls) -> list[str]:
+        """Return the C functions that it calls."""
+        named = (cls._create, cls._setter, cls._getter, *cls._besides, cls._destroy)
+        return [name for name in named if name in FUNCTIONS]
 
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:

@@ -10,7 +10,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.layers import SpatialTransformerSpec
 
 # By the address of the native descriptor, which is libcudnn's.
 _specs: WeakKeyDictionary[EmulatedApi, dict[int, Any]] = WeakKeyDictionary()

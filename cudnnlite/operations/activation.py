@@ -8,7 +8,7 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import ActivationMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 
 
 def _check(specs: Any, options: Any) -> None:

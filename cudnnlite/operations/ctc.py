@@ -24,7 +24,7 @@ from cudnnlite.operations.documented import calling
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.ctc import CTCLossSpec
+from cudnnlite.specs.layers import CTCLossSpec
 
 _NAMES = ("labels", "label_lengths", "input_lengths")
 _WHOLE = CTCLossSpec()

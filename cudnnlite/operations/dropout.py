@@ -16,7 +16,7 @@ from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, ch
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.rnn.formats import host_array
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.dropout import DropoutSpec
+from cudnnlite.specs.layers import DropoutSpec
 
 _MAX_SEED = 2**64 - 1
 _HERE: dict[str, Any] = {

@@ -29,7 +29,7 @@ from cudnnlite.operations.problem import KINDS, Problem
 from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import same_strides
 
 IDENTITY = ActivationSpec("identity")

@@ -10,7 +10,7 @@ from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.lrn import LRNSpec
+from cudnnlite.specs.layers import LRNSpec
 
 _MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}  # the only one
 FORWARD = Operation(

@@ -6,7 +6,7 @@ from typing import Any
 
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
-from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.layers import PoolingSpec
 
 _OUTPUT, _OPTIONS = (lambda x, pooling: pooling.output_spec(x)), {"pooling": PoolingSpec}
 FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _OUTPUT, _OPTIONS)

@@ -17,8 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.plain import from_plain, to_plain
+from cudnnlite.specs.frozen import FrozenSpec, from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 KINDS: dict[str, type[Problem]] = {}  # of operations whose problems users make: a class with a signature of its own

@@ -13,7 +13,7 @@ from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, do
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.layers import SpatialTransformerSpec
 
 
 def _theta(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:

@@ -13,7 +13,7 @@ from cudnnlite.operations import recording
 from cudnnlite.operations.described import involve
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
 from cudnnlite.operations.operation import Operation
-from cudnnlite.specs.dropout import DropoutSpec
+from cudnnlite.specs.layers import DropoutSpec
 
 _OPERAND = """\
     if type({name}) is not DeviceArray or {name}.device is not device:

@@ -56,11 +56,6 @@ class AttentionSpec(FrozenSpec):
     head_size, output_size : int
         The lengths of a projected query, and of an output vector.
 
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
     Notes
     -----
     C function: `cudnnSetAttnDescriptor`, with one beam of keys and values for all beams of queries
@@ -157,7 +152,7 @@ class AttentionSpec(FrozenSpec):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class SeqDataSpec(FrozenSpec):
+class SeqDataSpec(FrozenSpec, told_by="cudnnSetSeqDataDescriptor"):
     """Sequences of vectors for attention: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -170,15 +165,6 @@ class SeqDataSpec(FrozenSpec):
         Of the values.
     axes : iterable of SeqDataAxis or str
         Their order in memory, from the outermost; the vectors come last.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C function: `cudnnSetSeqDataDescriptor`.
 
     Examples
     --------

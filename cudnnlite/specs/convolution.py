@@ -17,7 +17,11 @@ from cudnnlite.specs.tensor import TensorSpec
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class ConvolutionSpec(SpatialSpec):
+class ConvolutionSpec(
+    SpatialSpec,
+    told_by="cudnnSetConvolutionNdDescriptor cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType "
+    "cudnnSetConvolutionReorderType",
+):
     """How a convolution is done: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -37,16 +41,6 @@ class ConvolutionSpec(SpatialSpec):
         `MathType.FMA` ("true_float32"): never.  TENSOR_OP and TENSOR_OP_ALLOW_CONVERSION as in cuDNN.
     reorder_type : ReorderType or str
         Whether cuDNN reorders an int8x32 filter itself (DEFAULT), or it was done before (NO).
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C functions: `cudnnSetConvolutionNdDescriptor`, `cudnnSetConvolutionGroupCount`, `cudnnSetConvolutionMathType`,
-    `cudnnSetConvolutionReorderType`.
 
     Examples
     --------

@@ -14,8 +14,8 @@ from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.dropout import parse_probability
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layers import parse_probability
 
 # The gates in cuDNN's order, which is the order of its linear layer numbers.
 GATES = {
@@ -67,11 +67,6 @@ class RNNSpec(FrozenSpec):
     math_type : MathType or str
         `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.  `MathType.FMA`
         ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be rounded to float16 on the way.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
 
     Notes
     -----

@@ -27,7 +27,7 @@ _FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class RNNDataSpec(FrozenSpec):
+class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     """A batch of sequences of vectors: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -49,15 +49,6 @@ class RNNDataSpec(FrozenSpec):
     ----------
     max_length, batch, vector_size : int
         T, N, and the length of a vector.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C function: `cudnnSetRNNDataDescriptor`.
 
     Examples
     --------

@@ -29,7 +29,7 @@ from cudnnlite.specs.layout import (
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class TensorSpec(FrozenSpec):
+class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorNdDescriptorEx"):
     """What a tensor looks like: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -48,15 +48,6 @@ class TensorSpec(FrozenSpec):
     ----------
     strides : tuple of int
         In elements.  Under NCHW_VECT_C an element is a vector of 4 or 32 channels, as in cuDNN.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed; the message names the argument.
-
-    Notes
-    -----
-    C functions: `cudnnSetTensorNdDescriptor`, `cudnnSetTensorNdDescriptorEx`.
 
     Examples
     --------

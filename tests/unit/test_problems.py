@@ -29,7 +29,7 @@ from cudnnlite import (
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.operations.problem import KINDS, problem_from_plain
-from cudnnlite.specs.plain import from_plain, to_plain
+from cudnnlite.specs.frozen import from_plain, to_plain
 
 from .tunings import specs_of
 
