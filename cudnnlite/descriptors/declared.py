@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import c_int
+from ctypes import Array, byref, c_int
 from typing import Any, ClassVar
 
 from cudnnlite._raw.api import CudnnApi
@@ -26,7 +26,7 @@ class DeclaredDescriptor(NativeObject[NativeT]):
     # the header's names, each with the spec's field where that is another: "nanOpt:nan"
     _arguments: ClassVar[tuple[str, ...]] = ()
     _fields: ClassVar[Mapping[str, str]]  # the header's name -> the spec's field
-    _constants: ClassVar[Mapping[str, int]] = {}  # C arguments that are always the same
+    _constants: Mapping[str, Any] = {}  # C arguments that are no fields
 
     def __init_subclass__(cls, describes: type[FrozenSpec] | None = None) -> None:
         super().__init_subclass__(describes)
@@ -44,20 +44,26 @@ class DeclaredDescriptor(NativeObject[NativeT]):
         getattr(self.api, self._setter)(self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:]))
 
     @classmethod
-    def read(cls, api: CudnnApi, native: Any) -> Any:
-        """Read a native object back, by the getter."""
-        spec, record = vars(cls)["_spec_type"], FUNCTIONS[cls._getter]
-        stepped = getattr(spec, "_stepped", ())
+    def look(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the getter says: the spec's fields, and everything by the header's names."""
+        record, stepped = FUNCTIONS[cls._getter], getattr(cls._spec_type, "_stepped", ())
         room: dict[str, Any] = dict.fromkeys(("nbDimsRequested", "arrayLengthRequested"), MAX_SPATIAL_RANK)
         for name, kind in zip(record.argnames[1:], record.argtypes[1:], strict=True):
             if name not in room:
                 room[name] = (c_int * MAX_SPATIAL_RANK)() if cls._fields.get(name) in stepped else kind._type_()
-        getattr(api, cls._getter)(native, *(room[name] for name in record.argnames[1:]))
+        given = (room[name] for name in record.argnames[1:])
+        getattr(api, cls._getter)(native, *(each if isinstance(each, (int, Array)) else byref(each) for each in given))
         rank = (room.get("nbDims") or room["arrayLength"]).value if stepped else 0
-        return spec.from_values({
+        fields = {
             field: tuple(room[name][:rank]) if field in stepped else room[name].value
             for name, field in cls._fields.items() if name in room
-        })  # fmt: skip
+        }  # fmt: skip
+        return fields, room
+
+    @classmethod
+    def read(cls, api: CudnnApi, native: Any) -> Any:
+        """Read a native object back, by the getter."""
+        return cls._spec_type.from_values(cls.look(api, native)[0])  # type: ignore[attr-defined]
 
 
 class SpatialDescriptor(DeclaredDescriptor[NativeT]):

@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite._raw.enums import DirectionMode, NanPropagation, RNNClipMode
+from cudnnlite._raw.enums import NanPropagation, RNNClipMode
 from cudnnlite._raw.types import (
     CUDNN_RNN_PADDED_IO_ENABLED,
-    cudnnDropoutDescriptor_t,
     cudnnRNNDataDescriptor_t,
     cudnnRNNDescriptor_t,
 )
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.dtypes import dtype_name, numpy_dtype
-from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode, parse_enum
+from cudnnlite.enums import DataType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 
-class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t], describes=RNNSpec):
+class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec):
     """A `cudnnRNNDescriptor_t`.
 
     Parameters
@@ -56,6 +56,9 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t], describes=RNNSpec):
     """
 
     _setter, _getter = "cudnnSetRNNDescriptor_v8", "cudnnGetRNNDescriptor_v8"
+    _arguments = "cellMode:cell", "biasMode:bias", "dirMode:bidirectional", "inputMode:input_mode", "dataType:dtype", \
+        "mathPrec:compute_type", "mathType:math_type", "inputSize:input_size", "hiddenSize:hidden_size", \
+        "projSize:projection_size", "numLayers:num_layers"  # fmt: skip
     _besides = tuple(f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get"))
 
     def __init__(
@@ -71,17 +74,18 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t], describes=RNNSpec):
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
         self.padded_io: bool = one_of(padded_io, "padded_io", True, False)
         self._dropout = None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
+        self._constants = {
+            "algo": self.algorithm, "dropoutDesc": None if dropout is None else dropout.ptr,
+            "auxFlags": CUDNN_RNN_PADDED_IO_ENABLED if padded_io else 0,
+        }  # fmt: skip
         super().__init__(spec, api=api)
 
+    def _value(self, field: str) -> Any:
+        return self.spec.state_size if field == "projection_size" else super()._value(field)
+
     def _set(self, spec: RNNSpec) -> None:
-        dropout = None if self._dropout is None else self._dropout.ptr
-        direction = DirectionMode.BIDIRECTIONAL if spec.bidirectional else DirectionMode.UNIDIRECTIONAL
         try:
-            self.api.cudnnSetRNNDescriptor_v8(
-                self.ptr, self.algorithm, spec.cell, spec.bias, direction, spec.input_mode, spec.dtype, spec.compute_type,
-                spec.math_type, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, dropout,
-                CUDNN_RNN_PADDED_IO_ENABLED if self.padded_io else 0,
-            )  # fmt: skip
+            super()._set(spec)
         except CudnnError as error:
             raise error.involving(rnn=spec, compute_type=dtype_name(spec.compute_type)) from None
         if spec.clip is not None:
@@ -106,33 +110,16 @@ class RNNReading(NamedTuple):
 
 def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
     """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9` or `_v8`)."""
-    algorithm, cell, bias, direction, mode, dtype, compute, math = (ctypes.c_int() for _ in range(8))
-    inputs, hidden, projection, layers = (ctypes.c_int32() for _ in range(4))
-    dropout, flags = cudnnDropoutDescriptor_t(), ctypes.c_uint32()
-    api.cudnnGetRNNDescriptor_v8(
-        native, algorithm, cell, bias, direction, mode, dtype, compute, math, inputs, hidden, projection, layers,
-        ctypes.byref(dropout), flags,
-    )  # fmt: skip
+    fields, there = RNNDescriptor.look(api, native)
     clipped, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
     if api.has("cudnnRNNGetClip_v9"):
         api.cudnnRNNGetClip_v9(native, clipped, low, high)
     else:
         api.cudnnRNNGetClip_v8(native, clipped, ctypes.c_int(), low, high)
-    spec = RNNSpec(
-        RNNMode(cell.value),
-        inputs.value,
-        hidden.value,
-        layers.value,
-        direction.value == DirectionMode.BIDIRECTIONAL,
-        projection_size=None if projection.value == hidden.value else projection.value,
-        bias=RNNBiasMode(bias.value),
-        input_mode=RNNInputMode(mode.value),
-        clip=(low.value, high.value) if clipped.value == RNNClipMode.MINMAX else None,
-        dtype=DataType(dtype.value),
-        compute_type=DataType(compute.value),
-        math_type=MathType(math.value),
-    )
-    return RNNReading(spec, RNNAlgo(algorithm.value), bool(flags.value & CUDNN_RNN_PADDED_IO_ENABLED), dropout)
+    fields["clip"] = (low.value, high.value) if clipped.value == RNNClipMode.MINMAX else None
+    spec = RNNSpec(**fields | {"bidirectional": bool(fields["bidirectional"])})
+    padded_io = bool(there["auxFlags"].value & CUDNN_RNN_PADDED_IO_ENABLED)
+    return RNNReading(spec, RNNAlgo(there["algo"].value), padded_io, there["dropoutDesc"])
 
 
 class RNNStateDescriptor(TensorDescriptor):

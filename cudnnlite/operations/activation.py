@@ -57,13 +57,6 @@ def activation_backward(
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of an activation's input.
 
-    Parameters
-    ----------
-    y, dy, x : device arrays
-        What the forward call returned, the gradient of that, and what it was given.
-    activation : ActivationSpec, ActivationMode or str
-        As in `activation_forward`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:

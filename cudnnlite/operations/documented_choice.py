@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
 
+from cudnnlite.operations.documented import FunctionT, finished
 from cudnnlite.operations.operation import Operation
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _HANDLES = {
     "call": "Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.",
@@ -162,8 +160,6 @@ def documented_choice(
 
     def complete(function: FunctionT) -> FunctionT:
         text = inspect.cleandoc(function.__doc__ or "").replace("Parameters\n----------\n", before, 1)
-        own, heading, examples = text.partition("Examples\n--------\n")
-        function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
-        return function
+        return finished(function, text, after)
 
     return complete

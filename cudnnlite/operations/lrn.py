@@ -100,13 +100,6 @@ def lrn_backward(
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a normalisation's input.
 
-    Parameters
-    ----------
-    y, dy, x : device arrays
-        What the forward call returned, the gradient of that, and what it was given.
-    norm : LRNSpec
-        As in `lrn_forward`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:

@@ -185,15 +185,6 @@ def spatial_transformer_sample_backward(
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of the images that were sampled, and of the grid.
 
-    Parameters
-    ----------
-    x, grid
-        What the forward call was given.
-    dy : device array
-        The gradient of what it returned.
-    transformer
-        What the forward call was given.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
