@@ -108,7 +108,7 @@ from cudnnlite.operations.attention import (
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
-from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
+from cudnnlite.operations.attention_plan import AttentionGradients, AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.batch_normalization import (
     batch_normalization_backward,

@@ -47,15 +47,9 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
     _missing = (0, 1, 1)
 
     def __init__(
-        self,
-        padding: int | Iterable[int] | ConvolutionSpec = 0,
-        stride: int | Iterable[int] = 1,
-        dilation: int | Iterable[int] = 1,
-        groups: int = 1,
-        *,
-        spatial_rank: int | None = None,
-        **options: Any,
-    ) -> None:
+        self, padding: int | Iterable[int] | ConvolutionSpec = 0, stride: int | Iterable[int] = 1,
+        dilation: int | Iterable[int] = 1, groups: int = 1, *, spatial_rank: int | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         if not isinstance(padding, ConvolutionSpec):
             spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
         elif (stride, dilation, groups, options) == (1, 1, 1, {}):

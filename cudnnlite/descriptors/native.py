@@ -199,13 +199,7 @@ api : CudnnApi, optional
 
     @property
     def ptr(self) -> NativeT:
-        """The native object, as the C functions take it.
-
-        Raises
-        ------
-        ClosedError
-            After `close()`.
-        """
+        """The native object, as the C functions take it; ClosedError after `close()`."""
         if self._native is None:
             raise ClosedError(f"this {type(self).__name__} was closed")
         return self._native

@@ -62,14 +62,9 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
     _besides = tuple(f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get"))
 
     def __init__(
-        self,
-        spec: RNNSpec,
-        algorithm: RNNAlgo | str = RNNAlgo.STANDARD,
-        *,
-        padded_io: bool = False,
-        dropout: DropoutDescriptor | None = None,
-        api: CudnnApi | None = None,
-    ) -> None:
+        self, spec: RNNSpec, algorithm: RNNAlgo | str = RNNAlgo.STANDARD, *, padded_io: bool = False,
+        dropout: DropoutDescriptor | None = None, api: CudnnApi | None = None,
+    ) -> None:  # fmt: skip
         instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
         self.padded_io: bool = one_of(padded_io, "padded_io", True, False)

@@ -45,13 +45,9 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     _besides = "cudnnSetTensorNdDescriptorEx", "cudnnGetTensorSizeInBytes"  # of NCHW_VECT_C
 
     def __init__(
-        self,
-        shape: Iterable[int] | TensorSpec,
-        dtype: Any = None,
-        layout: str | None = None,
-        *,
+        self, shape: Iterable[int] | TensorSpec, dtype: Any = None, layout: str | None = None, *,
         strides: Iterable[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         spec = tensor_spec_of(shape, dtype, layout, strides)
         check_describable(spec, "shape")
         super().__init__(spec)

@@ -123,18 +123,9 @@ WorkspaceLimitWarning
 def documented_choice(
     operation: Operation, what: str, result: str = "gradient", written: str = ""
 ) -> Callable[[FunctionT], FunctionT]:
-    """Complete a docstring, which has its own parameters and examples.
+    """Complete the docstring of a "call", "plan", "get" (cuDNN's heuristic) or "find" (its search).
 
-    Parameters
-    ----------
-    operation : Operation
-        What the function is about.
-    what : str
-        What it does: "call", "plan", "get" (cuDNN's heuristic), "find" (its search).
-    result : str
-        What alpha scales.
-    written : str
-        What is written, where the function has another name for it.
+    `result` is what alpha scales, `written` what is written, where the function has another name for it.
     """
     algorithms = operation.algorithms
     assert algorithms is not None

@@ -243,10 +243,7 @@ class Operation:
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
         """Return the specs of what is written, by name, from those of what is read or given, and the options.
 
-        Raises
-        ------
-        ArgumentError
-            They do not fit together, or something that has to be given is not.
+        ArgumentError where they do not fit together, or something that has to be given is not.
         """
         missing = [argument for name, argument in self.given.items() if values.get(name) is None]
         if missing:

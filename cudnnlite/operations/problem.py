@@ -180,13 +180,7 @@ def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
 
 
 def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` was called on.
-
-    Raises
-    ------
-    ArgumentError
-        It is no problem, lacks a field, or has one that is not allowed.
-    """
+    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none, or not a whole one."""
     name = plain.get("kind") if isinstance(plain, Mapping) else None
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:

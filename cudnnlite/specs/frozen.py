@@ -121,13 +121,7 @@ def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
 
 
 def to_plain(value: Any) -> Any:
-    """Return every field of a spec, under 'spec' the name of its class; enums as their names.
-
-    Raises
-    ------
-    TypeError
-        A field holds something that has no plain form yet.
-    """
+    """Return every field of a spec, under 'spec' the name of its class; enums as names.  TypeError if one has no plain form."""
     if isinstance(value, FrozenSpec):
         return {"spec": type(value).__name__, **{name: to_plain(field) for name, field in value.values().items()}}
     if isinstance(value, DataType):
@@ -142,13 +136,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(plain: Any, argument: str = "spec") -> Any:
-    """Return the spec that `to_plain` was given.
-
-    Raises
-    ------
-    ArgumentError
-        It is no spec, lacks a field, or has one that is not allowed.
-    """
+    """Return the spec that `to_plain` was given; ArgumentError if it is none, lacks a field, or has one that is not allowed."""
     name = plain.get("spec") if isinstance(plain, dict) else None
     kind = SPECS.get(name) if isinstance(name, str) else None
     if kind is None:

@@ -68,14 +68,9 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     padding_fill: float
 
     def __init__(
-        self,
-        shape: Iterable[int],
-        lengths: Iterable[int] | None = None,
-        dtype: Any = "float32",
-        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-        *,
-        padding_fill: float = 0.0,
-    ) -> None:
+        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: Any = "float32",
+        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, *, padding_fill: float = 0.0,
+    ) -> None:  # fmt: skip
         order = parse_data_layout(layout)
         sizes = parse_shape(shape, batch_may_be_empty=False)
         packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
@@ -98,14 +93,9 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
                     f"lengths={shown(known)}: {shown(max(known))} is longer than the data of {steps} steps"
                 )
         self._freeze(
-            max_length=steps,
-            batch=batch,
-            vector_size=sizes[-1],
-            lengths=known,
-            dtype=parse_dtype(dtype),
-            layout=order,
+            max_length=steps, batch=batch, vector_size=sizes[-1], lengths=known, dtype=parse_dtype(dtype), layout=order,
             padding_fill=parse_fill(padding_fill),
-        )
+        )  # fmt: skip
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> RNNDataSpec:

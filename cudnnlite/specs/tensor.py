@@ -64,13 +64,9 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     vector: int
 
     def __init__(
-        self,
-        shape: Iterable[int],
-        dtype: Any = "float32",
-        layout: str | None = None,
-        *,
+        self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None, *,
         strides: Iterable[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         sizes = parse_shape(shape)
         kind = parse_dtype(dtype)
         vector = vector_length(kind)
@@ -181,10 +177,7 @@ def tensor_spec_of(
 ) -> TensorSpec:
     """Return the spec that is given instead of a shape, or make one; float32 if no dtype is given.
 
-    Raises
-    ------
-    ArgumentError
-        As in `TensorSpec`; also where something is given beside a whole spec.
+    ArgumentError as in `TensorSpec`; also where something is given beside a whole spec.
     """
     if not isinstance(shape, TensorSpec):
         return TensorSpec(shape, "float32" if dtype is None else dtype, layout, strides=strides)
