@@ -12,6 +12,7 @@ CTC is called eagerly: PyTorch copies lengths from the host.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import random
@@ -239,9 +240,14 @@ def captured(call: Callable[[], Any], stream: torch.cuda.Stream) -> torch.cuda.C
             call()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        for _ in range(CALLS):
-            call()
+    gc.collect()
+    gc.disable()  # what it frees would end the capture
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(CALLS):
+                call()
+    finally:
+        gc.enable()
     return graph
 
 
