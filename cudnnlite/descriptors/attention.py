@@ -96,7 +96,7 @@ class AttentionReading(NamedTuple):
 
 def read_attention(api: CudnnApi, native: Any) -> AttentionReading:
     """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`)."""
-    fields, there = AttentionDescriptor.look(api, native)
+    fields, there = AttentionDescriptor._look(api, native)
     mode = there["attnMode"].value
     spec = AttentionSpec(**fields, bias=bool(mode & CUDNN_ATTN_ENABLE_PROJ_BIASES))
     one_to_one = bool(mode & CUDNN_ATTN_QUERYMAP_ONE_TO_ONE)

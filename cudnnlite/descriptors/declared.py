@@ -44,7 +44,7 @@ class DeclaredDescriptor(NativeObject[NativeT]):
         getattr(self.api, self._setter)(self.ptr, *(given[name] for name in FUNCTIONS[self._setter].argnames[1:]))
 
     @classmethod
-    def look(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _look(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the getter says: the spec's fields, and everything by the header's names."""
         record, stepped = FUNCTIONS[cls._getter], getattr(cls._spec_type, "_stepped", ())
         room: dict[str, Any] = dict.fromkeys(("nbDimsRequested", "arrayLengthRequested"), MAX_SPATIAL_RANK)
@@ -63,7 +63,7 @@ class DeclaredDescriptor(NativeObject[NativeT]):
     @classmethod
     def read(cls, api: CudnnApi, native: Any) -> Any:
         """Read a native object back, by the getter."""
-        return cls._spec_type.from_values(cls.look(api, native)[0])  # type: ignore[attr-defined]
+        return cls._spec_type.from_values(cls._look(api, native)[0])  # type: ignore[attr-defined]
 
 
 class SpatialDescriptor(DeclaredDescriptor[NativeT]):

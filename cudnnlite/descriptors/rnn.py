@@ -22,8 +22,9 @@ from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType, RNNAlgo, RNNDataLayout, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.errors import CudnnError
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.frozen import whole_or_made
 
 
 class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec):
@@ -105,7 +106,7 @@ class RNNReading(NamedTuple):
 
 def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
     """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9` or `_v8`)."""
-    fields, there = RNNDescriptor.look(api, native)
+    fields, there = RNNDescriptor._look(api, native)
     clipped, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
     if api.has("cudnnRNNGetClip_v9"):
         api.cudnnRNNGetClip_v9(native, clipped, low, high)
@@ -142,13 +143,7 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
     """
 
     def __init__(self, shape: Any, lengths: Any = None, **options: Any) -> None:
-        if not isinstance(shape, RNNDataSpec):
-            spec = RNNDataSpec(shape, lengths, **options)
-        elif lengths is None and not options:
-            spec = shape
-        else:
-            raise ArgumentError(f"lengths or options are given beside a whole spec, {shape}, which has its own")
-        super().__init__(spec)
+        super().__init__(whole_or_made(RNNDataSpec, shape, lengths=lengths, **options))
 
     def _set(self, spec: RNNDataSpec) -> None:
         fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it

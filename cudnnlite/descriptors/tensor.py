@@ -8,13 +8,14 @@ from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnFilterDescriptor_t, cudnnTensorDescriptor_t
-from cudnnlite.arguments import MAX_INT, shown
+from cudnnlite.arguments import MAX_INT
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.dtypes import dtype_name, vector_length
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.frozen import whole_or_made
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, VECT_C, span
 from cudnnlite.specs.tensor import tensor_spec_of
 
@@ -106,14 +107,7 @@ class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSp
     _besides = ("cudnnGetFilterSizeInBytes",)
 
     def __init__(self, shape: Iterable[int] | FilterSpec, dtype: Any = None, layout: str | None = None) -> None:
-        if not isinstance(shape, FilterSpec):
-            spec = FilterSpec(shape, "float32" if dtype is None else dtype, layout)
-        elif dtype is None and layout is None:
-            spec = shape
-        else:
-            raise ArgumentError(
-                f"dtype={shown(dtype)} and layout={shown(layout)} beside a whole spec, {shape}, which has its own"
-            )
+        spec = whole_or_made(FilterSpec, shape, dtype=dtype, layout=layout)
         check_describable(spec, "shape")
         super().__init__(spec)
 

@@ -120,6 +120,16 @@ def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
     return spec
 
 
+def whole_or_made(kind: type[SpecT], first: Any, **others: Any) -> SpecT:
+    """Return the spec that is given instead of its first argument, or make one; what is beside a whole one is refused."""
+    given = {name: value for name, value in others.items() if value is not None}
+    if not isinstance(first, kind):
+        return kind(first, **given)  # type: ignore[call-arg]
+    for name, value in given.items():
+        raise ArgumentError(f"{name}={shown(value)} is given beside a whole spec, {first}, which has its own")
+    return first
+
+
 def to_plain(value: Any) -> Any:
     """Return every field of a spec, under 'spec' the name of its class; enums as names.  TypeError if one has no plain form."""
     if isinstance(value, FrozenSpec):
