@@ -10,8 +10,8 @@ from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.enums import ActivationMode, DataType
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.layers import ActivationSpec
 
 ALIGNMENT = 16  # bytes; what engines with vector loads want of every operand
 # by mode: what it is to graphs, and by which attribute its coefficient goes

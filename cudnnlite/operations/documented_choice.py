@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
 
+from cudnnlite.operations.documented import FunctionT, finished
 from cudnnlite.operations.operation import Operation
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _HANDLES = {
     "call": "Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.",
@@ -134,18 +132,11 @@ WorkspaceLimitWarning
 def documented_choice(
     operation: Operation, what: str, result: str = "gradient", written: str = ""
 ) -> Callable[[FunctionT], FunctionT]:
-    """Complete a docstring, which has its own parameters, if they are not those of the call, and examples.
+    """Complete the docstring of a "call", "plan", "get" (cuDNN's heuristic) or "find" (its search).
 
-    Parameters
-    ----------
-    operation : Operation
-        What the function is about.
-    what : str
-        What it does: "call", "plan", "get" (cuDNN's heuristic), "find" (its search).
-    result : str
-        What alpha scales.
-    written : str
-        What is written, where the function has another name for it.
+    It has its own parameters, where they are not those of the call, and examples.
+
+    `result` is what alpha scales, `written` what is written, where the function has another name for it.
     """
     algorithms = operation.algorithms
     assert algorithms is not None
@@ -170,14 +161,13 @@ def documented_choice(
     after = _PARAMETERS[what].format(**words) + sections
 
     def complete(function: FunctionT) -> FunctionT:
-        own, heading, examples = inspect.cleandoc(function.__doc__ or "").partition("Examples\n--------\n")
-        if "Parameters\n" not in own:
+        text = inspect.cleandoc(function.__doc__ or "")
+        if "Parameters\n" not in text:
             known = inspect.signature(function).parameters
             others = ", ".join(name for name in known if name in ("conv", "x", "w") and name not in operation.reads)
             kinds = "device arrays" if what == "find" else "specs or device arrays"
-            own += "Parameters\n----------\n" + _OPERANDS.format(kinds=kinds, others=others, **words)
-        own = own.replace("Parameters\n----------\n", before, 1)
-        function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
-        return function
+            shared = "Parameters\n----------\n" + _OPERANDS.format(kinds=kinds, others=others, **words)
+            text = text.replace("Examples\n--------\n", shared + "\nExamples\n--------\n", 1)
+        return finished(function, text.replace("Parameters\n----------\n", before, 1), after)
 
     return complete

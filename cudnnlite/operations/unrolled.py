@@ -13,6 +13,7 @@ from cudnnlite.operations import recording
 from cudnnlite.operations.described import involve
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
 from cudnnlite.operations.operation import Operation
+from cudnnlite.specs.layers import DropoutSpec
 
 _OPERAND = """\
             if type({name}) is not DeviceArray or {name}.device is not device:
@@ -28,6 +29,7 @@ def {head}, workspace=None{reserve}):
         self.use()
     {written} = {unpacked}
 {new}\
+{states}\
     prepared, stream, crossed, now = self._prepared, handle._stream, None, None
     if {arrays}:
         now = ({given}, stream, workspace)
@@ -71,11 +73,13 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
     reads, writes, several = operation.reads, operation.writes, len(operation.writes) > 1
     everything, outputs = (*reads, *writes), operation.outputs or operation.writes
     kept = ("reserve",) if operation.reserve else ()
-    arguments, memory = "".join(f"{name}, " for name in reads), (*everything, *kept)
+    # an option's random states, which the call advances: ordered, kept by graphs, but no argument
+    states = [f"self.{name}.state.array" for name, kind in operation.options.items() if kind is DropoutSpec]
+    arguments, held = "".join(f"{name}, " for name in reads), (*everything, *kept, *("states" for _ in states))
     source = _CALL.format(
         head="{head}",
-        arrays="".join(f"type({name}) is " for name in memory) + "DeviceArray",
-        given=", ".join(f"{name}.{each}" for each in ("ptr", "spec", "device", "stream") for name in memory)
+        arrays="".join(f"type({name}) is " for name in held) + "DeviceArray",
+        given=", ".join(f"{name}.{each}" for each in ("ptr", "spec", "device", "stream") for name in held)
         + "".join(f", {name}.readonly" for name in writes),
         new="".join(f'    if {name} is None:\n        {name} = self._new_output("{name}")\n' for name in writes),
         operands="".join(
@@ -92,9 +96,12 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         + "".join(f", {name}Space={name}.ptr" for name in kept),
         scratch=_scratch(operation.header("workSpace")),
         result=", ".join(outputs if operation.by_reserve else (*outputs, *kept)),
-        elsewhere=" or ".join(f"{name}.stream is not stream" for name in memory),
-        all=", ".join(memory),
+        elsewhere=" or ".join(f"{name}.stream is not stream" for name in held),
+        all=", ".join(held),
         reserve=", reserve=None" if kept else "",
+        states="".join(
+            f"    states = {array}\n    _ = states.ptr  # ClosedError if it was closed\n" for array in states
+        ),
         reserved=f"            reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
     )
     source = source.format(head=f"__call__(self, {arguments}*, out=None") + source.format(
