@@ -244,16 +244,15 @@ def convolve(net, node, x, w, bias, conv):
     name, z, relu, shape = node.outputs[0], None, False, conv.output_shape(x.shape, w.shape)
     result = net.shapes[name]
     axis = 1 if result == shape else len(result) - 1  # of the channels; a product of matrices has them last
-    of_channels = tuple(size if index == axis else 1 for index, size in enumerate(result))
+    per_channel = tuple(size if index == axis else 1 for index, size in enumerate(result))
     while not relu and (after := net.follower.get(name)):
         other = next((one for one in after.inputs if one != name), None)
         added = net.constants.get(other)
+        spread = None if added is None else (1,) * (len(result) - added.ndim) + added.shape
         if after.kind == "BatchNormalization" and z is None and axis == 1:
             moments = [net.known(after, index).astype(np.float64) for index in range(1, 5)]
             w, bias = dnn.fold_batch_normalization(w.astype(np.float64), bias, *moments, after.epsilon)
-        elif (
-            after.kind == "Add" and added is not None and (1,) * (len(result) - added.ndim) + added.shape == of_channels
-        ):
+        elif after.kind == "Add" and spread == per_channel:
             bias = added.ravel() + (0 if bias is None else bias.ravel())
         elif after.kind == "Add" and z is None and other in net.values and net.shapes[other] == result:
             z = net.values[other]
