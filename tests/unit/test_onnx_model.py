@@ -340,6 +340,16 @@ def test_a_function_of_another_operator_set_is_named():
     assert why(problems_from_onnx(given_model)).endswith("inlined: it uses other operator sets than the model")
 
 
+def test_functions_that_lie_too_deep_in_each_other_are_refused():
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("own", 1)]
+    nodes = [helper.make_node("Relu", ["a"], ["b"])]
+    nodes += [helper.make_node(f"f{level}", ["a"], ["b"], domain="own") for level in range(1500)]
+    chain = [helper.make_function("own", f"f{level}", ["a"], ["b"], [node], opsets) for level, node in enumerate(nodes)]
+    last = helper.make_node("f1500", ["x"], ["y"], domain="own")
+    with pytest.raises(dnn.ArgumentError, match="depth"):
+        problems_from_onnx(model([last], {"x": IMAGE}, functions=chain, domains=["own"]))
+
+
 # ---------------------------------------------------------------- files
 
 

@@ -17,6 +17,7 @@ _SMALL = 65536
 _MOST_BYTES = 2**31 - 1  # protobuf reads no more
 # Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
 _MOST_NODES = 1 << 16
+_DEEPEST = 200  # of functions in each other; onnx refuses more than 100
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 
 
@@ -232,13 +233,13 @@ def _expanded(model: Any) -> int:
     known: dict[tuple[str, str], int] = {}
     functions = {(function.domain, function.name): function for function in model.functions}
 
-    def count(holder: Any) -> int:
+    def count(holder: Any, depth: int = 0) -> int:
         total = 0
         for node in (node for graph in graphs(holder) for node in graph.node):
             called = (node.domain, node.op_type)
             if called in functions and called not in known:
                 known[called] = _MOST_NODES + 1  # while it is counted: what calls itself has no end
-                known[called] = count(functions[called])
+                known[called] = count(functions[called], depth + 1) if depth < _DEEPEST else 1
             total = min(total + known.get(called, 1), _MOST_NODES + 1)
         return total
 
