@@ -318,6 +318,11 @@ def product(net, node):
     convolve(net, node, pixels, matrix.T[:, :, None, None], bias, dnn.ConvolutionSpec(math_type=net.math_type))
 
 
+def activation(net, node, mode):
+    """Relu, Sigmoid, Tanh, Elu."""
+    net.call(node, dnn.activation_forward, [net.first(node)], dnn.ActivationSpec(mode, node.alpha))
+
+
 def clip(net, node):
     """Clip, from 0."""
     low, high = net.known(node, 1, node.min), net.known(node, 2, node.max)
@@ -419,15 +424,16 @@ def recurrent(net, node):
     """LSTM, GRU, RNN."""
     node.require(node.direction != b"reverse" and not node.layout, "direction=reverse or layout=1")
     net.known(node, 4)  # the lengths, which are in the problem
-    problem, weights = net.problems[node.label], [net.known(node, index) for index in (1, 2, 3)]
+    problem, given = net.problems[node.label], [net.known(node, index) for index in (1, 2, 3)]
     spec, lengths = problem.spec.replace(math_type=net.math_type), problem.data.lengths
-    weights = dnn.RNNWeights.from_onnx(net.handle, spec, *weights)
+    weights = dnn.RNNWeights.from_onnx(net.handle, spec, *given)
     reads = [None if one is None else net.ordered(one, False) for one in (net.get(node, at) for at in (0, 5, 6))]
-    (steps, batch, _), (directions, _, hidden) = reads[0].shape, spec.hidden_shape(reads[0].shape[1])
+    steps, batch, _ = reads[0].shape
+    directions, _, hidden = spec.hidden_shape(batch)
     y = net.new((steps, batch, directions * hidden))
     written = [y, *(net.new((directions, batch, hidden)) for _ in range(2 if node.kind == "LSTM" else 1))]
     call = partial(dnn.rnn_forward, net.handle, spec, weights, *reads, lengths=lengths, out=tuple(written))
-    flops = 2 * steps * batch * sum(net.known(node, index).size for index in (1, 2))
+    flops = 2 * steps * batch * (given[0].size + given[1].size)
     net.step(node, call, [one for one in reads if one is not None], written, flops)
     apart = batch * directions * hidden, hidden, directions * hidden, 1  # ONNX has the directions before the batch
     written[0] = net.view(y, (steps, directions, batch, hidden), strides=apart)
@@ -436,17 +442,11 @@ def recurrent(net, node):
             net.define(name, array)
 
 
-def activation(mode):
-    """Return what adds an activation to a network."""
-    return lambda net, node: net.call(
-        node, dnn.activation_forward, [net.first(node)], dnn.ActivationSpec(mode, node.alpha)
-    )
-
-
 OPERATIONS = {
     "Conv": convolution, "ConvTranspose": transposed, "Gemm": product, "MatMul": product,
-    "Relu": activation("relu"), "Sigmoid": activation("sigmoid"), "Tanh": activation("tanh"), "Elu": activation("elu"),
-    "Clip": clip, "BatchNormalization": batch_normalization,
+    "Relu": partial(activation, mode="relu"), "Sigmoid": partial(activation, mode="sigmoid"), "Clip": clip,
+    "Tanh": partial(activation, mode="tanh"), "Elu": partial(activation, mode="elu"),
+    "BatchNormalization": batch_normalization,
     "LRN": lambda net, node: net.call(
         node, dnn.lrn_forward, [net.first(node)], dnn.LRNSpec(node.size, alpha=node.alpha, beta=node.beta, k=node.bias)
     ),

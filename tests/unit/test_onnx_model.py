@@ -68,11 +68,7 @@ def test_resnet50_as_onnx_ships_it():
 
 
 def test_what_is_symbolic_is_replaced_wherever_it_occurs():
-    nodes = [
-        conv("x", "w", "a", "one"),
-        helper.make_node("Add", ["a", "other"], ["sum"]),
-        conv("sum", "v", "b", "two"),
-    ]
+    nodes = [conv("x", "w", "a", "one"), helper.make_node("Add", ["a", "other"], ["sum"]), conv("sum", "v", "b", "two")]
     weights = [absent("w", FILTER), absent("v", (4, 4, 3, 3))]
     inputs = {"x": ("batch", 6, "size", "size"), "other": ("batch", 4, 1, "width")}
 
