@@ -83,7 +83,11 @@ class TensorSpec(FrozenSpec):
         sizes = parse_shape(shape)
         kind = parse_dtype(dtype)
         vector = vector_length(kind)
-        own = layout if layout in SEQUENCES and len(sizes) == 3 and vector == 1 and strides is None else ""
+        own = (
+            layout
+            if isinstance(layout, str) and layout in SEQUENCES and len(sizes) == 3 and vector == 1 and strides is None
+            else ""
+        )
         if own:
             steps = packed_strides(sizes, own)
         elif strides is None:
