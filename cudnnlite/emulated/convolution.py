@@ -14,8 +14,7 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.geometry import Algorithm
-from cudnnlite.emulated.kernels import ALGORITHMS
-from cudnnlite.emulated.kernels_gradient import GRADIENTS, gradient_workspace
+from cudnnlite.emulated.kernels import ALGORITHMS, GRADIENTS
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
@@ -74,11 +73,7 @@ _RANKINGS: Mapping[str, Mapping[Any, str]] = {
 
 def kernel_of(written: str, name: str) -> Algorithm:
     """Return a NumPy kernel for what is written, "y", "dx" or "dw"; a gradient has one that does everything."""
-    if written == "y":
-        return ALGORITHMS[name]
-    return Algorithm(
-        GRADIENTS[written], lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype)
-    )
+    return ALGORITHMS[name] if written == "y" else GRADIENTS[written]
 
 
 class ConvolutionCall(Call):
@@ -114,7 +109,7 @@ class ConvolutionCall(Call):
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""
-        return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.accumulator)
+        return kernel.size(self.x.shape, self.w.shape, self.conv, self.accumulator)
 
     def run(self, algorithm: Any, alpha: float, beta: float) -> Work:
         """Check a call, and return what computes alpha * result + beta * what was there."""
@@ -141,7 +136,7 @@ class ConvolutionCall(Call):
         def work() -> None:
             views, scratch = self.views(), self.api.memory.view(workspace, needed)
             tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
-            self.api.ran.add((kernel.run, tf32))
+            self.api.ran.add((kernel.compute, tf32))
             reads = [name for name in self.operation.reads if name not in ("bias", "z")]
             read = {name: read_values(views[name], self.specs[name]) for name in reads}
             shape = self.specs[self.written].shape
@@ -161,7 +156,7 @@ def convolved(
     """
 
     def ready(values: Array) -> Array:
-        values = values.astype(compute, copy=False)
+        values = values.astype(compute, order="C", copy=False)
         return round_tf32(values) if tf32 else values
 
     images = [values for name, values in operands.items() if name != "w"]
@@ -173,7 +168,7 @@ def convolved(
         batch = slice(start, start + step)
         read = [ready(values[batch]) if name != "w" else filters for name, values in operands.items()]
         result = np.empty((len(images[0][batch]), *shape[1:]), compute) if sums is None else sums
-        kernel.run(*read, conv, out=result, scratch=scratch)
+        kernel.run(*read, conv, result, scratch)
         if sums is None:
             yield batch, result
     if sums is not None:
@@ -218,11 +213,11 @@ def _find(call: ConvolutionCall) -> None:
         try:
             needed = call.workspace(kernel := call.kernel(algorithm))
             run = call.run(algorithm, 1.0, 0.0)  # refused for want of workspace, it is still told how much is needed
-            if kernel.run not in taken:
+            if kernel.compute not in taken:
                 start = time.perf_counter()
                 run()
-                taken[kernel.run] = (time.perf_counter() - start) * 1e3
-            rows.append((algorithm, Status.SUCCESS, taken[kernel.run], needed))
+                taken[kernel.compute] = (time.perf_counter() - start) * 1e3
+            rows.append((algorithm, Status.SUCCESS, taken[kernel.compute], needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT
             status = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED if too_small else refused.status

@@ -285,7 +285,7 @@ def _plan(api: EmulatedApi, plan: Native) -> None:
     engine = plan.one("engine_config").one("engine")
     problem: Convolution = engine.one("operation_graph").made
     kernel = problem.kernel(ENGINES[engine.one("global_index")])
-    size = kernel.workspace(problem.x.shape, problem.w.shape, problem.conv, compute_dtype(problem.x, problem.conv))
+    size = kernel.size(problem.x.shape, problem.w.shape, problem.conv, compute_dtype(problem.x, problem.conv))
     plan.made = engine
     plan.values["workspace_size"] = [size]
 
@@ -315,7 +315,7 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
         read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
         compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
         kernel = problem.kernel(facts)
-        api.ran.add((kernel.run, tf32))
+        api.ran.add((kernel.compute, tf32))
         for batch, result in convolved(kernel, problem.conv, read, problem.out.shape, compute, scratch, tf32):
             tensors.finish(batch, result)
 

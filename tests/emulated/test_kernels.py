@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oracles import onnx_convolution
 from scipy.signal import correlate
 
-from cudnnlite.emulated import kernels, kernels_fft, kernels_winograd
+from cudnnlite.emulated import geometry, kernels, kernels_transformed
 from cudnnlite.emulated.kernels import ALGORITHMS
 from cudnnlite.enums import ConvolutionMode
 from cudnnlite.specs import ConvolutionSpec
@@ -32,9 +32,9 @@ GUARD = 64
 
 # Limits so small that every loop over blocks turns more than once for the shapes below.
 TINY = {
-    kernels: {"_REDUCTION": 8, "_FILTER_BYTES": 256, "_COLUMN_BYTES": 2048, "_PRODUCT_BYTES": 256, "_POSITIONS": 5},
-    kernels_fft: {"_BYTES": 10_000, "_FILTERS": 2, "_TILES": 3, "_POINTS_AT_ONCE": 500},
-    kernels_winograd: {"_FILTERS": 2, "_CHANNELS": 2, "_TILES": 5},
+    geometry: {"VALUES": 64},
+    kernels: {"TAPS": 4, "PLACES": 5},
+    kernels_transformed: {"CHANNELS": 2, "TILES": 5, "BYTES": 10_000},
 }
 
 
@@ -79,11 +79,11 @@ def relaid(a: np.ndarray, order: tuple[int, ...], gap: int) -> np.ndarray:
 def run(name: str, x: np.ndarray, w: np.ndarray, problem: ConvolutionSpec, out: np.ndarray) -> np.ndarray:
     """Run an algorithm with poisoned output and scratch of the promised size, and check what lies around it."""
     algorithm = ALGORITHMS[name]
-    size = algorithm.workspace(x.shape, w.shape, problem, x.dtype)
+    size = algorithm.size(x.shape, w.shape, problem, x.dtype)
     buffer = np.full(size + 2 * GUARD, 0xFF, np.uint8)
     out[...] = np.nan if out.dtype.kind == "f" else -123456789
     before = x.copy(), w.copy()
-    algorithm.run(x, w, problem, out=out, scratch=buffer[GUARD : GUARD + size])
+    algorithm.run(x, w, problem, out, buffer[GUARD : GUARD + size])
     assert (buffer[:GUARD] == 0xFF).all()
     assert (buffer[GUARD + size :] == 0xFF).all()
     np.testing.assert_array_equal(before[0], x)
@@ -264,14 +264,6 @@ def test_says_why_not(name: str, x_shape, w_shape, problem: ConvolutionSpec, dty
     reason = supports(name, x_shape, w_shape, problem, dtype)
     assert reason is not None
     assert word in reason
-    with pytest.raises(ValueError, match=word):
-        ALGORITHMS[name].workspace(x_shape, w_shape, problem, dtype)
-    if math.prod(x_shape) < 10_000:
-        out = np.empty(problem.output_shape(x_shape, w_shape), dtype)
-        with pytest.raises(ValueError, match=word):
-            ALGORITHMS[name].run(
-                np.zeros(x_shape, dtype), np.zeros(w_shape, dtype), problem, out=out, scratch=np.empty(MIB, np.uint8)
-            )
 
 
 @pytest.mark.parametrize(
@@ -288,23 +280,6 @@ def test_says_why_not(name: str, x_shape, w_shape, problem: ConvolutionSpec, dty
 def test_refuses_what_is_no_convolution(x_shape, w_shape, problem: ConvolutionSpec) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each has its own wording
         problem.output_shape(x_shape, w_shape)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_refuses_wrong_operands(name: str) -> None:
-    x, w, problem = np.ones((1, 2, 5, 5), np.float32), np.ones((2, 2, 3, 3), np.float32), same(2)
-    out, algorithm = np.empty((1, 2, 3, 3), np.float32), ALGORITHMS[name]
-    size = algorithm.workspace(x.shape, w.shape, problem, x.dtype)
-    scratch = np.empty(size, np.uint8)
-    with pytest.raises(ValueError, match="shape"):
-        algorithm.run(x, w, problem, out=out[..., :2], scratch=scratch)
-    with pytest.raises(ValueError, match="float64"):
-        algorithm.run(x, w.astype(np.float64), problem, out=out, scratch=scratch)
-    with pytest.raises(ValueError, match="float16"):
-        algorithm.run(*(a.astype(np.float16) for a in (x, w)), problem, out=out.astype(np.float16), scratch=scratch)
-    if size:
-        with pytest.raises(ValueError, match="scratch"):
-            algorithm.run(x, w, problem, out=out, scratch=scratch[1:])
 
 
 HUGE = [
@@ -325,15 +300,15 @@ HUGE = [
 def test_workspace_is_bounded_and_grows_with_the_batch(x_shape, w_shape, problem: ConvolutionSpec, dtype: str) -> None:
     for name, algorithm in ALGORITHMS.items():
         if supports(name, x_shape, w_shape, problem, dtype) is None:
-            size = algorithm.workspace(x_shape, w_shape, problem, dtype)
+            size = algorithm.size(x_shape, w_shape, problem, dtype)
             assert size <= 256 * MIB
             for n in {1, 2, 3, x_shape[0] // 3, x_shape[0] // 2, x_shape[0] - 1} & set(range(1, x_shape[0])):
-                assert algorithm.workspace((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
+                assert algorithm.size((n, *x_shape[1:]), w_shape, problem, dtype) <= size, n
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_small_problem_wants_little_workspace(name: str) -> None:
-    assert ALGORITHMS[name].workspace((1, 1, 8, 8), (1, 1, 3, 3), same(2), "float64") < 64 * 1024
+    assert ALGORITHMS[name].size((1, 1, 8, 8), (1, 1, 3, 3), same(2), "float64") < 64 * 1024
 
 
 @pytest.mark.parametrize(
@@ -350,10 +325,10 @@ def test_temporaries_are_bounded(name: str, x_shape, w_shape) -> None:
     x, w = np.broadcast_to(np.float32(2), x_shape), np.broadcast_to(np.float32(0.5), w_shape)
     problem = same(2)
     out = np.empty(problem.output_shape(x_shape, w_shape), np.float32)
-    scratch = np.empty(ALGORITHMS[name].workspace(x_shape, w_shape, problem, np.float32), np.uint8)
+    scratch = np.empty(ALGORITHMS[name].size(x_shape, w_shape, problem, np.float32), np.uint8)
     tracemalloc.start()
     try:
-        ALGORITHMS[name].run(x, w, problem, out=out, scratch=scratch)
+        ALGORITHMS[name].run(x, w, problem, out, scratch)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -364,10 +339,13 @@ def test_temporaries_are_bounded(name: str, x_shape, w_shape) -> None:
 @pytest.mark.parametrize("taps", [31, 63, 91])
 def test_work_grows_with_the_taps_and_not_with_their_square(taps):
     """Each tap is gathered once for each block of positions; 91 x 91 on 512 x 512 took 135 s."""
-    x, w = (1, 1, 512, 512), (1, 1, taps, taps)
-    blocks = kernels._blocks(x, w, ConvolutionSpec(), 4, one_tap=False)
-    assert math.ceil((513 - taps) ** 2 / blocks.positions) <= 4
-    assert ALGORITHMS["im2col_gemm"].workspace(x, w, ConvolutionSpec(), "float32") <= 32 << 20
+    x, w = np.zeros((1, 1, 512, 512), np.float32), np.zeros((1, 1, taps, taps), np.float32)
+    out, algorithm = np.empty(ConvolutionSpec().output_shape(x.shape, w.shape), np.float32), ALGORITHMS["im2col_gemm"]
+    size = algorithm.size(x.shape, w.shape, ConvolutionSpec(), "float32")
+    assert size <= 32 << 20
+    with mock.patch.object(kernels, "gather", wraps=kernels.gather) as gather:
+        algorithm.run(x, w, ConvolutionSpec(), out, np.empty(size, np.uint8))
+    assert sum(len(call.args[3]) for call in gather.call_args_list) <= 4 * taps**2
 
 
 def test_many_taps_in_parts():
@@ -376,10 +354,10 @@ def test_many_taps_in_parts():
     problem, results = ConvolutionSpec(padding=3), []
     for algorithm in (ALGORITHMS["im2col_gemm"], ALGORITHMS["direct_gemm"]):
         out = np.full(problem.output_shape(x.shape, w.shape), np.nan)
-        scratch = np.empty(algorithm.workspace(x.shape, w.shape, problem, "float64"), np.uint8)
-        algorithm.run(x, w, problem, out=out, scratch=scratch)
+        scratch = np.empty(algorithm.size(x.shape, w.shape, problem, "float64"), np.uint8)
+        algorithm.run(x, w, problem, out, scratch)
         results.append(out)
-    assert kernels._blocks(x.shape, w.shape, problem, 8, one_tap=False).column_taps < 41 * 37
+    assert kernels.TAPS < 41 * 37
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))), (41, 37), (2, 3))
     expected = np.einsum("nchwij,kcij->nkhw", windows, w)
     for result in results:
