@@ -18,7 +18,7 @@ from cudnnlite.emulated.kernels import ALGORITHMS, GRADIENTS
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, Work, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.support_gradient import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.enums import (
     ConvolutionBwdDataAlgo,
@@ -101,7 +101,7 @@ class ConvolutionCall(Call):
         """Return the NumPy kernel, or refuse as a GPU would."""
         why = why_refused(algorithm, self.x, self.w, self.conv, self.y)
         if why is not None:
-            raise RefusalError(Status.NOT_SUPPORTED, why)
+            raise unsupported(why)
         kernel = kernel_of(self.written, _RANKINGS[self.written][algorithm])
         # where cuDNN's algorithm goes further than ours of that name (Winograd of 5x5), the GEMM gives the numbers
         cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.accumulator)
@@ -228,7 +228,7 @@ def _find(call: ConvolutionCall) -> None:
 
 def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> None:
     if call.given["requestedAlgoCount"] < 1:
-        raise RefusalError(Status.BAD_PARAM, f"requestedAlgoCount={call.given['requestedAlgoCount']}")
+        raise bad(f"requestedAlgoCount={call.given['requestedAlgoCount']}")
     rows = rows[: call.given["requestedAlgoCount"]]
     for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
         result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory

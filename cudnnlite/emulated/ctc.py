@@ -18,8 +18,7 @@ from cudnnlite.descriptors.ctc import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import POISON_FREED
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.spaces import bad
+from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.ctc import CTCLossSpec
@@ -40,18 +39,16 @@ def _described(
     if algorithm not in list(CTCLossAlgo):
         raise bad(f"algo={algorithm}; allowed: {', '.join(CTCLossAlgo.__members__)}")
     if x.dtype not in (DataType.FLOAT, DataType.DOUBLE) or spec.compute_type != x.dtype:
-        raise RefusalError(Status.NOT_SUPPORTED, f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
+        raise unsupported(f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
     return x, spec
 
 
 def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
     if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
-        raise RefusalError(Status.NOT_SUPPORTED, f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
+        raise unsupported(f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
     if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST[x.dtype]:
-        raise RefusalError(
-            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}"
-        )
+        raise unsupported(f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}")
     if x.shape[2] < 2 or x.shape[1] > _MOST:
         raise bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
     return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.operation import Array, Call, computes
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, bad, emulates, null
 from cudnnlite.emulated.remembered import forget, remember, remembered
 from cudnnlite.enums import Status
 
@@ -99,7 +99,7 @@ def get_dropout(api: EmulatedApi, descriptor: Any, handle: Any, probability: Any
     """Tell what the descriptor was set to."""
     dropout = find_dropout(api, descriptor.value)
     if dropout is None:
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
+        raise null("dropoutDesc")
     probability[0], states[0], seed[0] = dropout.probability, dropout.states or None, dropout.seed
 
 
@@ -111,13 +111,13 @@ def destroy_dropout(api: EmulatedApi, descriptor: Any) -> None:
 
 def _check(descriptor: Any, probability: float, states: int | None, nbytes: int) -> None:
     if not descriptor.value:
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
+        raise null("dropoutDesc")
     if not 0 <= probability <= 1:
-        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to 1")
+        raise bad(f"dropout={probability}; allowed: from 0 to 1")
     if states and nbytes < _STATES_BYTES:
-        raise RefusalError(Status.BAD_PARAM, f"states of {nbytes} bytes; {_STATES_BYTES} are needed")
+        raise bad(f"states of {nbytes} bytes; {_STATES_BYTES} are needed")
     if not states and (probability or nbytes):
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "states is a null pointer")
+        raise null("states")
 
 
 def _packed(size: int) -> int:

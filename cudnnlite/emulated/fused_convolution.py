@@ -14,8 +14,8 @@ from cudnnlite.emulated.convolution import ConvolutionCall
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array
 from cudnnlite.emulated.precision import to_output
-from cudnnlite.emulated.registry import RefusalError, Work, emulates
-from cudnnlite.enums import ActivationMode, NanPropagation, Status
+from cudnnlite.emulated.registry import Work, emulates, unsupported
+from cudnnlite.enums import ActivationMode, NanPropagation
 
 _FUNCTION = "cudnnConvolutionBiasActivationForward"
 
@@ -29,7 +29,7 @@ def forward(api: EmulatedApi, *arguments: Any) -> Work:
     call = ConvolutionCall(api, alone if z == y else with_z, _FUNCTION, arguments)
     activation = call.options["activation"]
     if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
-        raise RefusalError(Status.NOT_SUPPORTED, f"activation {activation.mode.name}")
+        raise unsupported(f"activation {activation.mode.name}")
     alpha, alpha2 = call.number("alpha"), call.number("alpha2")
     kind, added = call.compute, "y" if z == y else "z"
 

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 from cudnnlite.descriptors.transform import transform_of
 from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.enums import DataType, Status
+from cudnnlite.emulated.registry import bad, emulates, null
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
 
@@ -21,17 +21,17 @@ def remembered(api: EmulatedApi, descriptor: Any) -> Any:
     try:
         return _specs[api][getattr(descriptor, "value", descriptor)]
     except KeyError:
-        raise RefusalError(Status.BAD_PARAM, f"the descriptor {descriptor} was destroyed, or never set here") from None
+        raise bad(f"the descriptor {descriptor} was destroyed, or never set here") from None
 
 
 def remember(api: EmulatedApi, descriptor: Any, kind: Any, *values: Any) -> None:
     """Note what a descriptor is set to; a value that is not allowed is refused."""
     if not descriptor.value:
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "the descriptor is a null pointer")
+        raise null("the descriptor")
     try:
         _specs.setdefault(api, {})[descriptor.value] = kind(*values)
     except (ArgumentError, IndexError) as error:
-        raise RefusalError(Status.BAD_PARAM, str(error)) from error
+        raise bad(str(error)) from error
 
 
 def forget(api: EmulatedApi, descriptor: Any, destroy: str) -> None:
@@ -44,7 +44,7 @@ def forget(api: EmulatedApi, descriptor: Any, destroy: str) -> None:
 def set_spatial_transformer(api: EmulatedApi, descriptor: Any, sampler: int, dtype: int, rank: int, shape: Any) -> None:
     """Set a spatial transformer; there is one sampler."""
     if sampler:
-        raise RefusalError(Status.BAD_PARAM, f"samplerType={sampler}; allowed: 0")
+        raise bad(f"samplerType={sampler}; allowed: 0")
     remember(api, descriptor, SpatialTransformerSpec, shape[:rank], DataType(dtype))
 
 
