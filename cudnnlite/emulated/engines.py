@@ -26,8 +26,7 @@ from cudnnlite.emulated.kernels import ALGORITHMS
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
-from cudnnlite.emulated.support import refusal, tf32_is_forbidden
-from cudnnlite.emulated.support_gradient import why_no_engine
+from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_refused
 from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -161,7 +160,7 @@ def _supported(problem: Convolution) -> None:
     """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
     y = problem.y if not problem.pointwise else problem.x.packed(problem.y.shape, problem.x.dtype)  # it is not written
     if problem.written == "y":
-        reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
+        reasons = [why_refused(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
     else:
         reasons = [why_no_engine(problem.x, problem.w, problem.conv, problem.y)]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):

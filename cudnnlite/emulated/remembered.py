@@ -1,7 +1,9 @@
-"""Emulated descriptors that libcudnn has no getter for, or cannot set without a GPU: what each was set to."""
+"""What is remembered of handles, and of descriptors that libcudnn has no getter for or cannot set without a GPU."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,10 +36,14 @@ def remember(api: EmulatedApi, descriptor: Any, kind: Any, *values: Any) -> None
         raise bad(str(error)) from error
 
 
-def forget(api: EmulatedApi, descriptor: Any, destroy: str) -> None:
+def _forget(function: str, api: EmulatedApi, descriptor: Any) -> None:
     """Forget a descriptor, and destroy libcudnn's."""
     _specs.get(api, {}).pop(descriptor.value, None)
-    getattr(api.real, destroy)(descriptor)
+    getattr(api.real, function)(descriptor)
+
+
+for _kind in ("Dropout", "SpatialTransformer", "TensorTransform"):
+    emulates(f"cudnnDestroy{_kind}Descriptor")(partial(_forget, f"cudnnDestroy{_kind}Descriptor"))
 
 
 @emulates("cudnnSetSpatialTransformerNdDescriptor")
@@ -46,12 +52,6 @@ def set_spatial_transformer(api: EmulatedApi, descriptor: Any, sampler: int, dty
     if sampler:
         raise bad(f"samplerType={sampler}; allowed: 0")
     remember(api, descriptor, SpatialTransformerSpec, shape[:rank], DataType(dtype))
-
-
-@emulates("cudnnDestroySpatialTransformerDescriptor")
-def destroy_spatial_transformer(api: EmulatedApi, descriptor: Any) -> None:
-    """Forget the transformer."""
-    forget(api, descriptor, "cudnnDestroySpatialTransformerDescriptor")
 
 
 @emulates("cudnnSetTensorTransformDescriptor")
@@ -75,7 +75,36 @@ def get_transform(
         fold[axis] = size
 
 
-@emulates("cudnnDestroyTensorTransformDescriptor")
-def destroy_transform(api: EmulatedApi, descriptor: Any) -> None:
-    """Forget the transformation."""
-    forget(api, descriptor, "cudnnDestroyTensorTransformDescriptor")
+class HandleState:
+    """What an emulated `cudnnHandle_t` points at."""
+
+    def __init__(self) -> None:
+        self._cell = ctypes.create_string_buffer(64)  # its address is the handle
+        self.address = ctypes.addressof(self._cell)
+        self.stream = 0
+
+
+@emulates("cudnnCreate")
+def create(api: EmulatedApi, handle: Any) -> None:
+    """Make a handle."""
+    state = HandleState()
+    api.handles[state.address] = state
+    handle[0] = type(handle[0])(state.address)
+
+
+@emulates("cudnnDestroy")
+def destroy(api: EmulatedApi, handle: Any) -> None:
+    """Destroy a handle."""
+    del api.handles[handle.value]
+
+
+@emulates("cudnnSetStream")
+def set_stream(api: EmulatedApi, handle: Any, stream: Any) -> None:
+    """Remember the stream."""
+    api.handles[handle.value].stream = stream.value or 0
+
+
+@emulates("cudnnGetStream")
+def get_stream(api: EmulatedApi, handle: Any, stream: Any) -> None:
+    """Tell the stream."""
+    stream[0] = type(stream[0])(api.handles[handle.value].stream)
