@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,11 +28,9 @@ from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.rnn_layout import (
-    Cells,
     active_steps,
     compute_dtype,
-    empty_cells,
-    flattened,
+    gradient_of,
     read_steps,
     reserve_places,
     weight_layout,
@@ -45,6 +44,7 @@ from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.rnn import equations
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
+from cudnnlite.specs.rnn_weights import weight_parts
 
 Array = NDArray[Any]
 
@@ -169,31 +169,36 @@ class _Call(Spaces):
         problem = (self.spec, self.algorithm, self.padded_io, sequences.values(), probability)
         return Reserve(self.space("reserveSpace", "reserveSpaceSize", places.nbytes), places, problem)
 
-    def read_cells(self) -> tuple[Cells, Array]:
-        """Return the weights, and the one array that all the matrices are views of, rounded as operands of products."""
-        cells, matrices = empty_cells(self.spec, self.compute)
-        for stored, target in weight_views(self.spec, self.weights("weightSpace"), cells):
-            target[...] = stored
+    def network(self, space: Bytes | None) -> equations.Network:
+        """Return the equations, with weights rounded as operands of products; values that do not matter without a space."""
+        zeros = {part.name: np.zeros(part.shape, self.storage) for part in weight_parts(self.spec)}
+        values = zeros if space is None else weight_views(self.spec, space)
         if self.rounding is not None:
             with np.errstate(all="ignore"):
-                matrices[:] = self.rounding(matrices)
-        return cells, matrices
+                wide = {name: part.astype(self.compute) for name, part in values.items()}
+                values = {name: self.rounding(part) if part.ndim > 1 else part for name, part in wide.items()}
+        found = equations.network_of(self.spec, values, self.compute)
+        rounded = {id(part) for part in parts_of(found)}
 
-    def network(self, cells: Cells, matrices: Array) -> equations.Network:
         def product(a: Array, b: Array) -> Array:
-            if self.rounding is not None:  # weights already are, once a call
-                a, b = (m if m.base is matrices else self.rounding(m) for m in (a, b))
+            if self.rounding is not None:  # weights, or views of them, already are, once a call
+                a, b = (m if id(m if m.base is None else m.base) in rounded else self.rounding(m) for m in (a, b))
             return np.asarray(np.matmul(a, b))
 
         def store(h: Array) -> Array:
             return to_output(h, self.storage).astype(self.compute, copy=False)
 
-        return equations.Network(equations.network_shape(self.spec), cells, self.spec.clip_in_effect, product, store)
+        return replace(found, product=product, store=store)
 
     def write(self, targets: list[Array | None], values: list[Array | None]) -> None:
         for target, result in zip(targets, values, strict=False):  # of a cell without c there is one target
             if target is not None and result is not None:
                 target[...] = to_output(result, self.storage)
+
+
+def parts_of(network: equations.Network) -> list[Array | None]:
+    """Return all arrays of the weights."""
+    return [part for layer in network.weights for cell in layer for part in cell]
 
 
 @emulates("cudnnSetRNNDescriptor_v8")
@@ -248,7 +253,7 @@ def forward(given: SimpleNamespace) -> Work:
 
     def work() -> None:
         steps, (hidden, cell) = call.steps("x", call.x), call.read_states("hx")
-        cells, matrices = call.read_cells()
+        network = call.network(call.weights("weightSpace"))
         y_memory, targets, scratch = call.sequences("y", call.y), call.states("hy"), call.workspace()
         kept = call.reserve() if training else None
         masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
@@ -262,7 +267,7 @@ def forward(given: SimpleNamespace) -> Work:
             call.dropout.draw(call.api, masks)
         call.api.ran.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
         result, *final = equations.forward(
-            call.network(cells, matrices), steps.astype(call.compute, copy=False), call.active, hidden, cell,
+            network, steps.astype(call.compute, copy=False), call.active, hidden, cell,
             masks=masks, tape=tape,
         )  # fmt: skip
         result = to_output(result, call.storage)
@@ -270,7 +275,7 @@ def forward(given: SimpleNamespace) -> Work:
         call.write(targets, final)
         if kept is not None:
             sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": checksum(cell), "y": checksum(result)}
-            kept.finish(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+            kept.finish(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
     return work
 
@@ -283,15 +288,15 @@ def backward_data(given: SimpleNamespace) -> Work:
     def work() -> None:
         y, dy = call.steps("y", call.y), call.steps("dy", call.y).astype(call.compute, copy=False)
         (hidden, cell), slopes = call.read_states("hx"), call.read_states("dhy")
-        cells, matrices = call.read_cells()
+        network = call.network(call.weights("weightSpace"))
         dx, targets, scratch, kept = call.sequences("dx", call.x), call.states("dhx"), call.workspace(), call.reserve()
         sums = {"y": checksum(y), "hx": checksum(hidden), "cx": checksum(cell)}
-        kept.expect(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+        kept.expect(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
         scratch[:] = POISON_FREED
         kept.begin()
         result, *initial = equations.backward_data(
-            call.network(cells, matrices), call.active, dy, *slopes,
+            network, call.active, dy, *slopes,
             hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape,
         )  # fmt: skip
         write_steps(dx, call.x, to_output(result, call.storage), 0)
@@ -317,10 +322,10 @@ def backward_weights(given: SimpleNamespace) -> Work:
         kept.expect(Reserve.BACKWARD_DATA, x=checksum(x), y=checksum(y), hx=checksum(hidden))
 
         scratch[:] = POISON_FREED
-        # what weights there are; their values do not matter
-        network = call.network(*empty_cells(call.spec, call.compute))
-        gradients = equations.backward_weights(network, call.active, hx=hidden, tape=kept.tape)
-        for target, values in weight_views(call.spec, space, gradients):
-            call.write([target], [target.astype(call.compute) + values])
+        gradients = equations.backward_weights(call.network(None), call.active, hx=hidden, tape=kept.tape)
+        views = weight_views(call.spec, space)
+        for part in weight_parts(call.spec):
+            target = views[part.name]
+            call.write([target], [target.astype(call.compute) + gradient_of(gradients, part, call.spec)])
 
     return work

@@ -6,7 +6,7 @@ The weights are laid out unlike a GPU's on purpose: code that does not ask `cudn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
 Array = NDArray[Any]
-Cells = list[list[CellWeights]]  # by layer and direction
+Cells = Sequence[Sequence[CellWeights]]  # by layer and direction
 WeightLayout = tuple[dict[tuple[int, int, bool], tuple[WeightPart, int]], int]
 
 
@@ -49,49 +49,20 @@ def weight_layout(spec: RNNSpec) -> WeightLayout:
     return places, offset
 
 
-def empty_cells(spec: RNNSpec, dtype: np.dtype[Any]) -> tuple[Cells, Array]:
-    """Return weights for the equations, to be filled in, and the one array that all the matrices are views of."""
-    shapes = [_cell_shapes(spec, layer) for layer in range(spec.num_layers) for _ in range(spec.directions)]
-    matrices = np.empty(sum(math.prod(s) for row in shapes for s in row if s is not None and len(s) == 2), dtype)
-    start = 0
-
-    def make(shape: tuple[int, ...] | None) -> Any:
-        nonlocal start
-        if shape is None or len(shape) == 1:
-            return shape and np.empty(shape, dtype)
-        start += math.prod(shape)
-        return matrices[start - math.prod(shape) : start].reshape(shape)
-
-    cells = [CellWeights(*map(make, row)) for row in shapes]
-    return [cells[i : i + spec.directions] for i in range(0, len(cells), spec.directions)], matrices
+def weight_views(spec: RNNSpec, space: Bytes) -> dict[str, Array]:
+    """View every part of the weights, by name."""
+    dtype = numpy_dtype(spec.dtype)
+    return {part.name: np.ndarray(part.shape, dtype, space, at) for part, at in weight_layout(spec)[0].values()}
 
 
-def flattened(cells: Cells) -> list[Array | None]:
-    """Return all arrays of the weights."""
-    return [part for layer in cells for cell in layer for part in cell]
-
-
-def _cell_shapes(spec: RNNSpec, layer: int) -> tuple[tuple[int, ...] | None, ...]:
-    rows = len(spec.gates) * spec.hidden_size
-    there = {(part.recurrent, part.bias) for part in weight_parts(spec) if part.layer == layer and part.gate}
-    return (
-        (rows, spec.layer_input_size(layer)) if (False, False) in there else None,
-        (rows, spec.state_size),
-        (rows,) if (False, True) in there else None,
-        (rows,) if (True, True) in there else None,
-        (spec.state_size, spec.hidden_size) if spec.projects else None,
-    )
-
-
-def weight_views(spec: RNNSpec, space: Bytes, cells: Cells) -> Iterator[tuple[Array, Array]]:
-    """Yield every part twice: as it lies in the weight space, and as it lies in `cells`, where gates are stacked."""
-    for part, offset in weight_layout(spec)[0].values():
-        cell = cells[part.layer][part.direction]
-        # the order of CellWeights' fields
-        stack = cell[part.recurrent + 2 * part.bias] if part.gate else cell.projection
-        start = spec.gates.index(part.gate) * spec.hidden_size if part.gate else 0
-        assert stack is not None
-        yield np.ndarray(part.shape, numpy_dtype(spec.dtype), space, offset), stack[start : start + part.shape[0]]
+def gradient_of(cells: Cells, part: WeightPart, spec: RNNSpec) -> Array:
+    """View a part in what the equations return, where gates are stacked."""
+    cell = cells[part.layer][part.direction]
+    # the order of CellWeights' fields
+    stack = cell[part.recurrent + 2 * part.bias] if part.gate else cell.projection
+    start = spec.gates.index(part.gate) * spec.hidden_size if part.gate else 0
+    assert stack is not None
+    return stack[start : start + part.shape[0]]
 
 
 @emulates("cudnnGetRNNWeightSpaceSize", by_name=True)
