@@ -202,11 +202,11 @@ def parts_of(network: equations.Network) -> list[Array | None]:
 
 
 @emulates("cudnnSetRNNDescriptor_v8")
-def set_rnn(api: EmulatedApi, rnn: Any, *arguments: Any) -> None:
+def set_rnn(api: EmulatedApi, *arguments: Any) -> None:
     """Set the descriptor, and forget that it was built."""
-    _builds.get(api, {}).pop(rnn.value, None)
+    _builds.get(api, {}).pop(arguments[0].value, None)
     try:
-        api.real.cudnnSetRNNDescriptor_v8(rnn, *arguments)
+        api.real.cudnnSetRNNDescriptor_v8(*arguments)
     except CudnnError as error:  # in cuDNN's words, which are often none
         raise RefusalError(Status(error.status), error.detail) from error
 
