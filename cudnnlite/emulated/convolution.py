@@ -34,7 +34,7 @@ from cudnnlite.enums import (
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
-_BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
+BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
 # By what is written: the algorithms in the order in which the heuristic ranks what is supported (on two cores the explicit GEMM
 # is nearly always first), and which NumPy kernel answers for each; a gradient has one that does everything.
 _RANKINGS: Mapping[str, Mapping[Any, str]] = {
@@ -148,7 +148,7 @@ def convolved(
     images = [values for name, values in operands.items() if name != "w"]
     sums = np.zeros(shape, compute) if "w" not in operands else None
     sizes = sum(math.prod(values.shape[1:]) for values in images) + (2 * math.prod(shape[1:]) if sums is None else 0)
-    step = max(1, _BATCH_BYTES // max(1, sizes * compute.itemsize))
+    step = max(1, BATCH_BYTES // max(1, sizes * compute.itemsize))
     filters = ready(operands["w"]) if sums is None else None
     for start in range(0, len(images[0]), step):
         batch = slice(start, start + step)

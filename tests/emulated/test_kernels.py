@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from oracles import HAS_TORCH, onnx_convolution
 from scipy.signal import correlate
 
-from cudnnlite.emulated import geometry, kernels, kernels_transformed
+import cudnnlite as dnn
+from cudnnlite.emulated import convolution, geometry, kernels, kernels_transformed
 from cudnnlite.emulated.kernels import ALGORITHMS, GRADIENTS
 from cudnnlite.enums import ConvolutionMode
 from cudnnlite.specs import ConvolutionSpec
@@ -368,3 +369,22 @@ def test_large_gradients_are_computed_in_parts(name):
     got = np.ones(w_shape, np.float32)  # the gradient of a filter is added
     GRADIENTS["dw"].run(x, dy, conv, got, scratch)
     assert relative_error(got - 1, np.flip(dw, rotate)) < 1e-5
+
+
+def test_a_batch_in_parts(monkeypatch):
+    """Each part meets its own of what is added, and the bias that all share."""
+    rng, results = np.random.default_rng(0), []
+    hosts = [rng.standard_normal(shape) for shape in ((5, 3, 6, 7), (4, 3, 3, 2), (1, 4, 1, 1), (5, 4, 4, 6))]
+    for limit in (convolution.BATCH_BYTES, 1):
+        monkeypatch.setattr(convolution, "BATCH_BYTES", limit)
+        with dnn.Handle("emulated") as handle:
+            x, w, bias, z = map(handle.array, hosts)
+            y = dnn.convolution_bias_activation_forward(
+                handle, x, w, bias, activation="relu", z=z, alpha2=0.5, algorithm="IMPLICIT_GEMM"
+            )
+            dx = dnn.convolution_backward_data(
+                handle, w, z, x=x, beta=2.0, out=handle.array(hosts[0]), algorithm="ALGO_0"
+            )
+            results.append((y.numpy(), dx.numpy()))
+    for whole, parts in zip(*results, strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12)
