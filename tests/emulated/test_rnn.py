@@ -366,6 +366,12 @@ def test_the_rnn_follows_its_dropout_descriptor():
     assert not np.allclose(net.forward()[0], onnx_rnn(*net.problem).y)
 
 
+def test_masks_follow_the_seed():
+    first, again, other = (dropped(0.5, seed)[0].forward()[0] for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
 def test_dropout_descriptors_are_read_back():
     machine = Machine()
     assert machine.dropout(0.25, machine.states(), 2**64 - 1).read_back() == (0.25, 2**64 - 1)
