@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cudnnlite.descriptors.transform import transform_of
+from cudnnlite.descriptors.layers import transform_of
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import bad, emulates, null
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.layers import SpatialTransformerSpec
 
 # By the address of the native descriptor, which is libcudnn's.
 _specs: WeakKeyDictionary[EmulatedApi, dict[int, Any]] = WeakKeyDictionary()

@@ -10,8 +10,7 @@ import numpy as np
 from cudnnlite.emulated.operation import Array, computes, in_one_layout
 from cudnnlite.enums import NanPropagation, PoolingMode, Status
 from cudnnlite.operations.operation import FLOATS
-from cudnnlite.specs.lrn import LRNSpec
-from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.layers import LRNSpec, PoolingSpec
 
 _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
 
