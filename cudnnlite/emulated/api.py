@@ -18,7 +18,7 @@ from cudnnlite._raw.library import Library
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
-from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError
+from cudnnlite.emulated.registry import IMPLEMENTATIONS, RefusalError, bad, null, unsupported
 from cudnnlite.enums import Status
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 
@@ -80,14 +80,12 @@ class EmulatedApi(CudnnApi):
     def _enter(self, record: Function, *arguments: Any) -> None:
         implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None:
-            raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device does not implement {record.name}")
+            raise unsupported(f"the emulated device does not implement {record.name}")
         for name, argument in zip(record.argnames, arguments, strict=True):
             if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
-                raise RefusalError(
-                    Status.BAD_PARAM, f"{argument.value or 0:#x} is not a live handle of the emulated device"
-                )
+                raise bad(f"{argument.value or 0:#x} is not a live handle of the emulated device")
             if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
-                raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
+                raise null(name)
         work = implementation(self, *arguments)
         if work is not None:
             self.enqueue(self.handles[arguments[record.argtypes.index(cudnnHandle_t)].value].stream, record.name, work)

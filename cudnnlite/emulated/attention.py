@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +23,14 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.precision import round_tf32, to_output
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.spaces import Places, Reserve, Spaces, bad, checksum
+from cudnnlite.emulated.registry import bad, emulates, unsupported
+from cudnnlite.emulated.spaces import Places, Reserve, Spaces, aligned, checksum
 from cudnnlite.emulated.support import tf32_is_forbidden
-from cudnnlite.enums import DataType, MathType, Status
+from cudnnlite.enums import DataType, MathType
 from cudnnlite.specs.attention import AttentionSpec
 
 Array = NDArray[Any]
-_ALIGNMENT = 16
+_OPERANDS = ("queries", "keys", "values")
 
 
 def _places(spec: AttentionSpec) -> tuple[dict[str, int], int]:
@@ -37,8 +38,7 @@ def _places(spec: AttentionSpec) -> tuple[dict[str, int], int]:
     places, offset = {}, 0
     for name, shape in reversed(spec.weight_shapes().items()):
         places[name] = offset
-        end = offset + math.prod(shape) * itemsize(spec.dtype)
-        offset = (-(-end // _ALIGNMENT) + 1) * _ALIGNMENT
+        offset = aligned(offset + math.prod(shape) * itemsize(spec.dtype)) + 16
     return places, offset
 
 
@@ -66,30 +66,22 @@ def buffers(api: EmulatedApi, handle: Any, attention: Any, weights: Any, workspa
         reserve[0] = _kept(_room(spec)).nbytes
 
 
-@emulates("cudnnGetMultiHeadAttnWeights")
-def weight(
-    api: EmulatedApi, handle: Any, attention: Any, kind: int, nbytes: int, weights: int | None, described: Any, address: Any
-) -> None:  # fmt: skip
+@emulates("cudnnGetMultiHeadAttnWeights", by_name=True)
+def weight(given: SimpleNamespace) -> None:
     """Tell where a matrix or a bias lies; a null address, and no description, of what is not there."""
-    if kind not in list(MultiHeadAttnWeightKind):
-        raise bad(f"wKind={kind}; allowed: {', '.join(MultiHeadAttnWeightKind.__members__)}")
-    spec = read_attention(api.real, attention).spec
+    if given.wKind not in list(MultiHeadAttnWeightKind):
+        raise bad(f"wKind={given.wKind}; allowed: {', '.join(MultiHeadAttnWeightKind.__members__)}")
+    spec = read_attention(given.api.real, given.attnDesc).spec
     places, needed = _places(spec)
-    if nbytes < needed:
-        raise bad(f"weights of {nbytes} bytes; {needed} are needed")
-    name = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")[kind]
-    address[0] = (weights or 0) + places[name] if name in places else None
+    if given.weightSizeInBytes < needed:
+        raise bad(f"weights of {given.weightSizeInBytes} bytes; {needed} are needed")
+    name = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")[given.wKind]
+    given.wAddr[0] = (given.weights or 0) + places[name] if name in places else None
     if name in places:
         shape = spec.weight_shapes()[name]
         dims = shape if len(shape) == 3 else (*shape, 1) if len(shape) == 2 else (1, *shape, 1)
         strides = [math.prod(dims[axis + 1 :]) for axis in range(3)]
-        api.real.cudnnSetTensorNdDescriptor(described, spec.dtype, 3, c_ints(dims), c_ints(strides))
-
-
-class _Operands(NamedTuple):
-    q: Array
-    k: Array
-    v: Array
+        given.api.real.cudnnSetTensorNdDescriptor(given.wDesc, spec.dtype, 3, c_ints(dims), c_ints(strides))
 
 
 class _Taped(NamedTuple):
@@ -101,16 +93,20 @@ class _Taped(NamedTuple):
 
 
 class _Call(Spaces):
-    """What a call is given, read back and checked.  Nothing is written before all is read."""
+    """What a call is given, read back and checked.  Nothing is written before all is read.
 
-    def __init__(self, api: EmulatedApi, attention: Any, q: Any, k: Any, v: Any, y: Any) -> None:
-        self.api = api
-        self.spec, one_to_one, *dropouts = read_attention(api.real, attention)
-        self.dropouts = [find_dropout(api, pointer.value) for pointer in dropouts]
+    `described` are the arguments that describe q, k, v and y.
+    """
+
+    def __init__(self, given: SimpleNamespace, *described: str) -> None:
+        super().__init__(given)
+        self.spec, one_to_one, *dropouts = read_attention(self.api.real, given.attnDesc)
+        self.dropouts = [find_dropout(self.api, pointer.value) for pointer in dropouts]
         spec = self.spec
         self.compute = np.dtype(np.float64 if spec.dtype == DataType.DOUBLE else np.float32)
         self.data = {
-            name: SeqDataDescriptor.read(api.real, of) for name, of in {"q": q, "k": k, "v": v, "y": y}.items()
+            name: SeqDataDescriptor.read(self.api.real, getattr(given, argument))
+            for name, argument in zip("qkvy", described, strict=True)
         }
         batch, beam, steps, _ = self.data["q"].shape
         reach = self.data["k"].shape[2]
@@ -125,11 +121,11 @@ class _Call(Spaces):
         if any(there > most for there, most in zip(self.sizes, room, strict=True)):
             raise bad(f"batch, beam and lengths of {self.sizes}; attnDesc has room for {room}")
         if one_to_one and beam > 1:
-            raise RefusalError(Status.NOT_SUPPORTED, "QUERYMAP_ONE_TO_ONE with several beams")
+            raise unsupported("QUERYMAP_ONE_TO_ONE with several beams")
         self.live: Array
         self.seen: Array
 
-    def limit(self, low: Any, high: Any, q_lengths: Any, kv_lengths: Any) -> None:
+    def limit(self, q_lengths: Any, kv_lengths: Any) -> None:
         """Read what is attended to: `live` steps (B, M, T), and of each the keys that are `seen` (B, M, T, T')."""
         batch, beam, steps, reach = self.sizes
 
@@ -140,34 +136,37 @@ class _Call(Spaces):
             return np.array(memory)
 
         self.live = np.arange(steps) < read(q_lengths, batch * beam, steps).reshape(batch, beam, 1)
-        there = np.arange(reach) < read(kv_lengths, batch, reach).reshape(batch, 1, 1, 1)
-        keys, first, end = np.arange(reach), np.array(low[:steps])[:, None], np.array(high[:steps])[:, None]
-        self.seen = self.live[..., None] & there & (keys >= first) & (keys < end)
+        keys, there = np.arange(reach), read(kv_lengths, batch, reach).reshape(batch, 1, 1, 1)
+        first, end = (np.array(window[:steps])[:, None] for window in (self.given.loWinIdx, self.given.hiWinIdx))
+        self.seen = self.live[..., None] & (keys < there) & (keys >= first) & (keys < end)
 
-    def view(self, name: str, address: int | None) -> Array:
+    def view(self, name: str, argument: str) -> Array:
         """View an operand that is laid out as q, k, v or y are."""
         spec = self.data[name].tensor()
-        return memory_view(self.memory(address, spec.nbytes, name), spec)
+        return memory_view(self.memory(argument, spec.nbytes), spec)
 
-    def read(self, q: int, k: int, v: int) -> _Operands:
-        """Copy the operands in the type that is computed in."""
-        return _Operands(*(self.view(name, at).astype(self.compute) for name, at in zip("qkv", (q, k, v), strict=True)))
+    def wide(self, name: str, argument: str) -> Array:
+        """Copy it in the type that is computed in."""
+        return self.view(name, argument).astype(self.compute)
 
-    def weights(self, address: int | None, nbytes: int) -> dict[str, Array]:
-        """View the weights by name."""
+    def operands(self) -> tuple[list[Array], dict[str, Array], int]:
+        """Copy q, k and v, and the weights, and return a checksum of all besides."""
+        given = [self.wide(name, argument) for name, argument in zip("qkv", _OPERANDS, strict=True)]
+        stored = self.weights("weights")
+        sums = checksum(*given, *stored.values())
+        return given, {name: values.astype(self.compute) for name, values in stored.items()}, sums
+
+    def weights(self, argument: str) -> dict[str, Array]:
+        """View weights by name."""
         places, needed = _places(self.spec)
         if not needed:
             return {}
-        space, shapes = self.space(address, nbytes, needed, "weights"), self.spec.weight_shapes()
+        space, shapes = self.space(argument, "weightSizeInBytes", needed), self.spec.weight_shapes()
         return {n: np.ndarray(shapes[n], numpy_dtype(self.spec.dtype), space, offset) for n, offset in places.items()}
 
-    def wide(self, weights: dict[str, Array]) -> dict[str, Array]:
-        """Copy weights in the type that is computed in."""
-        return {name: values.astype(self.compute) for name, values in weights.items()}
-
-    def reserve(self, address: int | None, nbytes: int) -> Reserve:
-        """View a reserve space, which is as large as there is room for."""
-        memory = self.space(address, nbytes, _kept(_room(self.spec)).nbytes, "reserveSpace")
+    def reserve(self) -> Reserve:
+        """View the reserve space, which is as large as there is room for."""
+        memory = self.space("reserveSpace", "reserveSpaceSizeInBytes", _kept(_room(self.spec)).nbytes)
         return Reserve(memory, _kept(self.sizes), (self.spec, [data.shape for data in self.data.values()]))
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
@@ -176,7 +175,7 @@ class _Call(Spaces):
             a, b = round_tf32(a), round_tf32(b)
         return np.asarray(np.einsum(subscripts, a, b, optimize=True))
 
-    def forward(self, given: _Operands, weights: dict[str, Array], mask: Array | None) -> tuple[Array, _Taped]:
+    def forward(self, given: list[Array], weights: dict[str, Array], mask: Array | None) -> tuple[Array, _Taped]:
         """Return the output before its dropout and residual."""
         projected = {}
         for name, values in zip("qkv", given, strict=True):
@@ -200,7 +199,9 @@ class _Call(Spaces):
             y = np.moveaxis(heads, 2, 3).reshape(self.data["y"].shape)
         return y, _Taped(projected, softmax, heads)
 
-    def backward(self, dy: Array, weights: dict[str, Array], given: _Operands) -> tuple[_Operands, dict[str, Array]]:
+    def backward(
+        self, dy: Array, weights: dict[str, Array], given: list[Array]
+    ) -> tuple[list[Array], dict[str, Array]]:
         """Return the gradients of the operands, and of the weights."""
         spec, (_, (projected, softmax, heads)) = self.spec, self.forward(given, weights, None)
         # an H200 does so in some cases, and in others leaves out what lies beyond a query's end
@@ -227,14 +228,14 @@ class _Call(Spaces):
             else:
                 dweights[f"w{name}"] = self.product("bmhtp,bmti->hpi", slope, values)
                 gradients.append(self.product("bmhtp,hpi->bmti", slope, matrix))
-        return _Operands(*gradients), dweights
+        return gradients, dweights
 
-    def recall(self, stage: str, given: _Operands, stored: dict[str, Array], reserve: tuple[int, int]) -> Reserve:
-        """Return a reserve space at that stage, of the same problem and operands, and read what is in it."""
-        kept = self.reserve(*reserve)
-        kept.expect(stage, weightSpace=checksum(*given, *stored.values()))
+    def recall(self, stage: str, sums: int) -> Reserve:
+        """Return the reserve space at that stage, of the same problem and operands, and read what is in it."""
+        kept = self.reserve()
+        kept.expect(stage, weightSpace=sums)
         if any(dropout is not None and dropout.probability for dropout in self.dropouts):
-            raise RefusalError(Status.NOT_SUPPORTED, "gradients with dropout, which a GPU computes wrongly")
+            raise unsupported("gradients with dropout, which a GPU computes wrongly")
         live, seen = kept.tape["live"], kept.tape["seen"]
         if stage == Reserve.FORWARD and not (np.array_equal(self.live, live) and np.array_equal(self.seen, seen)):
             raise bad("lengths or window are not what they were in the forward pass")
@@ -242,65 +243,54 @@ class _Call(Spaces):
         return kept
 
 
-@emulates("cudnnMultiHeadAttnForward")
-def forward(
-    api: EmulatedApi, handle: Any, attention: Any, step: int, low: Any, high: Any, q_lengths: Any, kv_lengths: Any,
-    q_desc: Any, q: int, residual: int, k_desc: Any, k: int, v_desc: Any, v: int, y_desc: Any, y: int, weight_bytes: int,
-    weights: int, workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> Any:  # fmt: skip
+@emulates("cudnnMultiHeadAttnForward", by_name=True)
+def forward(given: SimpleNamespace) -> Any:
     """Compute the output; for training also what the backward passes need."""
-    call = _Call(api, attention, q_desc, k_desc, v_desc, y_desc)
-    if residual and call.spec.output_size != call.spec.q_size:
+    call, step, training = _Call(given, "qDesc", "kDesc", "vDesc", "oDesc"), given.currIdx, bool(given.reserveSpace)
+    if given.residuals and call.spec.output_size != call.spec.q_size:
         raise bad(f"residuals with outputs of {call.spec.output_size} for queries of {call.spec.q_size}")
-    if step >= call.sizes[2] or (step >= 0 and reserve):
-        raise bad(f"currIdx={step} of {call.sizes[2]}, {'training' if reserve else 'inference'}")
+    if step >= call.sizes[2] or (step >= 0 and training):
+        raise bad(f"currIdx={step} of {call.sizes[2]}, {'training' if training else 'inference'}")
 
     def work() -> None:
-        call.limit(low, high, q_lengths, kv_lengths)
-        given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-        target, added = call.view("y", y), None
-        if residual:
-            added = call.view("y", residual).astype(call.compute)
+        call.limit(given.devSeqLengthsQO, given.devSeqLengthsKV)
+        (operands, weights, sums), target = call.operands(), call.view("y", "out")
+        added = call.wide("y", "residuals") if given.residuals else call.compute.type(0)
         masks: list[Array | None] = [None, None]
-        if reserve:
-            kept = call.reserve(reserve, reserve_bytes)
+        if training:
+            kept = call.reserve()
             kept.begin()
             kept.tape["live"][...], kept.tape["seen"][...] = call.live, call.seen
             shapes = ((*call.live.shape[:2], call.spec.heads, *call.seen.shape[2:]), target.shape)
             for number, (dropout, shape) in enumerate(zip(call.dropouts, shapes, strict=True)):
                 if dropout is not None:
                     masks[number] = mask = np.empty(shape, call.compute)
-                    dropout.draw(api, [mask])
+                    dropout.draw(call.api, [mask])
         else:
-            call.space(workspace, workspace_bytes, _workspace_bytes(call.spec), "workSpace")[:] = POISON_FREED
+            call.space("workSpace", "workSpaceSizeInBytes", _workspace_bytes(call.spec))[:] = POISON_FREED
         with np.errstate(all="ignore"):
-            result, _ = call.forward(given, call.wide(stored), masks[0])
-            result = result if masks[1] is None else result * masks[1]
-            result = to_output(result if added is None else result + added, target.dtype)
+            result, _ = call.forward(operands, weights, masks[0])
+            result = to_output((result if masks[1] is None else result * masks[1]) + added, target.dtype)
         steps = slice(None) if step < 0 else slice(step, step + 1)
         target[:, :, steps] = result[:, :, steps]
-        if reserve:
-            kept.finish(Reserve.FORWARD, weightSpace=checksum(*given, *stored.values()))
+        if training:
+            kept.finish(Reserve.FORWARD, weightSpace=sums)
 
     return work
 
 
-@emulates("cudnnMultiHeadAttnBackwardData")
-def backward_data(
-    api: EmulatedApi, handle: Any, attention: Any, low: Any, high: Any, q_lengths: Any, kv_lengths: Any, y_desc: Any, dy: int,
-    q_desc: Any, dq: int, q: int, k_desc: Any, dk: int, k: int, v_desc: Any, dv: int, v: int, weight_bytes: int, weights: int,
-    workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> Any:  # fmt: skip
+@emulates("cudnnMultiHeadAttnBackwardData", by_name=True)
+def backward_data(given: SimpleNamespace) -> Any:
     """Compute dq, dk and dv, and what the gradients of the weights need."""
-    call = _Call(api, attention, q_desc, k_desc, v_desc, y_desc)
+    call = _Call(given, "dqDesc", "dkDesc", "dvDesc", "doDesc")
 
     def work() -> None:
-        call.limit(low, high, q_lengths, kv_lengths)
-        given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-        kept = call.recall(Reserve.FORWARD, given, stored, (reserve, reserve_bytes))
-        targets = [call.view(name, at) for name, at in zip("qkv", (dq, dk, dv), strict=True)]
+        call.limit(given.devSeqLengthsDQDO, given.devSeqLengthsDKDV)
+        operands, weights, sums = call.operands()
+        kept = call.recall(Reserve.FORWARD, sums)
+        targets = [call.view(name, f"d{argument}") for name, argument in zip("qkv", _OPERANDS, strict=True)]
         with np.errstate(all="ignore"):
-            gradients, _ = call.backward(call.view("y", dy).astype(call.compute), call.wide(stored), given)
+            gradients, _ = call.backward(call.wide("y", "dout"), weights, operands)
         for target, gradient in zip(targets, gradients, strict=True):
             target[...] = to_output(gradient, target.dtype)
         kept.finish(Reserve.BACKWARD_DATA)
@@ -308,24 +298,20 @@ def backward_data(
     return work
 
 
-@emulates("cudnnMultiHeadAttnBackwardWeights")
-def backward_weights(
-    api: EmulatedApi, handle: Any, attention: Any, mode: int, q_desc: Any, q: int, k_desc: Any, k: int, v_desc: Any, v: int,
-    y_desc: Any, dy: int, weight_bytes: int, weights: int, dweights: int, workspace_bytes: int, workspace: int,
-    reserve_bytes: int, reserve: int,
-) -> Any:  # fmt: skip
+@emulates("cudnnMultiHeadAttnBackwardWeights", by_name=True)
+def backward_weights(given: SimpleNamespace) -> Any:
     """Write the gradients of the weights, or add them to what is there."""
-    call = _Call(api, attention, q_desc, k_desc, v_desc, y_desc)
-    if mode not in list(WgradMode):
-        raise bad(f"addGrad={mode}; allowed: {', '.join(WgradMode.__members__)}")
+    call = _Call(given, "qDesc", "kDesc", "vDesc", "doDesc")
+    if given.addGrad not in list(WgradMode):
+        raise bad(f"addGrad={given.addGrad}; allowed: {', '.join(WgradMode.__members__)}")
 
     def work() -> None:
-        given, stored = call.read(q, k, v), call.weights(weights, weight_bytes)
-        call.recall(Reserve.BACKWARD_DATA, given, stored, (reserve, reserve_bytes))
+        operands, weights, sums = call.operands()
+        call.recall(Reserve.BACKWARD_DATA, sums)
         with np.errstate(all="ignore"):
-            _, gradients = call.backward(call.view("y", dy).astype(call.compute), call.wide(stored), given)
-        for name, target in call.weights(dweights, weight_bytes).items():
-            old = target.astype(call.compute) if mode == WgradMode.ADD else 0
+            _, gradients = call.backward(call.wide("y", "dout"), weights, operands)
+        for name, target in call.weights("dweights").items():
+            old = target.astype(call.compute) if given.addGrad == WgradMode.ADD else 0
             target[...] = to_output(old + gradients[name], target.dtype)
 
     return work

@@ -10,7 +10,7 @@ from cudnnlite._raw.attributes import ATTRIBUTES
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite.backend.attributes import C_TYPES, REQUIRED
 from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.emulated.registry import RefusalError, emulates
+from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import Status
 
 Finalizer = Callable[[EmulatedApi, "Native"], None]
@@ -83,9 +83,7 @@ def native(api: EmulatedApi, descriptor: Any, kind: str | None = None) -> Native
     if found is None:
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "not a live backend descriptor")
     if kind is not None and not (found.kind == kind and found.final):
-        raise RefusalError(
-            Status.BAD_PARAM, f"{found.kind}, {'' if found.final else 'not '}final; wanted a final {kind}"
-        )
+        raise bad(f"{found.kind}, {'' if found.final else 'not '}final; wanted a final {kind}")
     return found  # type: ignore[no-any-return]
 
 
@@ -94,7 +92,7 @@ def create(api: EmulatedApi, kind: int, descriptor: Any) -> None:
     """Make a descriptor."""
     member = BackendDescriptorType(kind)
     if member.name not in BackendDescriptorType.__members__:
-        raise RefusalError(Status.NOT_SUPPORTED, f"descriptor type {kind}")
+        raise unsupported(f"descriptor type {kind}")
     made = Native(member.name)
     api.backend[made.address] = made
     descriptor[0] = type(descriptor[0])(made.address)
@@ -116,14 +114,14 @@ def _attribute(found: Native, number: int, kind: int, count: int) -> tuple[str, 
     """Return an attribute's name, its type, and whether it has several values, of a call that fits the table."""
     by_number = {attribute[0]: name for name, attribute in ATTRIBUTES.get(found.kind, {}).items()}
     if number not in by_number:
-        raise RefusalError(Status.NOT_SUPPORTED, f"{found.kind} has no attribute {number}")
+        raise unsupported(f"{found.kind} has no attribute {number}")
     name = by_number[number]
     _, usual, many = ATTRIBUTES[found.kind][name]
     given = BackendAttributeType(kind).name
     if given not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
         raise RefusalError(Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {given}")
     if not many and count > 1:
-        raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} has one value, not {count}")
+        raise bad(f"{found.kind}.{name} has one value, not {count}")
     return name, given, many
 
 
@@ -133,9 +131,9 @@ def set_attribute(api: EmulatedApi, descriptor: Any, number: int, kind: int, cou
     found = native(api, descriptor)
     name, type_name, _ = _attribute(found, number, kind, count)
     if found.final:
-        raise RefusalError(Status.BAD_PARAM, f"{found.kind} is final")
+        raise bad(f"{found.kind} is final")
     if name in _READ_ONLY.get(found.kind, ()):
-        raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} cannot be set")
+        raise bad(f"{found.kind}.{name} cannot be set")
     if count < 1 or not elements:
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{found.kind}.{name}: {count} values at {elements}")
     values = list((C_TYPES.get(type_name, ctypes.c_int) * count).from_address(elements))
@@ -144,7 +142,7 @@ def set_attribute(api: EmulatedApi, descriptor: Any, number: int, kind: int, cou
         if not all(value.final for value in values):
             raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind}.{name} is not final")
     if type_name == "HANDLE" and values[0] not in api.handles:
-        raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} is not a live handle of the emulated device")
+        raise bad(f"{found.kind}.{name} is not a live handle of the emulated device")
     found.values[name] = values
 
 
@@ -153,12 +151,12 @@ def finalize(api: EmulatedApi, descriptor: Any) -> None:
     """Check a descriptor, and make it final."""
     found = native(api, descriptor)
     if found.final:
-        raise RefusalError(Status.BAD_PARAM, f"{found.kind} is final")
+        raise bad(f"{found.kind} is final")
     missing = [name for name in REQUIRED.get(found.kind, ()) if name not in found.values]
     if missing:
-        raise RefusalError(Status.BAD_PARAM, f"{found.kind} lacks {', '.join(missing)}")
+        raise bad(f"{found.kind} lacks {', '.join(missing)}")
     if found.kind not in FINALIZERS:
-        raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device has no graphs with {found.kind}")
+        raise unsupported(f"the emulated device has no graphs with {found.kind}")
     FINALIZERS[found.kind](api, found)
     found.final = True
 
@@ -184,5 +182,5 @@ def get_attribute(
     for address, value in zip(array, values, strict=False):
         target = native(api, address)
         if target.kind != value.kind:
-            raise RefusalError(Status.BAD_PARAM, f"{found.kind}.{name} is {value.kind}, not {target.kind}")
+            raise bad(f"{found.kind}.{name} is {value.kind}, not {target.kind}")
         target.become(value)

@@ -10,75 +10,54 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.geometry import Algorithm
-from cudnnlite.emulated.kernels import ALGORITHMS
-from cudnnlite.emulated.kernels_gradient import GRADIENTS, gradient_workspace
+from cudnnlite.emulated.kernels import ALGORITHMS, GRADIENTS
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.operation import Array, Call
-from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, Work, emulates
-from cudnnlite.emulated.support_gradient import is_deterministic, rounds_to_tf32, why_refused
+from cudnnlite.emulated.operation import Array, Call, computes
+from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
+from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
+from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.enums import (
+    ActivationMode,
     ConvolutionBwdDataAlgo,
     ConvolutionBwdFilterAlgo,
     ConvolutionFwdAlgo,
     DataType,
     Determinism,
+    NanPropagation,
     Status,
 )
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
-_BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
+BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
 # By what is written: the algorithms in the order in which the heuristic ranks what is supported (on two cores the explicit GEMM
-# is nearly always first), and which NumPy kernel answers for each.
+# is nearly always first), and which NumPy kernel answers for each; a gradient has one that does everything.
 _RANKINGS: Mapping[str, Mapping[Any, str]] = {
     "y": {
-        ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM: "im2col_gemm",
-        ConvolutionFwdAlgo.GEMM: "im2col_gemm",
-        ConvolutionFwdAlgo.IMPLICIT_GEMM: "direct_gemm",
-        ConvolutionFwdAlgo.WINOGRAD_NONFUSED: "winograd",
-        ConvolutionFwdAlgo.WINOGRAD: "winograd",
-        ConvolutionFwdAlgo.FFT_TILING: "fft_tiled",
-        ConvolutionFwdAlgo.FFT: "fft",
-        ConvolutionFwdAlgo.DIRECT: "direct_gemm",
+        ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM: "im2col_gemm", ConvolutionFwdAlgo.GEMM: "im2col_gemm",
+        ConvolutionFwdAlgo.IMPLICIT_GEMM: "direct_gemm", ConvolutionFwdAlgo.WINOGRAD_NONFUSED: "winograd",
+        ConvolutionFwdAlgo.WINOGRAD: "winograd", ConvolutionFwdAlgo.FFT_TILING: "fft_tiled",
+        ConvolutionFwdAlgo.FFT: "fft", ConvolutionFwdAlgo.DIRECT: "direct_gemm",
     },
-    "dx": dict.fromkeys(
-        (
-            ConvolutionBwdDataAlgo.ALGO_1,
-            ConvolutionBwdDataAlgo.ALGO_0,
-            ConvolutionBwdDataAlgo.WINOGRAD_NONFUSED,
-            ConvolutionBwdDataAlgo.FFT_TILING,
-            ConvolutionBwdDataAlgo.FFT,
-            ConvolutionBwdDataAlgo.WINOGRAD,
-        ),
-        "gradient",
-    ),
-    "dw": dict.fromkeys(
-        (
-            ConvolutionBwdFilterAlgo.ALGO_1,
-            ConvolutionBwdFilterAlgo.ALGO_0,
-            ConvolutionBwdFilterAlgo.ALGO_3,
-            ConvolutionBwdFilterAlgo.WINOGRAD_NONFUSED,
-            ConvolutionBwdFilterAlgo.FFT_TILING,
-            ConvolutionBwdFilterAlgo.FFT,
-            ConvolutionBwdFilterAlgo.WINOGRAD,
-        ),
-        "gradient",
-    ),
-}
+    "dx": {
+        ConvolutionBwdDataAlgo[name]: "" for name in
+        ("ALGO_1", "ALGO_0", "WINOGRAD_NONFUSED", "FFT_TILING", "FFT", "WINOGRAD")
+    },
+    "dw": {
+        ConvolutionBwdFilterAlgo[name]: "" for name in
+        ("ALGO_1", "ALGO_0", "ALGO_3", "WINOGRAD_NONFUSED", "FFT_TILING", "FFT", "WINOGRAD")
+    },
+}  # fmt: skip
 
 
 def kernel_of(written: str, name: str) -> Algorithm:
-    """Return a NumPy kernel for what is written, "y", "dx" or "dw"; a gradient has one that does everything."""
-    if written == "y":
-        return ALGORITHMS[name]
-    return Algorithm(
-        GRADIENTS[written], lambda x, w, conv, dtype: gradient_workspace(x, conv.output_shape(x, w), dtype)
-    )
+    """Return a NumPy kernel for what is written, "y", "dx" or "dw"."""
+    return ALGORITHMS[name] if written == "y" else GRADIENTS[written]
 
 
 class ConvolutionCall(Call):
@@ -104,9 +83,8 @@ class ConvolutionCall(Call):
 
     def kernel(self, algorithm: Any) -> Algorithm:
         """Return the NumPy kernel, or refuse as a GPU would."""
-        why = why_refused(algorithm, self.x, self.w, self.conv, self.y)
-        if why is not None:
-            raise RefusalError(Status.NOT_SUPPORTED, why)
+        if why := why_refused(algorithm, self.x, self.w, self.conv, self.y):
+            raise unsupported(why)
         kernel = kernel_of(self.written, _RANKINGS[self.written][algorithm])
         # where cuDNN's algorithm goes further than ours of that name (Winograd of 5x5), the GEMM gives the numbers
         cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.accumulator)
@@ -114,39 +92,42 @@ class ConvolutionCall(Call):
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""
-        return kernel.workspace(self.x.shape, self.w.shape, self.conv, self.accumulator)
+        return kernel.size(self.x.shape, self.w.shape, self.conv, self.accumulator)
 
     def run(self, algorithm: Any, alpha: float, beta: float) -> Work:
         """Check a call, and return what computes alpha * result + beta * what was there."""
-        spec = self.specs[self.written]
+        kind = numpy_dtype(self.specs[self.written].dtype)
 
-        def finish(batch: slice, result: Array, views: Mapping[str, Bytes]) -> None:
-            target = views[self.written]
-            old = read_values(target, spec)[batch] if beta != 0 else None
-            write_values(target, spec, batch, scale_add(result, alpha, beta, old, numpy_dtype(spec.dtype)))
+        def finished(result: Array, of: Callable[[str], Array]) -> Array:
+            return scale_add(result, alpha, beta, of(self.written) if beta != 0 else None, kind)
 
-        return self.convolve(algorithm, finish)
+        return self.convolve(algorithm, finished)
 
-    def convolve(self, algorithm: Any, finish: Callable[[slice, Array, Mapping[str, Bytes]], None]) -> Work:
-        """Check a call, and return what convolves and, some images at a time, finishes the result."""
-        kernel = self.kernel(algorithm)
-        needed, given = self.workspace(kernel), self.given["workSpaceSizeInBytes"]
-        if given < needed:
-            raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
-        workspace = self.given["workSpace"] or 0
+    def convolve(self, algorithm: Any, finished: Callable[[Array, Callable[[str], Array]], Array]) -> Work:
+        """Check a call, and return what convolves and, some images at a time, writes the finished result.
+
+        `finished` receives a result, and what returns the values of an operand beside it.
+        """
+        kernel, workspace = self.kernel(algorithm), self.given["workSpace"] or 0
+        needed = self.workspace(kernel)
         if needed and workspace % _WORKSPACE_ALIGNMENT:
             raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
+        self.check_workspace(needed)
         self.views()
 
         def work() -> None:
             views, scratch = self.views(), self.api.memory.view(workspace, needed)
             tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
-            self.api.ran.add((kernel.run, tf32))
-            reads = [name for name in self.operation.reads if name not in ("bias", "z")]
-            read = {name: read_values(views[name], self.specs[name]) for name in reads}
-            shape = self.specs[self.written].shape
-            for batch, result in convolved(kernel, self.conv, read, shape, self.accumulator, scratch, tf32):
-                finish(batch, result, views)
+            self.api.ran.add((kernel.compute, tf32))
+            values = {name: read_values(views[name], spec) for name, spec in self.specs.items()}
+            read = {name: values[name] for name in self.operation.reads if name not in ("bias", "z")}
+            spec = self.specs[self.written]
+            for batch, result in convolved(kernel, self.conv, read, spec.shape, self.accumulator, scratch, tf32):
+
+                def of(name: str, batch: slice = batch) -> Array:
+                    return values[name] if len(values[name]) == 1 else values[name][batch]
+
+                write_values(views[self.written], spec, batch, finished(result, of))
 
         return work
 
@@ -161,19 +142,19 @@ def convolved(
     """
 
     def ready(values: Array) -> Array:
-        values = values.astype(compute, copy=False)
+        values = values.astype(compute, order="C", copy=False)
         return round_tf32(values) if tf32 else values
 
     images = [values for name, values in operands.items() if name != "w"]
     sums = np.zeros(shape, compute) if "w" not in operands else None
     sizes = sum(math.prod(values.shape[1:]) for values in images) + (2 * math.prod(shape[1:]) if sums is None else 0)
-    step = max(1, _BATCH_BYTES // max(1, sizes * compute.itemsize))
+    step = max(1, BATCH_BYTES // max(1, sizes * compute.itemsize))
     filters = ready(operands["w"]) if sums is None else None
     for start in range(0, len(images[0]), step):
         batch = slice(start, start + step)
         read = [ready(values[batch]) if name != "w" else filters for name, values in operands.items()]
         result = np.empty((len(images[0][batch]), *shape[1:]), compute) if sums is None else sums
-        kernel.run(*read, conv, out=result, scratch=scratch)
+        kernel.run(*read, conv, result, scratch)
         if sums is None:
             yield batch, result
     if sums is not None:
@@ -218,11 +199,11 @@ def _find(call: ConvolutionCall) -> None:
         try:
             needed = call.workspace(kernel := call.kernel(algorithm))
             run = call.run(algorithm, 1.0, 0.0)  # refused for want of workspace, it is still told how much is needed
-            if kernel.run not in taken:
+            if kernel.compute not in taken:
                 start = time.perf_counter()
                 run()
-                taken[kernel.run] = (time.perf_counter() - start) * 1e3
-            rows.append((algorithm, Status.SUCCESS, taken[kernel.run], needed))
+                taken[kernel.compute] = (time.perf_counter() - start) * 1e3
+            rows.append((algorithm, Status.SUCCESS, taken[kernel.compute], needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT
             status = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED if too_small else refused.status
@@ -233,7 +214,7 @@ def _find(call: ConvolutionCall) -> None:
 
 def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> None:
     if call.given["requestedAlgoCount"] < 1:
-        raise RefusalError(Status.BAD_PARAM, f"requestedAlgoCount={call.given['requestedAlgoCount']}")
+        raise bad(f"requestedAlgoCount={call.given['requestedAlgoCount']}")
     rows = rows[: call.given["requestedAlgoCount"]]
     for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
         result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory
@@ -242,28 +223,57 @@ def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> 
     call.given["returnedAlgoCount"][0] = len(rows)
 
 
-def _answered(
-    operation: str, function: str, answer: Callable[[ConvolutionCall], Any], api: EmulatedApi, *arguments: Any
-) -> Any:
-    return answer(ConvolutionCall(api, operation, function, arguments))
-
-
 def _emulate(operation: str, kind: str, written: str) -> None:
     """Register what is done for the C functions of an operation, which `kind` distinguishes."""
-    answers = {
+
+    def answered(function: str, answer: Callable[[ConvolutionCall], Any], api: EmulatedApi, *arguments: Any) -> Any:
+        return answer(ConvolutionCall(api, operation, function, arguments))
+
+    def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
+        count[0] = len(_RANKINGS[written])
+
+    for function, answer in {
         f"cudnnConvolution{kind}": _run,
         f"cudnnGetConvolution{kind}WorkspaceSize": _workspace_size,
         f"cudnnGetConvolution{kind}Algorithm_v7": _heuristic,
         f"cudnnFindConvolution{kind}AlgorithmEx": _find,
-    }
-    for function, answer in answers.items():
-        emulates(function)(partial(_answered, operation, function, answer))
-
-    @emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")
-    def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
-        count[0] = len(_RANKINGS[written])
+    }.items():
+        emulates(function)(partial(answered, function, answer))
+    emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")(max_count)
 
 
 _emulate("convolution_forward", "Forward", "y")
 _emulate("convolution_backward_data", "BackwardData", "dx")
 _emulate("convolution_backward_filter", "BackwardFilter", "dw")
+
+
+@emulates("cudnnConvolutionBiasActivationForward")
+def fused_forward(api: EmulatedApi, *arguments: Any) -> Work:
+    """Compute y = activation(alpha1 * conv(x, w) + alpha2 * z + bias); z may be y."""
+    function = "cudnnConvolutionBiasActivationForward"
+    given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
+    in_place = given["z"] == given["y"]  # then z is the old y
+    operation = "convolution_bias_activation_forward" if in_place else "convolution_bias_addition_activation_forward"
+    call = ConvolutionCall(api, operation, function, arguments)
+    activation = call.options["activation"]
+    if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
+        raise unsupported(f"activation {activation.mode.name}")
+    kind = call.compute
+    alpha, alpha2 = kind.type(call.number("alpha")), kind.type(call.number("alpha2"))
+
+    def finished(result: Array, of: Callable[[str], Array]) -> Array:
+        values = result.astype(kind) * alpha
+        if alpha2:
+            values += alpha2 * of("y" if in_place else "z").astype(kind)
+        values += of("bias").astype(kind)
+        if activation.mode == ActivationMode.RELU:
+            values = (np.maximum if activation.nan == NanPropagation.PROPAGATE else np.fmax)(values, 0)
+        return to_output(values, numpy_dtype(call.y.dtype))
+
+    return call.convolve(call.algorithm, finished)
+
+
+@computes("convolution_backward_bias", "cudnnConvolutionBackwardBias")
+def gradient_of_bias(dy: Array) -> Array:
+    """Return the sums over images and positions."""
+    return np.asarray(dy.sum((0, *range(2, dy.ndim)), keepdims=True))

@@ -9,6 +9,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,8 @@ import numpy as np
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import POISON_FREED
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.spaces import bad
+from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
@@ -28,110 +27,93 @@ Array = np.ndarray[Any, Any]
 _LONGEST, _LARGEST, _MOST = 255, {DataType.FLOAT: 10000, DataType.DOUBLE: 5000}, 65535  # as far as an H200 was asked
 
 
-def _described(
-    api: EmulatedApi, probs: Any, gradients: Any, algorithm: int, ctc: Any
-) -> tuple[TensorSpec, CTCLossSpec]:
+def _described(given: SimpleNamespace) -> tuple[TensorSpec, CTCLossSpec]:
     """Return what the descriptors hold, as far as an H200 takes it."""
-    x, spec = TensorDescriptor.read(api.real, probs), CTCLossDescriptor.read(api.real, ctc)
-    if gradients and TensorDescriptor.read(api.real, gradients) != x:
+    real, algorithm = given.api.real, given.algo
+    x, spec = TensorDescriptor.read(real, given.probsDesc), CTCLossDescriptor.read(real, given.ctcLossDesc)
+    if given.gradientsDesc and TensorDescriptor.read(real, given.gradientsDesc) != x:
         raise bad("gradientsDesc is another than probsDesc, whose strides cuDNN uses for both")
     if x.rank != 3 or x.strides[2] != 1:
         raise bad(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
     if algorithm not in list(CTCLossAlgo):
         raise bad(f"algo={algorithm}; allowed: {', '.join(CTCLossAlgo.__members__)}")
     if x.dtype not in (DataType.FLOAT, DataType.DOUBLE) or spec.compute_type != x.dtype:
-        raise RefusalError(Status.NOT_SUPPORTED, f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
+        raise unsupported(f"probs of {x.dtype.name}, computed in {spec.compute_type.name}")
     return x, spec
 
 
 def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     """Return a size that is never 0 and differs between problems: NumPy needs no workspace, but callers must give it."""
     if algorithm == CTCLossAlgo.DETERMINISTIC and longest > _LONGEST:
-        raise RefusalError(Status.NOT_SUPPORTED, f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
+        raise unsupported(f"DETERMINISTIC with a label of {longest}; allowed: up to {_LONGEST}")
     if algorithm == CTCLossAlgo.NON_DETERMINISTIC and x.shape[2] > _LARGEST[x.dtype]:
-        raise RefusalError(
-            Status.NOT_SUPPORTED, f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}"
-        )
+        raise unsupported(f"NON_DETERMINISTIC with {x.shape[2]} labels; allowed: up to {_LARGEST[x.dtype]}")
     if x.shape[2] < 2 or x.shape[1] > _MOST:
         raise bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MOST} sequences")
     return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)
 
 
-@emulates("cudnnGetCTCLossWorkspaceSize")
-def workspace_size(
-    api: EmulatedApi, handle: Any, probs: Any, gradients: Any, labels: Any, label_lengths: Any, input_lengths: Any,
-    algorithm: int, ctc: Any, size: Any,
-) -> None:  # fmt: skip
+@emulates("cudnnGetCTCLossWorkspaceSize", by_name=True)
+def workspace_size(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted for labels on the host."""
-    x, _ = _described(api, probs, gradients, algorithm, ctc)
-    size[0] = _workspace_bytes(x, max(label_lengths[: x.shape[1]]), algorithm)
+    x, _ = _described(given)
+    given.sizeInBytes[0] = _workspace_bytes(x, max(given.labelLengths[: x.shape[1]]), given.algo)
 
 
-@emulates("cudnnGetCTCLossWorkspaceSize_v8")
-def workspace_size_v8(
-    api: EmulatedApi, handle: Any, algorithm: int, ctc: Any, probs: Any, gradients: Any, size: Any
-) -> None:
+@emulates("cudnnGetCTCLossWorkspaceSize_v8", by_name=True)
+def workspace_size_v8(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted for labels on the device."""
-    x, spec = _described(api, probs, gradients, algorithm, ctc)
-    size[0] = _workspace_bytes(x, spec.max_label_length, algorithm)
+    x, spec = _described(given)
+    given.sizeInBytes[0] = _workspace_bytes(x, spec.max_label_length, given.algo)
 
 
-@emulates("cudnnCTCLoss")
-def loss(
-    api: EmulatedApi, handle: Any, probs_desc: Any, probs: int, labels: Any, label_lengths: Any, input_lengths: Any,
-    costs: int, gradients_desc: Any, gradients: int, algorithm: int, ctc: Any, workspace: int, workspace_bytes: int,
-) -> Any:  # fmt: skip
+@emulates("cudnnCTCLoss", by_name=True)
+def loss(given: SimpleNamespace) -> Any:
     """Compute costs and gradients of labels on the host, which are copied now."""
-    x, spec = _described(api, probs_desc, gradients_desc, algorithm, ctc)
-    lengths = label_lengths[: x.shape[1]]
-    needed = _workspace_bytes(x, max(lengths), algorithm)
-    numbers = labels[: sum(lengths)], lengths, input_lengths[: x.shape[1]]
-    return partial(_run, api, x, spec, numbers, probs, costs, gradients, (workspace, workspace_bytes, needed))
+    x, spec = _described(given)
+    lengths = given.hostLabelLengths[: x.shape[1]]
+    needed = _workspace_bytes(x, max(lengths), given.algo)
+    numbers = given.hostLabels[: sum(lengths)], lengths, given.hostInputLengths[: x.shape[1]]
+    return partial(_run, given, x, spec, numbers, needed)
 
 
-@emulates("cudnnCTCLoss_v8")
-def loss_v8(
-    api: EmulatedApi, handle: Any, algorithm: int, ctc: Any, probs_desc: Any, probs: int, labels: Any,
-    label_lengths: Any, input_lengths: Any, costs: int, gradients_desc: Any, gradients: int, workspace_bytes: int,
-    workspace: int,
-) -> Any:  # fmt: skip
+@emulates("cudnnCTCLoss_v8", by_name=True)
+def loss_v8(given: SimpleNamespace) -> Any:
     """Compute costs and gradients of labels on the device."""
-    x, spec = _described(api, probs_desc, gradients_desc, algorithm, ctc)
+    x, spec = _described(given)
+    needed = _workspace_bytes(x, spec.max_label_length, given.algo)
 
     def read(pointer: Any, count: int) -> list[int]:
-        memory = api.memory.view(ctypes.addressof(pointer.contents), 4 * count)
+        memory = given.api.memory.view(ctypes.addressof(pointer.contents), 4 * count)
         return [int(number) for number in memory.view(np.int32)]
 
-    needed = _workspace_bytes(x, spec.max_label_length, algorithm)
-
     def work() -> None:
-        lengths = read(label_lengths, x.shape[1])
+        lengths = read(given.labelLengths, x.shape[1])
         if max(lengths) > spec.max_label_length:
             told = f"a label of {max(lengths)}, maxLabelLength is {spec.max_label_length}"
             raise RefusalError(Status.EXECUTION_FAILED, f"{told}: a GPU ends in an illegal memory access")
-        numbers = read(labels, sum(lengths)), lengths, read(input_lengths, x.shape[1])
-        _run(api, x, spec, numbers, probs, costs, gradients, (workspace, workspace_bytes, needed))
+        numbers = read(given.labels, sum(lengths)), lengths, read(given.inputLengths, x.shape[1])
+        _run(given, x, spec, numbers, needed)
 
     return work
 
 
 def _run(
-    api: EmulatedApi, x: TensorSpec, spec: CTCLossSpec, numbers: tuple[Sequence[int], ...], probs: int, costs: int,
-    gradients: int, workspace: tuple[int, int, int],
-) -> None:  # fmt: skip
+    given: SimpleNamespace, x: TensorSpec, spec: CTCLossSpec, numbers: tuple[Sequence[int], ...], needed: int
+) -> None:
     labels, label_lengths, input_lengths = numbers
     steps, n, alphabet = x.shape
     if min(label_lengths) < 1 or min(labels) < 1 or max(labels) >= alphabet:
         raise bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
     if min(input_lengths) < 0 or max(input_lengths) > steps:
         raise bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
-    address, given, needed = workspace
-    if given < needed:
-        raise bad(f"workspace of {given} bytes; {needed} are needed")
-    scratch = api.memory.view(address or 0, needed)
-    values = memory_view(api.memory.view(probs or 0, x.nbytes), x).copy()
-    cost = api.memory.view(costs or 0, n * values.itemsize).view(values.dtype)
-    target = memory_view(api.memory.view(gradients, x.nbytes), x) if gradients else None
+    if given.workSpaceSizeInBytes < needed:
+        raise bad(f"workspace of {given.workSpaceSizeInBytes} bytes; {needed} are needed")
+    view = given.api.memory.view
+    scratch = view(given.workspace or 0, needed)
+    values = memory_view(view(given.probs or 0, x.nbytes), x).copy()
+    cost = view(given.costs or 0, n * values.itemsize).view(values.dtype)
+    target = memory_view(view(given.gradients, x.nbytes), x) if given.gradients else None
     scratch[:] = POISON_FREED
     start = 0
     for i, (length, inputs) in enumerate(zip(label_lengths, input_lengths, strict=True)):

@@ -20,8 +20,7 @@ from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
-from cudnnlite.emulated.host_memory import host_memory
-from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory
+from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory, host_memory
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, DeviceMemoryError
 from cudnnlite.sizes import format_size, parse_size

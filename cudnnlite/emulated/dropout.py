@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from numpy.typing import NDArray
 
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.operation import Array, Call, computes
-from cudnnlite.emulated.registry import RefusalError, emulates
-from cudnnlite.emulated.remembered import forget, remember, remembered
+from cudnnlite.emulated.registry import RefusalError, bad, emulates, null
+from cudnnlite.emulated.remembered import remember, remembered
 from cudnnlite.enums import Status
 
 _STATES_BYTES = 4096
@@ -70,28 +72,26 @@ def states_size(api: EmulatedApi, handle: Any, size: Any) -> None:
     size[0] = _STATES_BYTES
 
 
-@emulates("cudnnSetDropoutDescriptor")
-def set_dropout(
-    api: EmulatedApi, descriptor: Any, handle: Any, probability: float, states: int, nbytes: int, seed: int
-) -> None:
-    """Set the descriptor and start its states from the seed; without dropout it needs none."""
-    _check(descriptor, probability, states, nbytes)
-    if states:
-        memory = api.memory.view(states, _STATES_BYTES)
-        memory[:] = 0
-        memory[: _HEADER.itemsize].view(_HEADER)[0] = (_MAGIC, seed, 0)
-    remember(api, descriptor, Dropout, probability, states or 0, seed)
+def _set(given: SimpleNamespace, *, fill: bool) -> None:
+    """Set the descriptor, and start its states from the seed or leave them as they are; without dropout it needs none."""
+    if not given.dropoutDesc.value:
+        raise null("dropoutDesc")
+    if not 0 <= given.dropout <= 1:
+        raise bad(f"dropout={given.dropout}; allowed: from 0 to 1")
+    if given.states and given.stateSizeInBytes < _STATES_BYTES:
+        raise bad(f"states of {given.stateSizeInBytes} bytes; {_STATES_BYTES} are needed")
+    if not given.states and (given.dropout or given.stateSizeInBytes):
+        raise null("states")
+    if given.states:
+        memory = given.api.memory.view(given.states, _STATES_BYTES)
+        if fill:
+            memory[:] = 0
+            memory[: _HEADER.itemsize].view(_HEADER)[0] = (_MAGIC, given.seed, 0)
+    remember(given.api, given.dropoutDesc, Dropout, given.dropout, given.states or 0, given.seed)
 
 
-@emulates("cudnnRestoreDropoutDescriptor")
-def restore_dropout(
-    api: EmulatedApi, descriptor: Any, handle: Any, probability: float, states: int, nbytes: int, seed: int
-) -> None:
-    """Set the descriptor, and leave the states as they are."""
-    _check(descriptor, probability, states, nbytes)
-    if states:
-        api.memory.view(states, _STATES_BYTES)
-    remember(api, descriptor, Dropout, probability, states or 0, seed)
+emulates("cudnnSetDropoutDescriptor", by_name=True)(partial(_set, fill=True))
+emulates("cudnnRestoreDropoutDescriptor", by_name=True)(partial(_set, fill=False))
 
 
 @emulates("cudnnGetDropoutDescriptor")
@@ -99,25 +99,8 @@ def get_dropout(api: EmulatedApi, descriptor: Any, handle: Any, probability: Any
     """Tell what the descriptor was set to."""
     dropout = find_dropout(api, descriptor.value)
     if dropout is None:
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
+        raise null("dropoutDesc")
     probability[0], states[0], seed[0] = dropout.probability, dropout.states or None, dropout.seed
-
-
-@emulates("cudnnDestroyDropoutDescriptor")
-def destroy_dropout(api: EmulatedApi, descriptor: Any) -> None:
-    """Forget the descriptor, and destroy libcudnn's."""
-    forget(api, descriptor, "cudnnDestroyDropoutDescriptor")
-
-
-def _check(descriptor: Any, probability: float, states: int | None, nbytes: int) -> None:
-    if not descriptor.value:
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "dropoutDesc is a null pointer")
-    if not 0 <= probability <= 1:
-        raise RefusalError(Status.BAD_PARAM, f"dropout={probability}; allowed: from 0 to 1")
-    if states and nbytes < _STATES_BYTES:
-        raise RefusalError(Status.BAD_PARAM, f"states of {nbytes} bytes; {_STATES_BYTES} are needed")
-    if not states and (probability or nbytes):
-        raise RefusalError(Status.BAD_PARAM_NULL_POINTER, "states is a null pointer")
 
 
 def _packed(size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +25,11 @@ from cudnnlite.emulated.geometry import Algorithm
 from cudnnlite.emulated.kernels import ALGORITHMS
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, Work, emulates
-from cudnnlite.emulated.support import refusal, tf32_is_forbidden
-from cudnnlite.emulated.support_gradient import why_no_engine
+from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
+from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_refused
 from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
 _GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
@@ -38,30 +37,18 @@ _TILES = 3  # the largest value of the one knob that every engine has; it change
 
 
 class EngineFacts(NamedTuple):
-    """An emulated engine.
+    """An emulated engine."""
 
-    Attributes
-    ----------
-    kernel : str
-        The NumPy kernel behind it.
-    narrow : bool
-        Whether it multiplies float32 in TF32, and otherwise on what would be tensor cores.
-    notes : tuple
-        Its further numerical notes.
-    textures : bool
-        Whether it has a knob for textures, which the heuristics set: a capture would refuse it.
-    """
-
-    kernel: str
-    narrow: bool = False
-    notes: tuple[BackendNumericalNote, ...] = ()
-    textures: bool = False
+    kernel: str  # the NumPy kernel behind it
+    narrow: bool = False  # whether it multiplies float32 in TF32, and otherwise on what would be tensor cores
+    notes: tuple[BackendNumericalNote, ...] = ()  # its further numerical notes
+    textures: bool = False  # whether it has a knob for textures, which the heuristics set: a capture would refuse it
 
 
 ENGINES = (
     EngineFacts("direct_gemm", notes=(BackendNumericalNote.STRICT_NAN_PROP,)),
     EngineFacts("im2col_gemm"),
-    EngineFacts("im2col_gemm", narrow=True),
+    EngineFacts("im2col_gemm", narrow=True, notes=(BackendNumericalNote.TENSOR_CORE,)),
     EngineFacts("winograd", notes=(BackendNumericalNote.WINOGRAD,)),
     EngineFacts("im2col_gemm", textures=True),
 )
@@ -83,17 +70,14 @@ class Convolution(NamedTuple):
     pointwise: tuple[Native, ...]
 
     @property
-    def out(self) -> TensorSpec:
-        """What is written."""
-        specs: dict[str, TensorSpec | FilterSpec] = {"y": self.y, "dx": self.x, "dw": self.w}
-        return as_tensor(specs[self.written])
+    def compute(self) -> np.dtype[Any]:
+        """The type that is accumulated in."""
+        return compute_dtype(self.x, self.conv)
 
     def kernel(self, facts: EngineFacts) -> Algorithm:
         """Return the NumPy kernel behind an engine; RefusalError where it cannot do this."""
-        compute = compute_dtype(self.x, self.conv)
-        why = ALGORITHMS[facts.kernel].unsupported(self.x.shape, self.w.shape, self.conv, compute)
-        if why:
-            raise RefusalError(Status.NOT_SUPPORTED, why)
+        if why := ALGORITHMS[facts.kernel].unsupported(self.x.shape, self.w.shape, self.conv, self.compute):
+            raise unsupported(why)
         return kernel_of(self.written, facts.kernel)
 
 
@@ -102,47 +86,22 @@ def _tensor(api: EmulatedApi, tensor: Native) -> None:
     spec_of(tensor)
     alignment = tensor.one("byte_alignment")
     if alignment < 1 or alignment & (alignment - 1):
-        raise RefusalError(Status.BAD_PARAM, f"byte_alignment={alignment} is no power of two")
+        raise bad(f"byte_alignment={alignment} is no power of two")
 
 
 @finalizes("CONVOLUTION")
 def _convolution(api: EmulatedApi, steps: Native) -> None:
     names = ("dilations", "filter_strides", "pre_paddings", "post_paddings")
     if {len(steps.values[name]) for name in names} != {steps.one("spatial_dims")}:
-        raise RefusalError(Status.BAD_PARAM, f"spatial_dims={steps.one('spatial_dims')} and steps of other lengths")
+        raise bad(f"spatial_dims={steps.one('spatial_dims')} and steps of other lengths")
 
 
-@finalizes("POINTWISE")
-def _pointwise(api: EmulatedApi, pointwise: Native) -> None:
-    fusion.check_mode(pointwise)
-
-
-@finalizes("OPERATION_POINTWISE")
-def _pointwise_operation(api: EmulatedApi, operation: Native) -> None:
-    fusion.check_operation(operation)
-
-
-@finalizes("OPERATION_CONVOLUTION_FORWARD")
-def _forward(api: EmulatedApi, operation: Native) -> None:
-    _convolve(operation, "x", "w", "y")
-
-
-@finalizes("OPERATION_CONVOLUTION_BACKWARD_DATA")
-def _backward_data(api: EmulatedApi, operation: Native) -> None:
-    _convolve(operation, "dx", "w", "dy")
-
-
-@finalizes("OPERATION_CONVOLUTION_BACKWARD_FILTER")
-def _backward_filter(api: EmulatedApi, operation: Native) -> None:
-    _convolve(operation, "x", "dw", "dy")
-
-
-def _convolve(operation: Native, *names: str) -> None:
+def _convolve(names: tuple[str, ...], api: EmulatedApi, operation: Native) -> None:
     """Work out the convolution whose operands have these names, in the order of x, w and y."""
     x, w, y = (operation.one(name) for name in names)
     steps = operation.one("conv_desc")
     if names[2] != "y" and steps.values["pre_paddings"] != steps.values["post_paddings"]:
-        raise RefusalError(Status.NOT_SUPPORTED, "the emulated device pads both sides of a gradient alike")
+        raise unsupported("the emulated device pads both sides of a gradient alike")
     x_spec, y_spec = spec_of(x), spec_of(y)
     try:
         w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
@@ -156,7 +115,7 @@ def _convolve(operation: Native, *names: str) -> None:
         )
         expected = conv.output_shape(x_spec.shape, w_spec.shape)
     except (ArgumentError, ZeroDivisionError) as error:
-        raise RefusalError(Status.BAD_PARAM, str(error)) from error
+        raise bad(str(error)) from error
     if expected != y_spec.shape:
         raise RefusalError(Status.BAD_PARAM_SHAPE_MISMATCH, f"y has shape {y_spec.shape}, the result has {expected}")
     uids = {name: operation.one(name).one("unique_id") for name in names}
@@ -165,14 +124,18 @@ def _convolve(operation: Native, *names: str) -> None:
     operation.made = Convolution(x_spec, w_spec, y_spec, conv, alpha, beta, uids, written, ())
 
 
+for _kind, _names in {
+    "FORWARD": ("x", "w", "y"), "BACKWARD_DATA": ("dx", "w", "dy"), "BACKWARD_FILTER": ("x", "dw", "dy"),
+}.items():  # fmt: skip
+    finalizes(f"OPERATION_CONVOLUTION_{_kind}")(partial(_convolve, _names))
+
+
 @finalizes("OPERATIONGRAPH")
 def _graph(api: EmulatedApi, graph: Native) -> None:
     first, *others = graph.values["ops"]
     alone = isinstance(first.made, Convolution) and first.made.written != "y" and others
     if not isinstance(first.made, Convolution) or alone or any(o.kind != "OPERATION_POINTWISE" for o in others):
-        raise RefusalError(
-            Status.NOT_SUPPORTED, "the emulated device has graphs of one convolution and pointwise operations"
-        )
+        raise unsupported("the emulated device has graphs of one convolution and pointwise operations")
     tensors = [
         operation.one(name)
         for operation in graph.values["ops"]
@@ -186,11 +149,9 @@ def _graph(api: EmulatedApi, graph: Native) -> None:
             )
     written = [first.one(first.made.written), *(other.one("ydesc") for other in others)]
     if [tensor.one("is_virtual", False) for tensor in written] != [True] * len(others) + [False]:
-        raise RefusalError(
-            Status.NOT_SUPPORTED, "of what a graph writes the last tensor alone is in memory, the others virtual"
-        )
+        raise unsupported("of what a graph writes the last tensor alone is in memory, the others virtual")
     if [other.one("xdesc") for other in others] != written[:-1]:
-        raise RefusalError(Status.NOT_SUPPORTED, "each pointwise operation reads what the one before it writes")
+        raise unsupported("each pointwise operation reads what the one before it writes")
     graph.made = first.made._replace(pointwise=tuple(others))
     graph.fill(engine_global_count=[len(ENGINES)])
 
@@ -199,33 +160,28 @@ def _supported(problem: Convolution) -> None:
     """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
     y = problem.y if not problem.pointwise else problem.x.packed(problem.y.shape, problem.x.dtype)  # it is not written
     if problem.written == "y":
-        reasons = [refusal(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
+        reasons = [why_refused(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
     else:
         reasons = [why_no_engine(problem.x, problem.w, problem.conv, problem.y)]
     if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
-        raise RefusalError(Status.NOT_SUPPORTED, reasons[0] or "integers")
-
-
-def _notes(problem: Convolution, facts: EngineFacts) -> list[int]:
-    narrow = [BackendNumericalNote.TENSOR_CORE] if facts.narrow else []
-    return [int(note) for note in (*narrow, *facts.notes)]
+        raise unsupported(reasons[0] or "integers")
 
 
 def _engine(graph: Native, index: int) -> Native:
     problem: Convolution = graph.made
     _supported(problem)
     if index not in range(len(ENGINES)):
-        raise RefusalError(Status.NOT_SUPPORTED, f"there is no engine {index}")
+        raise unsupported(f"there is no engine {index}")
     facts = ENGINES[index]
     if facts.narrow and (
         problem.x.dtype == DataType.DOUBLE or (problem.x.dtype == DataType.FLOAT and tf32_is_forbidden())
     ):
-        raise RefusalError(Status.NOT_SUPPORTED, f"engine {index} needs tensor cores")
+        raise unsupported(f"engine {index} needs tensor cores")
     if problem.pointwise:
         scalars = (problem.alpha, problem.beta)
-        why = fusion.refusal(problem.x, problem.w, problem.conv, scalars, problem.pointwise, narrow=facts.narrow)
-        if why:
-            raise RefusalError(Status.NOT_SUPPORTED, why)
+        operations = problem.pointwise
+        if why := fusion.refusal(problem.x, problem.w, problem.conv, scalars, operations, narrow=facts.narrow):
+            raise unsupported(why)
     problem.kernel(facts)
     knobs = [(BackendKnobType.TILE_SIZE, _TILES), *([(BackendKnobType.USE_TEX, 1)] if facts.textures else [])]
     infos = [
@@ -233,7 +189,7 @@ def _engine(graph: Native, index: int) -> Native:
         for knob, most in knobs
     ]
     return Native("ENGINE").fill(
-        operation_graph=[graph], global_index=[index], knob_info=infos, numerical_note=_notes(problem, facts),
+        operation_graph=[graph], global_index=[index], knob_info=infos, numerical_note=[*map(int, facts.notes)],
         behavior_note=[int(BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API)],
     )  # fmt: skip
 
@@ -246,7 +202,7 @@ def _finalize_engine(api: EmulatedApi, engine: Native) -> None:
 @finalizes("KNOB_CHOICE")
 def _knob_choice(api: EmulatedApi, choice: Native) -> None:
     if BackendKnobType(choice.one("knob_type")).name not in BackendKnobType.__members__:
-        raise RefusalError(Status.BAD_PARAM, f"knob_type={choice.one('knob_type')}")
+        raise bad(f"knob_type={choice.one('knob_type')}")
 
 
 @finalizes("ENGINECFG")
@@ -256,7 +212,7 @@ def _configuration(api: EmulatedApi, configuration: Native) -> None:
     for choice in configuration.values.setdefault("knob_choices", []):
         knob, value = choice.one("knob_type"), choice.one("knob_value")
         if not 0 <= value <= ranges.get(knob, -1):
-            raise RefusalError(Status.NOT_SUPPORTED, f"engine {engine.one('global_index')} has no knob {knob}={value}")
+            raise unsupported(f"engine {engine.one('global_index')} has no knob {knob}={value}")
 
 
 @finalizes("ENGINEHEUR")
@@ -267,16 +223,12 @@ def _heuristic(api: EmulatedApi, heuristic: Native) -> None:
             engine = _engine(graph, index)
         except RefusalError:
             continue
-        values = {
-            BackendKnobType.TILE_SIZE: index % 2,
-            **({BackendKnobType.USE_TEX: 1} if ENGINES[index].textures else {}),
-        }
-        choices = [
-            Native("KNOB_CHOICE").fill(knob_type=[int(knob)], knob_value=[value]) for knob, value in values.items()
-        ]
+        knobs = [info.one("type") for info in engine.values["knob_info"]]
+        values = {BackendKnobType.TILE_SIZE: index % 2, BackendKnobType.USE_TEX: 1}
+        choices = [Native("KNOB_CHOICE").fill(knob_type=[knob], knob_value=[values[knob]]) for knob in knobs]
         results.append(Native("ENGINECFG").fill(engine=[engine], knob_choices=choices))
     if not results:
-        raise RefusalError(Status.NOT_SUPPORTED, "no engine supports this graph")
+        raise unsupported("no engine supports this graph")
     heuristic.values["results"] = results
 
 
@@ -284,17 +236,15 @@ def _heuristic(api: EmulatedApi, heuristic: Native) -> None:
 def _plan(api: EmulatedApi, plan: Native) -> None:
     engine = plan.one("engine_config").one("engine")
     problem: Convolution = engine.one("operation_graph").made
-    kernel = problem.kernel(ENGINES[engine.one("global_index")])
-    size = kernel.workspace(problem.x.shape, problem.w.shape, problem.conv, compute_dtype(problem.x, problem.conv))
-    plan.made = engine
-    plan.values["workspace_size"] = [size]
+    kernel, plan.made = problem.kernel(ENGINES[engine.one("global_index")]), engine
+    plan.values["workspace_size"] = [kernel.size(problem.x.shape, problem.w.shape, problem.conv, problem.compute)]
 
 
 @finalizes("VARIANT_PACK")
 def _pack(api: EmulatedApi, pack: Native) -> None:
     ids, pointers = pack.values["unique_ids"], pack.values["data_pointers"]
     if len(ids) != len(pointers) or len(set(ids)) != len(ids):
-        raise RefusalError(Status.BAD_PARAM, f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
+        raise bad(f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
 
 
 @emulates("cudnnBackendExecute")
@@ -302,7 +252,7 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
     """Compute what a plan's graph says, over the addresses of a variant pack."""
     found, given = native(api, plan, "EXECUTION_PLAN"), native(api, pack, "VARIANT_PACK")
     if found.one("handle") != handle.value:
-        raise RefusalError(Status.BAD_PARAM, "the plan was made for another handle")
+        raise bad("the plan was made for another handle")
     problem: Convolution = found.made.one("operation_graph").made
     facts = ENGINES[found.made.one("global_index")]
     needed = found.one("workspace_size")
@@ -313,10 +263,10 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
     def work() -> None:
         scratch, tensors = api.memory.view(workspace, needed), _Tensors(api, problem, addresses)
         read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
-        compute, tf32 = compute_dtype(problem.x, problem.conv), facts.narrow and problem.x.dtype == DataType.FLOAT
-        kernel = problem.kernel(facts)
-        api.ran.add((kernel.run, tf32))
-        for batch, result in convolved(kernel, problem.conv, read, problem.out.shape, compute, scratch, tf32):
+        kernel, tf32 = problem.kernel(facts), facts.narrow and problem.x.dtype == DataType.FLOAT
+        api.ran.add((kernel.compute, tf32))
+        shape = tensors.specs[problem.uids[problem.written]].shape
+        for batch, result in convolved(kernel, problem.conv, read, shape, problem.compute, scratch, tf32):
             tensors.finish(batch, result)
 
     return work
@@ -333,28 +283,28 @@ class _Tensors:
             found = [operation.one(name) for name in ("xdesc", "bdesc", "ydesc")]
             specs |= {tensor.one("unique_id"): spec_of(tensor) for tensor in found if tensor is not None}
             outputs.append(operation.one("ydesc").one("unique_id"))
-        self._specs, self._written = specs, outputs[-1]
+        self.specs, self._written = specs, outputs[-1]
         real = [uid for uid in specs if uid not in outputs[:-1]]
         self._views = {uid: self._view(api, uid, addresses) for uid in real}
         target = self._views[self._written]
         for uid in real:
             if uid != self._written and np.shares_memory(self._views[uid], target):
-                raise RefusalError(Status.BAD_PARAM, f"operands {uid} and {self._written} overlap in memory")
+                raise bad(f"operands {uid} and {self._written} overlap in memory")
         if specs[self._written].overlaps_itself:
-            raise RefusalError(Status.BAD_PARAM, "values of the output overlap each other in memory")
+            raise bad("values of the output overlap each other in memory")
 
     def _view(self, api: EmulatedApi, uid: int, addresses: dict[int, int | None]) -> Bytes:
         if uid not in addresses:
-            raise RefusalError(Status.BAD_PARAM, f"the variant pack has no tensor {uid}")
-        return api.memory.view(_aligned(addresses[uid], f"tensor {uid}"), self._specs[uid].nbytes)
+            raise bad(f"the variant pack has no tensor {uid}")
+        return api.memory.view(_aligned(addresses[uid], f"tensor {uid}"), self.specs[uid].nbytes)
 
     def read(self, uid: int) -> Array:
         """Return the values of a tensor in memory."""
-        return read_values(self._views[uid], self._specs[uid])
+        return read_values(self._views[uid], self.specs[uid])
 
     def finish(self, batch: slice, result: Array) -> None:
         """Scale a result, run the pointwise operations on it, and write what comes out."""
-        problem, spec = self._problem, self._specs[self._written]
+        problem, spec = self._problem, self.specs[self._written]
         first = problem.uids[problem.written]
         old = self.read(first)[batch] if problem.beta else None
         kind = numpy_dtype(spec.dtype) if not problem.pointwise else result.dtype

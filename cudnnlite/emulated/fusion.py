@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.enums import PointwiseMode
-from cudnnlite.emulated.backend import Native
-from cudnnlite.emulated.registry import RefusalError
-from cudnnlite.enums import ConvolutionMode, DataType, Status, TensorFormat
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.emulated.backend import Native, finalizes
+from cudnnlite.emulated.registry import bad, unsupported
+from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
@@ -38,27 +39,29 @@ def spec_of(tensor: Native) -> TensorSpec:
     try:
         return TensorSpec(dims, DataType(tensor.one("data_type")), strides=strides)
     except ArgumentError as error:
-        raise RefusalError(Status.BAD_PARAM, str(error)) from error
+        raise bad(str(error)) from error
 
 
-def check_mode(pointwise: Native) -> None:
+@finalizes("POINTWISE")
+def _check_mode(api: EmulatedApi, pointwise: Native) -> None:
     """Refuse a "POINTWISE" of a mode, or with an attribute, that nothing is known of."""
     mode = PointwiseMode(pointwise.one("mode"))
     if mode not in BINARY and mode not in UNARY:
-        raise RefusalError(Status.NOT_SUPPORTED, f"pointwise mode {pointwise.one('mode')}")
+        raise unsupported(f"pointwise mode {pointwise.one('mode')}")
     known = {"mode", "math_prec", "nan_propagation", *_COEFFICIENTS}
     if unknown := pointwise.values.keys() - known:
-        raise RefusalError(Status.NOT_SUPPORTED, f"the emulated device knows nothing of {', '.join(sorted(unknown))}")
+        raise unsupported(f"the emulated device knows nothing of {', '.join(sorted(unknown))}")
 
 
-def check_operation(operation: Native) -> None:
+@finalizes("OPERATION_POINTWISE")
+def _check_operation(api: EmulatedApi, operation: Native) -> None:
     """Refuse an "OPERATION_POINTWISE" that lacks an operand, or has one too many."""
     binary = PointwiseMode(operation.one("pw_descriptor").one("mode")) in BINARY
     needed = {"xdesc", "ydesc"} | ({"bdesc"} if binary else set())
     if missing := sorted(needed - operation.values.keys()):
-        raise RefusalError(Status.BAD_PARAM, f"OPERATION_POINTWISE lacks {', '.join(missing)}")
+        raise bad(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
     if many := sorted(operation.values.keys() - needed - {"pw_descriptor", "alpha1", "alpha2"}):
-        raise RefusalError(Status.BAD_PARAM, f"OPERATION_POINTWISE has {', '.join(many)}")
+        raise bad(f"OPERATION_POINTWISE has {', '.join(many)}")
 
 
 def computed(operation: Native, x: Array, b: Array | None = None) -> Array:
@@ -79,16 +82,8 @@ def refusal(
 ) -> str:  # fmt: skip
     """Return why an H200 has no engine for a convolution with pointwise operations behind it; empty if it has one.
 
-    Parameters
-    ----------
-    x, w, conv
-        The convolution.
-    scalars : tuple of float
-        Its alpha and beta.
-    chain : tuple of Native
-        The operations behind it, in order.
-    narrow : bool
-        Whether it is an engine that multiplies on tensor cores.
+    `scalars` are the convolution's alpha and beta, `chain` the operations behind it in order, and `narrow` tells whether it
+    is an engine that multiplies on tensor cores.
     """
     wide = DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT
     y = spec_of(chain[-1].one("ydesc"))
@@ -99,7 +94,8 @@ def refusal(
     if {conv.compute_type} | betweens | precisions != {wide}:
         return f"operations behind a convolution are computed in {wide.name}, and so are the tensors between"
     kinds = [_kind(operation, y) for operation in chain]
-    if "" in kinds or x.dtype != y.dtype or any(_dtype_of_b(operation, x.dtype) != x.dtype for operation in chain):
+    operands = {y.dtype} | {spec_of(operation.one("bdesc")).dtype for operation in chain if "bdesc" in operation.values}
+    if "" in kinds or operands != {x.dtype}:
         return "an operand of another type, layout or shape than the result's, a value for each channel, or one value"
     alphas = [(operation.one("alpha1", 1.0), operation.one("alpha2", 1.0)) for operation in chain]
     rest = kinds[1:] if kinds[0] == "added image" else kinds
@@ -130,7 +126,3 @@ def _kind(operation: Native, y: TensorSpec) -> str:
     if b.shape == (1, y.shape[1], *[1] * (y.rank - 2)):
         return f"{what} channels"
     return f"{what} number" if b.size == 1 and what == "added" else ""
-
-
-def _dtype_of_b(operation: Native, usual: DataType) -> DataType:
-    return usual if "bdesc" not in operation.values else spec_of(operation.one("bdesc")).dtype

@@ -1,4 +1,4 @@
-"""The geometry that the emulated convolutions share: tiles of bounded size, padded reads."""
+"""What the emulated convolutions share: parts of bounded size, and which pixels the taps of a filter meet."""
 
 from __future__ import annotations
 
@@ -15,81 +15,52 @@ from cudnnlite.specs import ConvolutionSpec
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
-
-
-def check_operands(x: Array, w: Array, problem: ConvolutionSpec, out: Array) -> None:
-    """Raise unless `x`, `w` and `out` have one compute dtype and `out` has the right shape."""
-    expected = problem.output_shape(x.shape, w.shape)
-    if out.shape != expected:
-        raise ValueError(f"out has shape {out.shape}; {expected} expected")
-    if not x.dtype == w.dtype == out.dtype or out.dtype.name not in {"float32", "float64", "int32"}:
-        raise ValueError(f"one of float32, float64, int32 expected for all; got {x.dtype}, {w.dtype}, {out.dtype}")
-
-
-def transform_unsupported(problem: ConvolutionSpec, dtype: DTypeLike) -> str | None:
-    """Why no algorithm that transforms x and w can compute this convolution; None if nothing speaks against it."""
-    if np.dtype(dtype).kind != "f":
-        return "only floating-point data; integer sums have to be exact"
-    _, stride, dilation = problem.steps(problem.spatial_rank or 1)
-    if max(stride) > 1:
-        return f"stride 1 only; got {stride}"
-    if max(dilation) > 1:
-        return f"dilation 1 only; got {dilation}"
-    return None
+VALUES = 2 << 20  # in a matrix of filters or of results; columns may be twice as many
 
 
 class Algorithm(NamedTuple):
-    """One way to convolve: the function, the workspace it needs, and why it cannot (None if it can)."""
+    """One way to convolve, or to compute a gradient of a convolution.
 
-    run: Callable[..., None]
-    workspace: Callable[..., int]
-    unsupported: Callable[..., str | None] = lambda *problem: None
-
-
-def checked(
-    compute: Callable[..., None],
-    size: Callable[..., int],
-    unsupported: Callable[..., str | None] = lambda *problem: None,
-) -> Algorithm:
-    """Return an algorithm that raises ValueError where operands do not fit together, or there is a reason against it.
-
-    Parameters
+    Attributes
     ----------
     compute : callable
-        (x, w, problem, out, scratch).
-    size, unsupported : callable
-        (x's shape, w's shape, problem, dtype) -> bytes of scratch; a reason.
+        (first, second, conv, out, scratch), with what the C function reads, in its order.  Images are ``(N, C, *spatial)``,
+        filters ``(K, C // groups, *taps)``; all have one compute dtype (float32, float64; int32, whose sums are exact modulo
+        2**32) and any strides.  `out` is overwritten, but the gradient of a filter is added to it.  `scratch` is of uint8,
+        aligned for complex128.  No algorithm wants more than 256 MiB of it, nor allocates more than 128 MiB besides,
+        whatever the problem (but for a row of pixels, where one alone is more).
+    size : callable
+        (x's shape, w's shape, conv, dtype) -> bytes of scratch; of a part of a batch never more than of the whole.
+    unsupported : callable
+        (the same) -> why it cannot; None if it can.
     """
 
-    def workspace(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-        problem.output_shape(x_shape, w_shape)
-        if reason := unsupported(x_shape, w_shape, problem, dtype):
-            raise ValueError(reason)
-        return size(x_shape, w_shape, problem, dtype)
+    compute: Callable[..., None]
+    size: Callable[..., int] = lambda *problem: 0
+    unsupported: Callable[..., str | None] = lambda *problem: None
 
-    def run(x: Array, w: Array, problem: ConvolutionSpec, *, out: Array, scratch: NDArray[np.uint8]) -> None:
-        check_operands(x, w, problem, out)
-        workspace(x.shape, w.shape, problem, x.dtype)
+    def run(self, *arguments: Any) -> None:
+        """Compute, without warnings."""
         with np.errstate(all="ignore"):
-            compute(x, w, problem, out, scratch)
-
-    return Algorithm(run, workspace, unsupported)
+            self.compute(*arguments)
 
 
-def correlation_filter(w: Array, problem: ConvolutionSpec) -> Array:
-    """View of `w` that, cross-correlated, does what `problem` asks (rotated where it is a convolution proper)."""
-    return np.flip(w, tuple(range(2, w.ndim))) if problem.mode == ConvolutionMode.CONVOLUTION else w
+def transform_unsupported(conv: ConvolutionSpec, dtype: DTypeLike) -> str | None:
+    """Return why no algorithm that transforms x and w can compute this convolution; None if nothing speaks against it."""
+    if np.dtype(dtype).kind != "f":
+        return "only floating-point data; integer sums have to be exact"
+    _, stride, dilation = conv.steps(conv.spatial_rank or 1)
+    return None if {*stride, *dilation} == {1} else f"stride and dilation 1 only; got {stride} and {dilation}"
+
+
+def correlation_filter(w: Array, conv: ConvolutionSpec) -> Array:
+    """View of `w` that, cross-correlated, does what `conv` asks (rotated where it is a convolution proper)."""
+    return np.flip(w, tuple(range(2, w.ndim))) if conv.mode == ConvolutionMode.CONVOLUTION else w
 
 
 def split_groups(a: Array, axis: int, groups: int) -> Array:
     """View of `a` with `axis` split into ``(groups, size // groups)``; never a copy, whatever the strides."""
     return a.reshape(*a.shape[:axis], groups, -1, *a.shape[axis + 1 :])
-
-
-def channels_last(a: Array) -> bool:
-    """Whether the channels of ``(N, C, *spatial)`` lie closer together in memory than neighbouring pixels."""
-    pixels = [abs(stride) for stride, size in zip(a.strides[2:], a.shape[2:], strict=True) if size > 1]
-    return a.shape[1] > 1 and all(abs(a.strides[1]) < stride for stride in pixels)
 
 
 def chunks(size: int, step: int) -> Iterator[slice]:
@@ -102,8 +73,7 @@ def boxes(extents: Sequence[int], limit: int) -> Iterator[Box]:
     if not extents:
         yield ()
         return
-    inner = math.prod(extents[1:])
-    for outer in chunks(extents[0], max(1, limit // inner)):
+    for outer in chunks(extents[0], max(1, limit // math.prod(extents[1:]))):
         for rest in boxes(extents[1:], limit):
             yield (outer, *rest)
 
@@ -113,59 +83,63 @@ def box_shape(box: Box) -> Shape:
     return tuple(part.stop - part.start for part in box)
 
 
-def reached(size: int, extent: int, start: int, step: int) -> tuple[int, int]:
-    """Return the range of those i below `size` for which ``start + i * step`` lies in ``range(extent)``; it may be empty."""
-    return max(0, -(start // step)), min(
-        size, -((start - extent) // step)
-    )  # ceil(-start / step), ceil((extent - start) / step)
+def meetings(
+    columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec
+) -> Iterator[tuple[Array, Array]]:
+    """Yield views of `columns` and of the pixels of `image` that they stand for, ``(C, n, *places)``, for each tap.
 
+    Padding is nowhere: of the places those are left out whose pixels do not exist.
 
-def gather(dst: Array, src: Array, starts: Sequence[int], steps: Sequence[int]) -> None:
-    """Fill `dst` with ``src[..., start + i * step, ...]``, zero wherever that lies outside `src`.
-
-    Both have leading axes and then spatial ones, any strides. Of the starts and steps there is one for each spatial axis;
-    starts may be negative or beyond `src`, steps are positive.
+    Parameters
+    ----------
+    columns : ndarray
+        ``(C, len(taps), n, *places)``.
+    image : ndarray
+        ``(N, C, *spatial)``.
+    box : tuple of slice
+        The images, and the places of the output along each axis.
+    taps : sequence of tuple
+        Places in the filter.
     """
-    inside_dst: list[Any] = [...]
-    inside_src: list[Any] = [...]
-    covered = True
-    axes = len(starts)
-    for size, extent, start, step in zip(dst.shape[-axes:], src.shape[-axes:], starts, steps, strict=True):
-        low, high = reached(size, extent, start, step)
-        if low >= high:
-            dst[...] = 0
-            return
-        covered &= low == 0 and high == size
-        inside_dst.append(slice(low, high))
-        inside_src.append(slice(start + low * step, start + (high - 1) * step + 1, step))
-    if not covered:
-        dst[...] = 0
-    dst[tuple(inside_dst)] = src[tuple(inside_src)]
+    steps = conv.steps(image.ndim - 2)
+    for number, tap in enumerate(taps):
+        places: list[Any] = [slice(None), number, slice(None)]
+        pixels: list[Any] = [box[0], slice(None)]
+        for part, extent, at, pad, stride, far in zip(box[1:], image.shape[2:], tap, *steps, strict=True):
+            start = part.start * stride + at * far - pad
+            low = max(0, -(start // stride))  # the first place whose pixel exists, and behind the last
+            high = max(low, min(part.stop - part.start, -((start - extent) // stride)))
+            places.append(slice(low, high))
+            first = start + low * stride
+            pixels.append(slice(first, first + (high - low) * stride, stride))
+        yield columns[tuple(places)], image[tuple(pixels)].swapaxes(0, 1)
 
 
-def matrices(flat: Array, batch: int, rows: int, columns: int, *, contiguous_columns: bool) -> Array:
-    """View ``(batch, rows, columns)`` of the front of `flat`, in which columns are contiguous if asked, else rows."""
-    flat = flat[: batch * rows * columns]
-    shape = (batch, columns, rows) if contiguous_columns else (batch, rows, columns)
-    view: Array = flat.reshape(shape)
-    return view.swapaxes(1, 2) if contiguous_columns else view
+def gather(columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec) -> None:
+    """Fill `columns` with the pixels that they stand for, and zeros for padding; see `meetings`."""
+    columns[...] = 0
+    for column, pixels in meetings(columns, image, box, taps, conv):
+        column[...] = pixels
+
+
+def store(target: Array, result: Array, *, add: bool) -> None:
+    """Set `target`, ``(n, groups, filters, *places)``, to `result`, ``(groups, filters, n * places)``, or add that to it."""
+    result = np.moveaxis(result.reshape(*target.shape[1:3], len(target), *target.shape[3:]), 2, 0)
+    if target.dtype.kind == "i":  # by way of int64, so that a sum beyond int32 wraps as it does on the device
+        result = result.astype(np.int64, copy=False).astype(np.int32)
+    np.copyto(target, target + result if add else result)
 
 
 def carve(scratch: NDArray[np.uint8], dtype: DTypeLike, *shapes: Shape) -> list[Array]:
-    """Consecutive uninitialised arrays of `dtype` in the front of `scratch`.
-
-    Raises
-    ------
-    ValueError
-        If `scratch` is too small.
-    """
-    itemsize = np.dtype(dtype).itemsize
-    needed = itemsize * sum(map(math.prod, shapes))
-    if scratch.size < needed:
-        raise ValueError(f"scratch has {scratch.size} bytes; {needed} needed")
-    arrays, offset = [], 0
+    """Return consecutive uninitialised arrays of `dtype` in the front of `scratch`."""
+    itemsize, arrays, start = np.dtype(dtype).itemsize, [], 0
     for shape in shapes:
-        end = offset + itemsize * math.prod(shape)
-        arrays.append(scratch[offset:end].view(dtype).reshape(shape))
-        offset = end
+        end = start + itemsize * math.prod(shape)
+        arrays.append(scratch[start:end].view(dtype).reshape(shape))
+        start = end
     return arrays
+
+
+def carved(dtype: DTypeLike, *shapes: Shape) -> int:
+    """Return the bytes that `carve` takes."""
+    return np.dtype(dtype).itemsize * sum(map(math.prod, shapes))

@@ -1,18 +1,13 @@
-"""Forward convolutions of the emulated device: blocked matrix products, and the table of all algorithms.
+"""Convolutions of the emulated device, and their gradients, as products with matrices of columns; the table of all kernels.
 
-An algorithm is called as ``run(x, w, problem, out=y, scratch=workspace)``:
-
-- `x` is ``(N, C, *spatial)``, `w` is ``(K, C // groups, *taps)``, `out` is ``(N, K, *out)``; all have one compute dtype
-  (float32, float64 or int32, whose sums are exact modulo 2**32) and any strides. `out` is overwritten and never read.
-- `scratch` is a writable uint8 array of at least ``workspace(x.shape, w.shape, problem, dtype)`` bytes, aligned for
-  complex128. No algorithm wants more than 256 MiB, nor allocates more than 128 MiB besides, whatever the problem; a
-  part of a batch never needs more than the whole.
+A column is what one place of the output sees of an image: its rows are the channels and taps (im2col).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cudnnlite.emulated import geometry
 from cudnnlite.emulated.geometry import (
     Algorithm,
     Array,
@@ -27,65 +23,75 @@ from cudnnlite.emulated.geometry import (
     Shape,
     box_shape,
     boxes,
-    carve,
-    channels_last,
-    checked,
+    carved,
     chunks,
     correlation_filter,
     gather,
-    matrices,
+    meetings,
     split_groups,
+    store,
 )
-from cudnnlite.emulated.kernels_fft import FFT, FFT_TILED
-from cudnnlite.emulated.kernels_winograd import WINOGRAD
-from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.emulated.kernels_transformed import FFT, FFT_TILED, WINOGRAD
+from cudnnlite.emulated.operation import computes
+from cudnnlite.enums import ConvolutionMode, Status
+from cudnnlite.operations.operation import FLOATS
+from cudnnlite.specs import ConvolutionSpec, FilterSpec
 
-_REDUCTION = 16384  # longest sum in one product: groups x taps x channels of a filter block
-_FILTER_BYTES = 16 << 20
-_COLUMN_BYTES = 32 << 20
-_PRODUCT_BYTES = 16 << 20
-_MANY_TAPS, _MANY_POSITIONS = 256, 65536
-_POSITIONS = 8192  # more makes OpenBLAS no faster and falls out of the cache
+TAPS = 64  # in one matrix of columns
+PLACES = 8192  # more makes OpenBLAS no faster and falls out of the cache;
+MANY_PLACES = 65536  # but with many taps each is gathered once for each block of places
 
 
 class _Blocks(NamedTuple):
-    """How much of each axis one matrix product takes."""
+    """How much one matrix product takes: taps, filters of each group, places of the output over images and space."""
 
-    groups: int
-    filters: int  # of one group
-    channels: int  # of one group
     taps: int
-    positions: int  # of the output, over batch and space
-    column_taps: int  # taps gathered into the column matrix at once: 1, or all of the block's
-
-    @property
-    def column_size(self) -> int:
-        return self.groups * self.channels * self.column_taps * self.positions
+    filters: int
+    places: int
 
 
-def _blocks(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, itemsize: int, *, one_tap: bool) -> _Blocks:
-    """Choose block sizes that respect the byte limits above for every problem."""
-    n, k, *out = problem.output_shape(x_shape, w_shape)
-    channels = min(w_shape[1], _REDUCTION // 4)
-    taps = min(math.prod(w_shape[2:]), _REDUCTION // channels)
-    groups = min(problem.groups, _REDUCTION // (channels * taps))
-    depth = groups * channels * taps
-    filters = min(k // problem.groups, max(1, _FILTER_BYTES // (depth * itemsize)))
-    column_taps, most = 1 if one_tap else taps, _POSITIONS
-    if column_taps > _MANY_TAPS:  # each tap is gathered once for each block of positions: few blocks, and taps in parts
-        most = _MANY_POSITIONS
-        column_taps = min(taps, max(1, _COLUMN_BYTES // (groups * channels * most * itemsize)))
-    positions = min(
-        n * math.prod(out),
-        most,
-        _COLUMN_BYTES // (groups * channels * column_taps * itemsize),
-        max(1, _PRODUCT_BYTES // (groups * filters * itemsize)),
+def _blocks(x: Shape, w: Shape, conv: ConvolutionSpec, most_taps: int) -> _Blocks:
+    (n, k, *out), taps, values = conv.output_shape(x, w), math.prod(w[2:]), geometry.VALUES
+    part = min(taps, most_taps, max(1, values // x[1]))
+    filters = min(k // conv.groups, max(1, values // (x[1] * part)))
+    most = min(
+        MANY_PLACES if taps > most_taps else PLACES, 2 * values // (x[1] * part), values // (conv.groups * filters)
     )
-    return _Blocks(groups, filters, channels, taps, positions, column_taps)
+    return _Blocks(part, filters, min(n * math.prod(out), max(1, most)))
+
+
+def _size(x: Shape, w: Shape, conv: ConvolutionSpec, dtype: DTypeLike) -> int:
+    blocks = _blocks(x, w, conv, TAPS)
+    return carved(np.int64 if np.dtype(dtype).kind == "i" else dtype, (x[1] * blocks.taps * blocks.places,))
+
+
+def _parts(
+    x: Shape, w: Array, y: Shape, conv: ConvolutionSpec, dtype: DTypeLike, scratch: NDArray[np.uint8] | None
+) -> Iterator[tuple[Box, tuple[Any, ...], list[Shape], Array, Array]]:
+    """Yield what one product after the other is about.
+
+    That is: images and places; where in the output's `split_groups` they are, for some filters of each group; some taps;
+    those filters, and room for columns, ``(C, taps, n, *places)``.  Without `scratch` it is one tap at a time.
+    """
+    blocks = _blocks(x, w.shape, conv, 1 if scratch is None else TAPS)
+    space = np.empty(x[1] * blocks.taps * blocks.places, dtype) if scratch is None else scratch.view(dtype)
+    filters, taps = split_groups(correlation_filter(w, conv), 0, conv.groups), list(np.ndindex(*w.shape[2:]))
+    for ts, ks in product(chunks(len(taps), blocks.taps), chunks(filters.shape[1], blocks.filters)):
+        some = np.stack([_at_tap(filters, tap)[:, ks] for tap in taps[ts]], -1)
+        for box in boxes((y[0], *y[2:]), blocks.places):
+            shape = (x[1], ts.stop - ts.start, *box_shape(box))
+            columns = space[: math.prod(shape)].reshape(shape)
+            yield box, (box[0], slice(None), ks, *box[1:]), taps[ts], some, columns
+
+
+def _at_tap(filters: Array, tap: Shape) -> Array:
+    """View the values that grouped filters have there."""
+    place: Any = (..., *tap)
+    return np.asarray(filters[place])
 
 
 def _product_dtype(x: Array, w: Array) -> np.dtype[Any]:
-    """Dtype in which the sums of products of `x` and `w` are exact, or as good as their own."""
+    """Return the type in which the sums of products of `x` and `w` are exact, or as good as their own."""
     if x.dtype.kind == "f":
         return x.dtype
     largest = [max(abs(int(a.min())), abs(int(a.max()))) for a in (x, w)]
@@ -94,93 +100,66 @@ def _product_dtype(x: Array, w: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if exact else np.int64)
 
 
-def _blocked_gemm(x: Array, w: Array, problem: ConvolutionSpec, out: Array, columns: Array, blocks: _Blocks) -> None:
-    """Convolve with products of a filter matrix and a column matrix (taps x channels by output positions).
-
-    Both matrices are laid out so that the copies into and out of them follow the memory order of `x` and `out`; BLAS
-    takes either order.
-
-    Parameters
-    ----------
-    columns : ndarray
-        Flat, ``blocks.column_size`` elements, of the dtype of the products. Overwritten.
-    """
-    dtype = columns.dtype
-    taps = list(np.ndindex(*w.shape[2:]))
-    x_groups = split_groups(x, 1, problem.groups)
-    w_groups = split_groups(correlation_filter(w, problem), 0, problem.groups)
-    y_groups = split_groups(out, 1, problem.groups)
-    x_last, y_last = channels_last(x), channels_last(out)
-    products = np.empty(blocks.groups * blocks.filters * blocks.positions, dtype)
-    limits = zip(
-        (problem.groups, w_groups.shape[1], w.shape[1], len(taps)),
-        (blocks.groups, blocks.filters, blocks.channels, blocks.taps),
-        strict=True,
-    )
-    for gs, ks, cs, ts in product(*(chunks(size, step) for size, step in limits)):
-        g, k, c, t = box_shape((gs, ks, cs, ts))
-        filters = np.empty((g, k, t, c), dtype)
-        for i, tap in enumerate(taps[ts]):
-            one_tap = (gs, ks, cs, *tap)
-            filters[:, :, i] = w_groups[one_tap]
-        for box in boxes((len(x), *out.shape[2:]), blocks.positions):
-            points = math.prod(box_shape(box))
-            inside = (box[0], gs, ks, *box[1:])
-            for part in chunks(t, blocks.column_taps):
-                depth = (part.stop - part.start) * c
-                column = matrices(columns, g, depth, points, contiguous_columns=x_last)
-                _gather_columns(column, x_groups[box[0], gs, cs], box, taps[ts][part], problem)
-                result = matrices(products, g, k, points, contiguous_columns=y_last)
-                np.matmul(filters[:, :, part].reshape(g, k, depth), column, out=result)
-                _store(y_groups[inside], result, add=cs.start + ts.start + part.start > 0)
+def _rows(some: Array, dtype: DTypeLike) -> Array:
+    """Return filters ``(groups, filters, channels, taps)`` as matrices."""
+    return some.astype(dtype, copy=False).reshape(*some.shape[:2], -1)
 
 
-def _gather_columns(columns: Array, x: Array, box: Box, taps: Sequence[Shape], problem: ConvolutionSpec) -> None:
-    """Fill `columns`, ``(groups, taps * channels, points of box)``, from `x`, ``(n, groups, channels, *spatial)``."""
-    per_tap = columns.reshape(len(columns), len(taps), -1, *box_shape(box))
-    padding, stride, dilation = problem.steps(len(box) - 1)
-    for i, tap in enumerate(taps):
-        corner = [
-            outputs.start * step - pad + offset * reach
-            for outputs, step, pad, offset, reach in zip(box[1:], stride, padding, tap, dilation, strict=True)
-        ]
-        gather(np.moveaxis(per_tap[:, i], 2, 0), x, corner, stride)
+def _convolve(
+    x: Array, w: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8], *, tap_by_tap: bool
+) -> None:
+    """Convolve with an explicit matrix of columns (``GEMM`` and others), or one of each tap (``IMPLICIT_GEMM``)."""
+    dtype, grouped = _product_dtype(x, w), split_groups(out, 1, conv.groups)
+    for box, place, taps, some, columns in _parts(x.shape, w, out.shape, conv, dtype, None if tap_by_tap else scratch):
+        gather(columns, x, box, taps, conv)
+        result = _rows(some, dtype) @ columns.reshape(conv.groups, -1, math.prod(box_shape(box)))
+        store(grouped[place], result, add=any(taps[0]))
 
 
-def _store(target: Array, result: Array, *, add: bool) -> None:
-    """Set `target`, ``(n, groups, filters, *box)``, to `result`, ``(groups, filters, n * prod(box))``, or add that."""
-    result = np.moveaxis(result.reshape(*target.shape[1:3], len(target), *target.shape[3:]), 2, 0)
-    if target.dtype.kind == "i":  # by way of int64, so that a sum beyond int32 wraps as it does on the device
-        result = result.astype(np.int64, copy=False).astype(np.int32)
-    if add:
-        np.add(target, result, out=target)
-    else:
-        target[...] = result
+def _gradient_of_images(w: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+    """Scatter: each place adds its columns, ``w.T @ dy``, to the pixels that it saw."""
+    out[...] = 0
+    grouped = split_groups(dy, 1, conv.groups)
+    for box, place, taps, some, columns in _parts(out.shape, w, dy.shape, conv, out.dtype, scratch):
+        matrix = _rows(some, out.dtype).swapaxes(1, 2)
+        places = np.moveaxis(grouped[place], 0, 2).reshape(conv.groups, some.shape[1], -1)
+        np.matmul(matrix, places, out=columns.reshape(conv.groups, matrix.shape[1], -1))
+        for column, pixels in meetings(columns, out, box, taps, conv):
+            np.add(pixels, column, out=pixels)
 
 
-def _tap_by_tap(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve with one matrix product for each tap (``IMPLICIT_GEMM``); `scratch` is not used."""
-    dtype = _product_dtype(x, w)
-    blocks = _blocks(x.shape, w.shape, problem, dtype.itemsize, one_tap=True)
-    _blocked_gemm(x, w, problem, out, np.empty(blocks.column_size, dtype), blocks)
-
-
-def _by_columns(x: Array, w: Array, problem: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
-    """Convolve as products with an explicit column matrix, a block of which lies in `scratch` (``GEMM`` and others)."""
-    dtype = _product_dtype(x, w)
-    blocks = _blocks(x.shape, w.shape, problem, dtype.itemsize, one_tap=False)
-    (columns,) = carve(scratch, dtype, (blocks.column_size,))
-    _blocked_gemm(x, w, problem, out, columns, blocks)
-
-
-def _columns_size(x_shape: Shape, w_shape: Shape, problem: ConvolutionSpec, dtype: DTypeLike) -> int:
-    itemsize = max(np.dtype(dtype).itemsize, 8 if np.dtype(dtype).kind == "i" else 0)
-    return _blocks(x_shape, w_shape, problem, itemsize, one_tap=False).column_size * itemsize
+def _gradient_of_filter(x: Array, dy: Array, conv: ConvolutionSpec, out: Array, scratch: NDArray[np.uint8]) -> None:
+    """Gather: ``dy @ columns.T``, all images together; added to `out`."""
+    grouped = split_groups(dy, 1, conv.groups)
+    gradient = split_groups(correlation_filter(out, conv), 0, conv.groups)
+    for box, place, taps, some, columns in _parts(x.shape, out, dy.shape, conv, out.dtype, scratch):
+        gather(columns, x, box, taps, conv)
+        places = np.moveaxis(grouped[place], 0, 2).reshape(conv.groups, some.shape[1], -1)
+        result = places @ columns.reshape(conv.groups, -1, places.shape[2]).swapaxes(1, 2)
+        for tap, slope in zip(taps, np.moveaxis(result.reshape(some.shape), -1, 0), strict=True):
+            _at_tap(gradient, tap)[:, place[2]] += slope
 
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
-        "direct_gemm": checked(_tap_by_tap, lambda *problem: 0), "im2col_gemm": checked(_by_columns, _columns_size),
+        "direct_gemm": Algorithm(partial(_convolve, tap_by_tap=True)),
+        "im2col_gemm": Algorithm(partial(_convolve, tap_by_tap=False), _size),
         "fft": FFT, "fft_tiled": FFT_TILED, "winograd": WINOGRAD,
     }
 )  # fmt: skip
+GRADIENTS: Mapping[str, Algorithm] = MappingProxyType(
+    {"dx": Algorithm(_gradient_of_images, _size), "dw": Algorithm(_gradient_of_filter, _size)}
+)
+
+
+@computes(
+    "im2col", "cudnnIm2Col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED
+)
+def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
+    """Return a row for each tap."""
+    n, c, *_ = x.shape
+    places, taps = conv.output_shape(x.shape, w.shape)[2:], list(np.ndindex(*w.shape[2:]))
+    columns = np.empty((c, len(taps), n, *places), x.dtype)
+    taps = taps[::-1] if conv.mode == ConvolutionMode.CONVOLUTION else taps
+    gather(columns, x, (slice(0, n), *(slice(0, size) for size in places)), taps, conv)
+    return columns.reshape(c * len(taps), -1)

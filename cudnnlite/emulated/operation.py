@@ -16,7 +16,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add
-from cudnnlite.emulated.registry import RefusalError, Work, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, null, unsupported
 from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
@@ -55,10 +55,10 @@ class Call:
             expected = own.expected(self.specs | self.options)
             own.check(self.specs, SCALARS | self.options)
         except ArgumentError as error:
-            raise RefusalError(Status.BAD_PARAM, str(error)) from error
+            raise bad(str(error)) from error
         for name, spec in expected.items():
             if spec.shape != (shape := self.specs[name].shape):
-                raise RefusalError(Status.BAD_PARAM, f"{name} has shape {shape}, the result has {spec.shape}")
+                raise bad(f"{name} has shape {shape}, the result has {spec.shape}")
 
     def _described(self, name: str, kind: type) -> Any:
         native = self.given[f"{self.operation.shared.get(name, name)}Desc"]
@@ -74,7 +74,7 @@ class Call:
             return self.number(name) if name in self.operation.by_address else self.given[name]
         value = kind(self.given[name])
         if value.name not in kind.__members__:
-            raise RefusalError(Status.BAD_PARAM, f"{name}={self.given[name]}; allowed: {', '.join(kind.__members__)}")
+            raise bad(f"{name}={self.given[name]}; allowed: {', '.join(kind.__members__)}")
         return value
 
     @property
@@ -86,7 +86,7 @@ class Call:
     def number(self, name: str) -> float:
         """Return a host scalar, read in the type that cuDNN wants for it: float beside what is computed in integers too."""
         if not self.given[name]:
-            raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
+            raise null(name)
         kind = ctypes.c_double if self.compute == np.float64 else ctypes.c_float
         return kind.from_address(self.given[name]).value
 
@@ -136,11 +136,9 @@ class Call:
             for name in (*self.operation.reads, *self.operation.writes[:number]):
                 same = self.given[name] == self.given[written] and self.specs[name] == self.specs[written]
                 if np.shares_memory(found[name], found[written]) and not (same and name in self.operation.in_place):
-                    raise RefusalError(Status.BAD_PARAM, f"{name} and {written} overlap in memory")
+                    raise bad(f"{name} and {written} overlap in memory")
             if target.overlaps_itself:
-                raise RefusalError(
-                    Status.BAD_PARAM, f"values of {written} overlap each other in memory: strides {target.strides}"
-                )
+                raise bad(f"values of {written} overlap each other in memory: strides {target.strides}")
         return found
 
 
@@ -225,7 +223,7 @@ def computes(
                 told = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
                 raise RefusalError(mixed if len(kinds) > 1 else Status.NOT_SUPPORTED, told)
             if target.rank not in ranks:
-                raise RefusalError(Status.NOT_SUPPORTED, f"tensors of rank {target.rank}")
+                raise unsupported(f"tensors of rank {target.rank}")
             if why := refuse(specs, call.options):
                 raise RefusalError(refused, why)
             if workspace is not None:

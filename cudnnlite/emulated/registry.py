@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.enums import Status
 
 Work = Callable[[], object]
@@ -20,16 +23,36 @@ class RefusalError(Exception):
         self.message = message
 
 
-def emulates(name: str) -> Callable[[Implementation], Implementation]:
+def bad(message: str) -> RefusalError:
+    """Return what ends a call with BAD_PARAM."""
+    return RefusalError(Status.BAD_PARAM, message)
+
+
+def null(names: str) -> RefusalError:
+    """Return what ends a call with BAD_PARAM_NULL_POINTER."""
+    return RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{names} is a null pointer")
+
+
+def unsupported(message: str) -> RefusalError:
+    """Return what ends a call with NOT_SUPPORTED."""
+    return RefusalError(Status.NOT_SUPPORTED, message)
+
+
+def emulates(name: str, *, by_name: bool = False) -> Callable[[Implementation], Implementation]:
     """Register the decorated function as the emulation of the C function `name`.
 
-    It receives the `EmulatedApi` and then the C arguments; it returns on success and raises `RefusalError` otherwise.  A
-    function whose work a GPU does later, on the handle's stream, checks its arguments, reads its descriptors, and returns
-    that work: it is done at once, or, where the stream is being recorded, whenever the graph is launched.
+    It receives the `EmulatedApi` and then the C arguments, or with `by_name` an object that has both: `api`, and the
+    arguments by the header's names.  It returns on success and raises `RefusalError` otherwise.  A function whose work a GPU
+    does later, on the handle's stream, checks its arguments, reads its descriptors, and returns that work: it is done at
+    once, or, where the stream is being recorded, whenever the graph is launched.
     """
 
     def register(implementation: Implementation) -> Implementation:
-        IMPLEMENTATIONS[name] = implementation
+        def named(api: Any, *arguments: Any) -> Work | None:
+            given = dict(zip(FUNCTIONS[name].argnames, arguments, strict=True))
+            return implementation(SimpleNamespace(api=api, **given))
+
+        IMPLEMENTATIONS[name] = named if by_name else implementation
         return implementation
 
     return register

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,27 +25,25 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
-from cudnnlite.emulated.registry import RefusalError, Work, emulates
+from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.rnn_layout import (
-    Cells,
     active_steps,
     compute_dtype,
-    empty_cells,
-    flattened,
+    gradient_of,
     read_steps,
     reserve_places,
     weight_layout,
     weight_views,
     write_steps,
 )
-from cudnnlite.emulated.spaces import Reserve, Spaces, bad, checksum
+from cudnnlite.emulated.spaces import Reserve, Spaces, checksum
 from cudnnlite.emulated.support import tf32_is_forbidden
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.rnn import equations as rnn_equations
-from cudnnlite.operations.rnn.equations import Network, network_shape
+from cudnnlite.operations.rnn import equations
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_rules import why_not
+from cudnnlite.specs.rnn_weights import weight_parts
 
 Array = NDArray[Any]
 
@@ -65,8 +65,8 @@ def _rounding(spec: RNNSpec) -> Callable[[Array], Array] | None:
     return None if tf32_is_forbidden() else round_tf32
 
 
-def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vector_size: int) -> RNNDataSpec:
-    data = RNNDataDescriptor.read(api.real, descriptor)
+def _read_data(given: SimpleNamespace, spec: RNNSpec, name: str, vector_size: int) -> RNNDataSpec:
+    data = RNNDataDescriptor.read(given.api.real, getattr(given, name))
     if not data.batch:
         raise bad(f"{name} was never set")
     if data.dtype != spec.dtype:
@@ -76,43 +76,44 @@ def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vect
     return data
 
 
+def _allow(spec: RNNSpec, algorithm: RNNAlgo, **how: bool) -> None:
+    if why := why_not(spec, algorithm, **how):
+        raise unsupported(why)
+
+
 class _Call(Spaces):
     """What a forward or backward call is given, read back and checked.  Nothing is written before all is read."""
 
-    def __init__(
-        self, api: EmulatedApi, rnn: Any, lengths: Any, x: Any, y: Any, h: Any, c: Any = None, *, backward: bool
-    ) -> None:
-        self.api = api
-        self.spec, self.algorithm, self.padded_io, self.dropout_pointer = read_rnn(api.real, rnn)
-        self.dropout = find_dropout(api, self.dropout_pointer.value)
-        self.x = _read_data(api, self.spec, x, "xDesc", self.spec.input_size)
-        self.y = _read_data(api, self.spec, y, "yDesc", self.spec.output_size)
-        self.shape, self.compute = network_shape(self.spec), compute_dtype(self.spec)
-        self.has_cell_state = self.spec.cell == RNNMode.LSTM
-        self.storage, self.active = numpy_dtype(self.spec.dtype), active_steps(self.x)
-        self.h_shape, self.c_shape = self.spec.hidden_shape(self.x.batch), self.spec.cell_shape(self.x.batch)
-        self._check_sequences()
-        self._check_state(h, "hDesc", self.h_shape)
-        if c is not None and self.has_cell_state:
-            self._check_state(c, "cDesc", self.c_shape)
-        self._check_lengths(lengths)
-        why = why_not(self.spec, self.algorithm, full=self.x.is_full, backward=backward)
-        if why:
-            raise RefusalError(Status.NOT_SUPPORTED, why)
-        if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
-            self._check_build(rnn.value)
-
-    def _check_sequences(self) -> None:
+    def __init__(self, given: SimpleNamespace, *, backward: bool) -> None:
+        super().__init__(given)
+        self.spec, self.algorithm, self.padded_io, dropout = read_rnn(self.api.real, given.rnnDesc)
+        self.dropout = find_dropout(self.api, dropout.value)
+        self.x = _read_data(given, self.spec, "xDesc", self.spec.input_size)
+        self.y = _read_data(given, self.spec, "yDesc", self.spec.output_size)
+        self.compute, self.storage = compute_dtype(self.spec), numpy_dtype(self.spec.dtype)
+        self.active, self.rounding = active_steps(self.x), _rounding(self.spec)
+        self.shapes = {"h": self.spec.hidden_shape(self.x.batch), "c": self.spec.cell_shape(self.x.batch)}
+        self.kinds = "hc" if self.spec.cell == RNNMode.LSTM else "h"  # of states
         for name in ("layout", "max_length", "batch", "lengths"):
             of_x, of_y = getattr(self.x, name), getattr(self.y, name)
             if of_x != of_y:
                 raise bad(f"{name} is {of_x} in xDesc, {of_y} in yDesc")
         if self.x.needs_padded_io and not self.padded_io:
             raise bad(f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED")
+        for kind in self.kinds:
+            if hasattr(given, f"{kind}Desc"):
+                self._check_state(f"{kind}Desc", self.shapes[kind])
+        if given.devSeqLengths:
+            memory = self.api.memory.view(ctypes.addressof(given.devSeqLengths.contents), 4 * self.x.batch)
+            if (lengths := tuple(memory.view(np.int32).tolist())) != self.x.lengths:
+                raise bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
+        _allow(self.spec, self.algorithm, full=self.x.is_full, backward=backward)
+        if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
+            self._check_build(_builds.get(self.api, {}).get(given.rnnDesc.value))
 
-    def _check_state(self, descriptor: Any, name: str, shape: tuple[int, ...]) -> None:
+    def _check_state(self, name: str, shape: tuple[int, ...]) -> None:
         try:
-            state = TensorDescriptor.read(self.api.real, descriptor)
+            state = TensorDescriptor.read(self.api.real, getattr(self.given, name))
         except ArgumentError as error:  # it was never set
             raise bad(f"{name}: {error}") from error
         if state.shape != shape:
@@ -122,100 +123,89 @@ class _Call(Spaces):
         if state.dtype != self.spec.dtype:
             raise bad(f"{name} is of {dtype_name(state.dtype)}, rnnDesc of {dtype_name(self.spec.dtype)}")
 
-    def _check_lengths(self, pointer: Any) -> None:
-        if pointer:
-            memory = self.api.memory.view(ctypes.addressof(pointer.contents), 4 * self.x.batch)
-            lengths = tuple(memory.view(np.int32).tolist())
-            if lengths != self.x.lengths:
-                raise bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
-
-    def _check_build(self, address: int) -> None:
-        built = _builds.get(self.api, {}).get(address)
+    def _check_build(self, built: tuple[int, RNNSpec] | None) -> None:
         if built is None:
             raise bad("PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc was set")
         if built != (self.x.batch, self.spec):
             given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
             raise bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
-    def sequences(self, address: int | None, data: RNNDataSpec, name: str) -> Bytes:
-        return self.memory(address, data.tensor().nbytes, name)
+    def sequences(self, name: str, data: RNNDataSpec) -> Bytes:
+        return self.memory(name, data.tensor().nbytes)
 
-    def state(self, address: int | None, shape: tuple[int, ...], name: str) -> Array | None:
-        """View a state; None for the null pointer."""
-        if not address:
-            return None
-        memory = self.memory(address, math.prod(shape) * self.storage.itemsize, name)
-        return memory.view(self.storage).reshape(shape)
+    def steps(self, name: str, data: RNNDataSpec) -> Array:
+        """Copy sequences."""
+        return read_steps(self.sequences(name, data), data)
 
-    def states(self, h: int | None, c: int | None, names: tuple[str, str]) -> tuple[Array | None, Array | None]:
-        """View a hidden state, and a cell state if there is such a thing."""
-        cell = self.state(c, self.c_shape, names[1]) if self.has_cell_state else None
-        return self.state(h, self.h_shape, names[0]), cell
+    def states(self, name: str) -> list[Array | None]:
+        """View the states of a name that has h in it, and those with c; None for null pointers."""
+        found: list[Array | None] = []
+        for kind in self.kinds:
+            own, shape = name.replace("h", kind), self.shapes[kind]
+            there = getattr(self.given, own)
+            memory = self.memory(own, math.prod(shape) * self.storage.itemsize) if there else None
+            found.append(None if memory is None else memory.view(self.storage).reshape(shape))
+        return found
 
-    def read_states(self, h: int | None, c: int | None, names: tuple[str, str]) -> tuple[Array, Array | None]:
+    def read_states(self, name: str) -> tuple[Array, Array | None]:
         """Copy them in the type that is computed in; zeros for null pointers."""
-        hidden, cell = self.states(h, c, names)
-        wide = self._wide(hidden, self.h_shape)
-        return wide, self._wide(cell, self.c_shape) if self.has_cell_state else None
+        wide = [
+            np.zeros(self.shapes[kind], self.compute) if values is None else values.astype(self.compute)
+            for kind, values in zip(self.kinds, self.states(name), strict=True)
+        ]
+        return wide[0], wide[1] if len(wide) > 1 else None
 
-    def _wide(self, values: Array | None, shape: tuple[int, ...]) -> Array:
-        return np.zeros(shape, self.compute) if values is None else values.astype(self.compute)
+    def weights(self, name: str) -> Bytes:
+        return self.space(name, "weightSpaceSize", weight_layout(self.spec)[1])
 
-    def weights(self, address: int | None, nbytes: int, name: str) -> Bytes:
-        return self.space(address, nbytes, weight_layout(self.spec).nbytes, name)
+    def workspace(self) -> Bytes:
+        return self.space("workSpace", "workSpaceSize", _workspace_bytes(self.spec, self.x))
 
-    def workspace(self, address: int | None, nbytes: int) -> Bytes:
-        return self.space(address, nbytes, _workspace_bytes(self.spec, self.x), "workSpace")
-
-    def reserve(self, address: int | None, nbytes: int) -> Reserve:
+    def reserve(self) -> Reserve:
         places = reserve_places(self.spec, self.x, masked=self.dropout is not None)
         sequences = self.x.with_vectors(self.x.vector_size)  # whose padding's fill is another's affair
         probability = None if self.dropout is None else self.dropout.probability
         problem = (self.spec, self.algorithm, self.padded_io, sequences.values(), probability)
-        return Reserve(self.space(address, nbytes, places.nbytes, "reserveSpace"), places, problem)
+        return Reserve(self.space("reserveSpace", "reserveSpaceSize", places.nbytes), places, problem)
 
-    def read_cells(self, space: Bytes) -> tuple[Cells, Array]:
-        """Return the weights, and the one array that all the matrices are views of, rounded as operands of products."""
-        cells, matrices = empty_cells(self.spec, self.compute)
-        for stored, target in weight_views(self.spec, space, cells):
-            target[...] = stored
-        rounding = _rounding(self.spec)
-        if rounding is not None:
+    def network(self, space: Bytes | None) -> equations.Network:
+        """Return the equations, with weights rounded as operands of products; values that do not matter without a space."""
+        zeros = {part.name: np.zeros(part.shape, self.storage) for part in weight_parts(self.spec)}
+        values = zeros if space is None else weight_views(self.spec, space)
+        if self.rounding is not None:
             with np.errstate(all="ignore"):
-                matrices[:] = rounding(matrices)
-        return cells, matrices
-
-    def network(self, cells: Cells, matrices: Array) -> Network:
-        rounding = _rounding(self.spec)
+                wide = {name: part.astype(self.compute) for name, part in values.items()}
+                values = {name: self.rounding(part) if part.ndim > 1 else part for name, part in wide.items()}
+        found = equations.network_of(self.spec, values, self.compute)
+        rounded = {id(part) for part in parts_of(found)}
 
         def product(a: Array, b: Array) -> Array:
-            if rounding is not None:
-                a, b = (m if m.base is matrices else rounding(m) for m in (a, b))  # weights already are, once a call
+            if self.rounding is not None:  # weights, or views of them, already are, once a call
+                a, b = (m if id(m if m.base is None else m.base) in rounded else self.rounding(m) for m in (a, b))
             return np.asarray(np.matmul(a, b))
 
         def store(h: Array) -> Array:
             return to_output(h, self.storage).astype(self.compute, copy=False)
 
-        return Network(self.shape, cells, self.spec.clip_in_effect, product, store)
+        return replace(found, product=product, store=store)
 
-    def write(self, target: Array | None, values: Array | None) -> None:
-        if target is not None and values is not None:
-            target[...] = to_output(values, self.storage)
+    def write(self, targets: list[Array | None], values: list[Array | None]) -> None:
+        for target, result in zip(targets, values, strict=False):  # of a cell without c there is one target
+            if target is not None and result is not None:
+                target[...] = to_output(result, self.storage)
+
+
+def parts_of(network: equations.Network) -> list[Array | None]:
+    """Return all arrays of the weights."""
+    return [part for layer in network.weights for cell in layer for part in cell]
 
 
 @emulates("cudnnSetRNNDescriptor_v8")
-def set_rnn(
-    api: EmulatedApi, rnn: Any, algorithm: int, cell: int, bias: int, direction: int, input_mode: int, dtype: int,
-    compute: int, math_type: int, input_size: int, hidden_size: int, projection_size: int, layers: int,
-    dropout: Any, flags: int,
-) -> None:  # fmt: skip
+def set_rnn(api: EmulatedApi, *arguments: Any) -> None:
     """Set the descriptor, and forget that it was built."""
-    _builds.get(api, {}).pop(rnn.value, None)
+    _builds.get(api, {}).pop(arguments[0].value, None)
     try:
-        api.real.cudnnSetRNNDescriptor_v8(
-            rnn, algorithm, cell, bias, direction, input_mode, dtype, compute, math_type, input_size, hidden_size,
-            projection_size, layers, dropout, flags,
-        )  # fmt: skip
+        api.real.cudnnSetRNNDescriptor_v8(*arguments)
     except CudnnError as error:  # in cuDNN's words, which are often none
         raise RefusalError(Status(error.status), error.detail) from error
 
@@ -235,25 +225,18 @@ def build_dynamic(api: EmulatedApi, handle: Any, rnn: Any, batch: int) -> None:
         raise bad(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
     if batch < 1:
         raise bad(f"miniBatch={batch}; allowed: 1 or more")
-    why = why_not(spec, algorithm)
-    if why:
-        raise RefusalError(Status.NOT_SUPPORTED, why)
+    _allow(spec, algorithm)
     _builds.setdefault(api, {})[rnn.value] = batch, spec
 
 
-@emulates("cudnnGetRNNTempSpaceSizes")
-def temp_space_sizes(
-    api: EmulatedApi, handle: Any, rnn: Any, mode: int, x_desc: Any, workspace_size: Any, reserve_size: Any
-) -> None:
+@emulates("cudnnGetRNNTempSpaceSizes", by_name=True)
+def temp_space_sizes(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted, and for training how much reserve space."""
-    reading = read_rnn(api.real, rnn)
-    x = _read_data(api, reading.spec, x_desc, "xDesc", reading.spec.input_size)
-    training = _is_training(mode)
-    why = why_not(reading.spec, reading.algorithm)
-    if why:
-        raise RefusalError(Status.NOT_SUPPORTED, why)
-    workspace_size[0] = _workspace_bytes(reading.spec, x)
-    reserve_size[0] = reserve_places(reading.spec, x, masked=bool(reading.dropout.value)).nbytes if training else 0
+    spec, algorithm, _, dropout = read_rnn(given.api.real, given.rnnDesc)
+    x, training = _read_data(given, spec, "xDesc", spec.input_size), _is_training(given.fwdMode)
+    _allow(spec, algorithm)
+    given.workSpaceSize[0] = _workspace_bytes(spec, x)
+    given.reserveSpaceSize[0] = reserve_places(spec, x, masked=bool(dropout.value)).nbytes if training else 0
 
 
 def _is_training(mode: int) -> bool:
@@ -262,112 +245,86 @@ def _is_training(mode: int) -> bool:
     return mode == ForwardMode.TRAINING
 
 
-@emulates("cudnnRNNForward")
-def forward(
-    api: EmulatedApi, handle: Any, rnn: Any, mode: int, lengths: Any, x_desc: Any, x: int, y_desc: Any, y: int,
-    h_desc: Any, hx: int, hy: int, c_desc: Any, cx: int, cy: int, weight_bytes: int, weights: int,
-    workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> Work:  # fmt: skip
+@emulates("cudnnRNNForward", by_name=True)
+def forward(given: SimpleNamespace) -> Work:
     """Compute y, hy and cy; for training also what the backward passes need."""
-    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc, backward=False)
-    training = _is_training(mode)
+    call, training = _Call(given, backward=False), _is_training(given.fwdMode)
 
     def work() -> None:
-        steps = read_steps(call.sequences(x, call.x, "x"), call.x)
-        hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
-        cells, matrices = call.read_cells(call.weights(weights, weight_bytes, "weightSpace"))
-        y_memory = call.sequences(y, call.y, "y")
-        targets = call.states(hy, cy, ("hy", "cy"))
-        scratch = call.workspace(workspace, workspace_bytes)
-        kept = call.reserve(reserve, reserve_bytes) if training else None
+        steps, (hidden, cell) = call.steps("x", call.x), call.read_states("hx")
+        network = call.network(call.weights("weightSpace"))
+        y_memory, targets, scratch = call.sequences("y", call.y), call.states("hy"), call.workspace()
+        kept = call.reserve() if training else None
         masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
         if masks is not None and call.dropout is not None:
-            call.dropout.check(api)
+            call.dropout.check(call.api)
 
         scratch[:] = POISON_FREED
         if kept is not None:
             kept.begin()
         if masks is not None and call.dropout is not None:
-            call.dropout.draw(api, masks)
-        wide = steps.astype(call.compute, copy=False)
-        network = call.network(cells, matrices)
-        api.ran.add(f"recurrent {getattr(_rounding(call.spec), '__name__', None)}")
-        result, *final = rnn_equations.forward(network, wide, call.active, hidden, cell, masks=masks, tape=tape)
+            call.dropout.draw(call.api, masks)
+        call.api.ran.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
+        result, *final = equations.forward(
+            network, steps.astype(call.compute, copy=False), call.active, hidden, cell,
+            masks=masks, tape=tape,
+        )  # fmt: skip
         result = to_output(result, call.storage)
         write_steps(y_memory, call.y, result, call.y.padding_fill)
-        for target, values in zip(targets, final, strict=True):
-            call.write(target, values)
+        call.write(targets, final)
         if kept is not None:
             sums = {"x": checksum(steps), "hx": checksum(hidden), "cx": checksum(cell), "y": checksum(result)}
-            kept.finish(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+            kept.finish(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
     return work
 
 
-@emulates("cudnnRNNBackwardData_v8")
-def backward_data(
-    api: EmulatedApi, handle: Any, rnn: Any, lengths: Any, y_desc: Any, y: int, dy: int, x_desc: Any, dx: int,
-    h_desc: Any, hx: int, dhy: int, dhx: int, c_desc: Any, cx: int, dcy: int, dcx: int, weight_bytes: int,
-    weights: int, workspace_bytes: int, workspace: int, reserve_bytes: int, reserve: int,
-) -> Work:  # fmt: skip
+@emulates("cudnnRNNBackwardData_v8", by_name=True)
+def backward_data(given: SimpleNamespace) -> Work:
     """Compute dx, dhx and dcx, and what the gradients of the weights need."""
-    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, c_desc, backward=True)
+    call = _Call(given, backward=True)
 
     def work() -> None:
-        y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
-        dy_steps = read_steps(call.sequences(dy, call.y, "dy"), call.y).astype(call.compute, copy=False)
-        hidden, cell = call.read_states(hx, cx, ("hx", "cx"))
-        dhidden, dcell = call.read_states(dhy, dcy, ("dhy", "dcy"))
-        cells, matrices = call.read_cells(call.weights(weights, weight_bytes, "weightSpace"))
-        dx_memory = call.sequences(dx, call.x, "dx")
-        targets = call.states(dhx, dcx, ("dhx", "dcx"))
-        scratch = call.workspace(workspace, workspace_bytes)
-        kept = call.reserve(reserve, reserve_bytes)
-        sums = {"y": checksum(y_steps), "hx": checksum(hidden), "cx": checksum(cell)}
-        kept.expect(Reserve.FORWARD, weightSpace=checksum(*flattened(cells)), **sums)
+        y, dy = call.steps("y", call.y), call.steps("dy", call.y).astype(call.compute, copy=False)
+        (hidden, cell), slopes = call.read_states("hx"), call.read_states("dhy")
+        network = call.network(call.weights("weightSpace"))
+        dx, targets, scratch, kept = call.sequences("dx", call.x), call.states("dhx"), call.workspace(), call.reserve()
+        sums = {"y": checksum(y), "hx": checksum(hidden), "cx": checksum(cell)}
+        kept.expect(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
         scratch[:] = POISON_FREED
         kept.begin()
-        result, *initial = rnn_equations.backward_data(
-            call.network(cells, matrices), call.active, dy_steps, dhidden, dcell,
+        result, *initial = equations.backward_data(
+            network, call.active, dy, *slopes,
             hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape,
         )  # fmt: skip
-        write_steps(dx_memory, call.x, to_output(result, call.storage), 0)
-        for target, values in zip(targets, initial, strict=True):
-            call.write(target, values)
+        write_steps(dx, call.x, to_output(result, call.storage), 0)
+        call.write(targets, initial)
         kept.finish(Reserve.BACKWARD_DATA)
 
     return work
 
 
-@emulates("cudnnRNNBackwardWeights_v8")
-def backward_weights(
-    api: EmulatedApi, handle: Any, rnn: Any, mode: int, lengths: Any, x_desc: Any, x: int, h_desc: Any, hx: int,
-    y_desc: Any, y: int, weight_bytes: int, dweights: int, workspace_bytes: int, workspace: int,
-    reserve_bytes: int, reserve: int,
-) -> Work:  # fmt: skip
-    """Add the gradients of the weights to what is in `dweights`."""
-    if mode == WgradMode.SET:
-        raise RefusalError(Status.NOT_SUPPORTED, "addGrad=SET; allowed: ADD")
-    if mode != WgradMode.ADD:
-        raise bad(f"addGrad={mode}; allowed: ADD ({WgradMode.ADD.value})")
-    call = _Call(api, rnn, lengths, x_desc, y_desc, h_desc, backward=True)
+@emulates("cudnnRNNBackwardWeights_v8", by_name=True)
+def backward_weights(given: SimpleNamespace) -> Work:
+    """Add the gradients of the weights to what is in `dweightSpace`."""
+    if given.addGrad == WgradMode.SET:
+        raise unsupported("addGrad=SET; allowed: ADD")
+    if given.addGrad != WgradMode.ADD:
+        raise bad(f"addGrad={given.addGrad}; allowed: ADD ({WgradMode.ADD.value})")
+    given.cx = None  # nor is there a cDesc
+    call = _Call(given, backward=True)
 
     def work() -> None:
-        x_steps = read_steps(call.sequences(x, call.x, "x"), call.x)
-        y_steps = read_steps(call.sequences(y, call.y, "y"), call.y)
-        hidden, _ = call.read_states(hx, None, ("hx", ""))
-        space = call.weights(dweights, weight_bytes, "dweightSpace")
-        scratch = call.workspace(workspace, workspace_bytes)
-        kept = call.reserve(reserve, reserve_bytes)
-        kept.expect(Reserve.BACKWARD_DATA, x=checksum(x_steps), y=checksum(y_steps), hx=checksum(hidden))
+        x, y, (hidden, _) = call.steps("x", call.x), call.steps("y", call.y), call.read_states("hx")
+        space, scratch, kept = call.weights("dweightSpace"), call.workspace(), call.reserve()
+        kept.expect(Reserve.BACKWARD_DATA, x=checksum(x), y=checksum(y), hx=checksum(hidden))
 
         scratch[:] = POISON_FREED
-        network = call.network(
-            *empty_cells(call.spec, call.compute)
-        )  # what weights there are; their values do not matter
-        gradients = rnn_equations.backward_weights(network, call.active, hx=hidden, tape=kept.tape)
-        for target, values in weight_views(call.spec, space, gradients):
-            call.write(target, target.astype(call.compute) + values)
+        gradients = equations.backward_weights(call.network(None), call.active, hx=hidden, tape=kept.tape)
+        views = weight_views(call.spec, space)
+        for part in weight_parts(call.spec):
+            target = views[part.name]
+            call.write([target], [target.astype(call.compute) + gradient_of(gradients, part, call.spec)])
 
     return work

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import RefusalError
-from cudnnlite.enums import Status
+from cudnnlite.emulated.registry import bad, null
 
 Array = NDArray[Any]
 _ALIGNMENT = 16
@@ -22,38 +21,35 @@ _OPERANDS = ("x", "hx", "cx", "y", "weightSpace")  # whose checksums a reserve s
 _HEADER = np.dtype([("magic", "u8"), ("stage", "u8"), ("problem", "u8"), ("operands", "u8", (len(_OPERANDS),))])
 
 
-def bad(message: str) -> RefusalError:
-    """Return what ends a call with BAD_PARAM."""
-    return RefusalError(Status.BAD_PARAM, message)
-
-
 class Spaces:
-    """The memory that a call is given, looked at before it is used."""
+    """The memory that a call is given, by the names of its C arguments, looked at before it is used."""
 
-    api: EmulatedApi
+    def __init__(self, given: SimpleNamespace) -> None:
+        self.given, self.api = given, given.api
 
-    def memory(self, address: int | None, nbytes: int, name: str) -> Bytes:
+    def memory(self, name: str, nbytes: int) -> Bytes:
         """View what lies at an address."""
+        address = getattr(self.given, name)
         if not address:
-            raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{name} is a null pointer")
-        return self.api.memory.view(address, nbytes)
+            raise null(name)
+        return self.api.memory.view(address, nbytes)  # type: ignore[no-any-return]
 
-    def space(self, address: int | None, nbytes: int, needed: int, name: str) -> Bytes:
-        """View what is needed of so many bytes."""
-        if nbytes < needed:
+    def space(self, name: str, size: str, needed: int) -> Bytes:
+        """View what is needed of a space, of as many bytes as the argument `size` says."""
+        if (nbytes := getattr(self.given, size)) < needed:
             raise bad(f"{name} of {nbytes} bytes; {needed} are needed")
-        return self.memory(address, needed, name)
+        return self.memory(name, needed)
 
 
 class Places:
     """How a reserve space is cut up: a header, then arrays of one type by name."""
 
     def __init__(self, shapes: Mapping[Any, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
-        self.dtype, self.nbytes = dtype, _aligned(_HEADER.itemsize)
+        self.dtype, self.nbytes = dtype, aligned(_HEADER.itemsize)
         self.places: dict[Any, tuple[tuple[int, ...], int]] = {}
         for key, shape in shapes.items():
             self.places[key] = shape, self.nbytes
-            self.nbytes = _aligned(self.nbytes + math.prod(shape) * dtype.itemsize)
+            self.nbytes = aligned(self.nbytes + math.prod(shape) * dtype.itemsize)
 
 
 class Reserve:
@@ -83,14 +79,15 @@ class Reserve:
 
     def expect(self, stage: str, **operands: int) -> None:
         """Refuse unless it is at that stage of the same problem, with the same operands."""
-        if self._header["magic"][0] != _MAGIC or self._header["stage"][0] != len(stage):
+        header = self._header[0]
+        if header["magic"] != _MAGIC or header["stage"] != len(stage):
             raise bad(f"reserveSpace is not as {stage} left it")
-        if self._header["problem"][0] != self._problem:
+        if header["problem"] != self._problem:
             raise bad(
                 "reserveSpace is of another problem: another network, other sequences or another dropout probability"
             )
         for name, value in operands.items():
-            if self._header["operands"][0, _OPERANDS.index(name)] != value:
+            if header["operands"][_OPERANDS.index(name)] != value:
                 raise bad(f"{name} is not what it was when reserveSpace was written")
 
 
@@ -103,5 +100,6 @@ def checksum(*arrays: Array | None) -> int:
     return value
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """Return the next place where something may begin."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

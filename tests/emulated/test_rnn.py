@@ -365,6 +365,13 @@ def test_the_rnn_follows_its_dropout_descriptor():
     assert not np.allclose(net.forward()[0], onnx_rnn(*net.problem).y)
 
 
+def test_masks_follow_the_seed():
+    made = [dropped(0.5, seed) for seed in (5, 5, 6)]  # states included: without them no masks
+    first, again, other = (net.forward()[0] for net, _ in made)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
 def test_dropout_descriptors_are_read_back():
     machine = Machine()
     assert machine.dropout(0.25, machine.states(), 2**64 - 1).read_back() == (0.25, 2**64 - 1)

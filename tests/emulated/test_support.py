@@ -10,7 +10,7 @@ import pytest
 from record_support import CASES, combinations, further, spec_of
 
 import cudnnlite as dnn
-from cudnnlite.emulated.support_gradient import rounds_to_tf32, why_no_engine, why_refused
+from cudnnlite.emulated.support import rounds_to_tf32, why_no_engine, why_refused
 from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.specs.layout import as_four
 

@@ -18,7 +18,7 @@ from cudnnlite._raw.api import library_api
 from cudnnlite._raw.library import load_library
 from cudnnlite.devices.cuda import stream_address
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.emulated.host_memory import host_memory
+from cudnnlite.emulated.memory import host_memory
 
 from .harness import run_python
 

@@ -16,7 +16,6 @@ from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.rnn_weights import DIRECTIONS
 
 Array = np.ndarray[Any, Any]
 
@@ -84,25 +83,9 @@ class PrefixCheck:
         chosen = self._sequences
         x = self._padded(self._x.numpy(), spec.input_size)[:, chosen]
         hx, cx = (None if s is None else s.numpy()[:, chosen].astype(np.float64) for s in (self._hx, self._cx))
-        y, hy, cy = rnn_equations.forward(network_of(spec, self._weights.numpy()), x, self._active()[:, chosen], hx, cx)
+        network = rnn_equations.network_of(spec, self._weights.numpy())
+        y, hy, cy = rnn_equations.forward(network, x, self._active()[:, chosen], hx, cx)
         return [y, hy] if cy is None else [y, hy, cy]
-
-
-def network_of(spec: RNNSpec, values: dict[str, Array]) -> rnn_equations.Network:
-    """Return the equations of a network, in float64, with its weights by name."""
-
-    def stacked(names: str) -> Any:
-        there = [values[name] for name in dict.fromkeys(map(names.format, spec.gates)) if name in values]
-        return np.concatenate(there).astype(np.float64) if there else None
-
-    def cell(where: str) -> rnn_equations.CellWeights:
-        # in the order of the fields
-        parts = ("input.{}", "recurrent.{}", "input.{}.bias", "recurrent.{}.bias", "projection")
-        return rnn_equations.CellWeights(*(stacked(f"{where}.{part}") for part in parts))
-
-    directions = DIRECTIONS[: spec.directions]
-    layers = [[cell(f"layer{layer}.{direction}") for direction in directions] for layer in range(spec.num_layers)]
-    return rnn_equations.Network(rnn_equations.network_shape(spec), layers, clip=spec.clip_in_effect)
 
 
 def _first_steps(x: DeviceArray, data: RNNDataSpec, lengths: tuple[int, ...], steps: int) -> DeviceArray:

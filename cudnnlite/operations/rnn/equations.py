@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cudnnlite._raw.enums import RNNInputMode, RNNMode
 from cudnnlite.operations.rnn.cells import CELLS, Array, Clip, Now, States, clipped, split
 from cudnnlite.specs import RNNSpec
+from cudnnlite.specs.rnn_weights import DIRECTIONS
 
 TapeKey = tuple[int, int, str]  # layer, direction, name
 Tape = Mapping[TapeKey, Array]
@@ -78,6 +79,23 @@ class Network:
     clip: Clip | None = None  # of an LSTM's c where it is read; cy is not clipped (as an H200 does it)
     product: Callable[[Array, Array], Array] = np.matmul  # of two matrices; may round its operands
     store: Callable[[Array], Array] = np.asarray  # rounds every h as a device does that keeps it in half precision
+
+
+def network_of(spec: RNNSpec, values: dict[str, Array], dtype: Any = np.float64) -> Network:
+    """Return the equations of a network, in a type, with its weights by name."""
+
+    def stacked(names: str) -> Any:
+        there = [values[name] for name in dict.fromkeys(map(names.format, spec.gates)) if name in values]
+        return np.concatenate(there).astype(dtype) if there else None
+
+    def cell(where: str) -> CellWeights:
+        # in the order of the fields
+        parts = ("input.{}", "recurrent.{}", "input.{}.bias", "recurrent.{}.bias", "projection")
+        return CellWeights(*(stacked(f"{where}.{part}") for part in parts))
+
+    directions = DIRECTIONS[: spec.directions]
+    layers = [[cell(f"layer{layer}.{direction}") for direction in directions] for layer in range(spec.num_layers)]
+    return Network(network_shape(spec), layers, clip=spec.clip_in_effect)
 
 
 def tape_shapes(shape: NetworkShape, steps: int, batch: int) -> dict[TapeKey, tuple[int, ...]]:
