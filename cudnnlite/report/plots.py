@@ -76,11 +76,11 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     if not timed:
         return _say(ax, "no candidate was timed")
     rows, times = [table[index] for index in timed], [*timed.values()]
-    bars = ax.barh(range(len(rows)), times, 0.62, color=COLORS["bar"], label="candidate")
+    for kind, label in (("chosen", "chosen"), ("bar", "candidate")):
+        if bars := [(at, ms) for at, (index, ms) in enumerate(timed.items()) if (index == place) == (kind == "chosen")]:
+            ax.barh(*zip(*bars, strict=True), 0.62, color=COLORS[kind], label=label)
     if any(halves := [(row.spread_ms or 0) / 2 for row in rows]):
         ax.errorbar(times, range(len(rows)), xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
-    if place in timed:
-        bars[[*timed].index(place)].set(color=COLORS["chosen"], label="chosen")
     if finds := [(row.find_ms, at) for at, row in enumerate(rows) if row.find_ms is not None]:
         ax.plot(*zip(*finds, strict=True), "D", color=COLORS["find"], ms=4.5, mfc="none", label="cudnnFind's figure")
     edge = 1.1 * min(ax.dataLim.x1, max(_CUT * min(times), 1.2 * timed.get(place, 0.0))) or 1.0
@@ -269,7 +269,7 @@ def _new_axes(height: float, left: float) -> Any:
     To measure the texts that stand there, as matplotlib's layouts do, would double the time of a page.
     """
     figure = import_matplotlib().figure.Figure(figsize=(_WIDTH, height))
-    figure.subplots_adjust(left / _WIDTH, 0.5 / height, 1 - 0.14 / _WIDTH, 1 - 0.34 / height)
+    figure.subplots_adjust(left / _WIDTH, 0.5 / height, 1 - 0.3 / _WIDTH, 1 - 0.34 / height)
     return figure.add_subplot()
 
 

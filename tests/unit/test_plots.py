@@ -94,7 +94,7 @@ def test_bars_are_as_long_as_the_times():
         "TENSOR_OP, 0.0333 ms", "DEFAULT, 0.0339 ms", "DEFAULT, NCHW, 0.0607 ms", "FMA, 0.1518 ms", "FMA, 0.9123 ms ▸",
     ]  # fmt: skip
     assert ax.get_xlabel() == "time (ms)"
-    assert legend(ax) == ["chosen", "cudnnFind's figure", "candidate"]
+    assert legend(ax) == ["cudnnFind's figure", "chosen", "candidate"]
 
 
 def test_the_spread_is_drawn_around_the_ends():
