@@ -26,6 +26,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
+REPEATABLE = ("input", "filter", "rnn", "onnx", "shape", "problems")  # of which one is a list, empty if not given
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
 # What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
 _NEEDED = ("steps", "batch", "input", "hidden")
@@ -69,13 +70,25 @@ def check_flags(flags: SimpleNamespace) -> None:
             parse_math_type(flags.math_type, "--math-type")
 
 
-def problems_of(flags: SimpleNamespace) -> ProblemList:
-    """Return what is to be tuned; end the command if a flag's value is not allowed, CudnnliteError if a file is no good."""
+def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
+    """Return what is to be tuned, for each batch size that was asked for; under None where none was.
+
+    Ends the command if a flag's value is not allowed, CudnnliteError if a file is no good.
+    """
+    if flags.batch is None:
+        return {None: _listed(flags, None)}
+    sizes = [_number(int, part.strip(), f"--batch {flags.batch}") for part in flags.batch.split(",")]
+    if min(sizes) < 1:
+        raise misuse(f"--batch {flags.batch}: 1 is the least")
+    return {size: _listed(flags, size) for size in sizes}
+
+
+def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
     found = ProblemList([_convolution(flags)] if flags.input else [])
     for text in flags.rnn:
         found.add(_rnn(text, flags.dtype, flags.math_type))
     for path in flags.onnx:
-        found.extend(_model(path, flags))
+        found.extend(_model(path, flags, batch))
     for path in flags.problems:
         found.extend(ProblemList.load(path))
     return found
@@ -100,11 +113,11 @@ def _convolution(flags: SimpleNamespace) -> Problem:
         return forward
 
 
-def _model(path: Path, flags: SimpleNamespace) -> ProblemList:
+def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList:
     shapes = dict(_named_shape(text) for text in flags.shape)
     if len(shapes) < len(flags.shape):
         raise misuse("--shape names an input twice")
-    found = problems_from_onnx(path, batch=flags.batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+    found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
     shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,21 @@ def to_plain(tuning: ModelTuning) -> dict[str, Any]:
     return {**to_json(tuning.tunings, tuning.facts), "skipped": skipped, "notes": list(tuning.notes)}
 
 
-def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool) -> Iterator[str]:
+def lines_of(
+    tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool, tables: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the lines for people: of a single problem, or with `explain` of every one, all candidates too.
 
-    `policy` is as the user gave it; `saved` is the folder that remembers it, if any.
+    `policy` is as the user gave it; `saved` is the folder that remembers it, if any; `tables` stand instead of the summary.
     """
     facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
     yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"
     for tuned in tunings if explain or len(tunings) == 1 else ():
         yield from ("", *candidates(tuned, tuning.policy))
-    if len(tunings) > 1:
-        yield from ("", *map(printable, str(tuning).splitlines()))
+    if tables or len(tunings) > 1:
+        yield from tables or ("", *map(printable, str(tuning).splitlines()))
         yield from ["the times are those of the device"] if tuning.policy.get("objective") == "device" else []
-        yield from () if limit is None else workspace_lines(tuning, limit)
+        yield from () if limit is None or tables else workspace_lines(tuning, limit)
     if saved is not None:
         yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
 
