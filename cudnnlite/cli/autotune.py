@@ -22,11 +22,10 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import common
+from cudnnlite.cli import tunings as told
 from cudnnlite.cli.cache import check_cache
 from cudnnlite.cli.common import errors_told, failure, misuse, say, tell
 from cudnnlite.cli.problems import CONVOLUTIONS, REPEATABLE, check_flags, lists_of
-from cudnnlite.cli.sweep import csv_of, joined, parts_of, sweep_lines, totals_of
-from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
 from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.report.plots import FORMATS
@@ -146,7 +145,7 @@ def autotune(
     progress = _Progress()
     with progress.interruptible(), errors_told():
         lists = lists_of(flags)
-        listed = joined(lists)
+        listed = told.joined(lists)
         for line in (*(f"note: {note}" for note in listed.notes), *(f"skipped: {node}" for node in listed.skipped)):
             tell(printable(line))
         if not listed:
@@ -169,25 +168,25 @@ def autotune(
             if opened.unsaved:
                 tell(f"{counted(opened.unsaved, 'problem')} could not be saved in {opened.path}")
                 progress.saved = None
-    parts = parts_of(tuning, lists)
+    parts = told.parts_of(tuning, lists)
     named = {"model": [path.name for path in (*flags.onnx, *flags.problems)]} if onnx or problems else {}
-    tuning = replace(tuning, facts={**named, **tuning.facts, **totals_of(parts)})
+    tuning = replace(tuning, facts={**named, **tuning.facts, **told.totals_of(parts)})
     # files before stdout, which a pipe may close
     outputs: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
         (html, lambda path: report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
         (plot, lambda path: report.save_chart(path, tuning.tunings, policy=tuning.policy)),
-        (None if csv_alone else csv, lambda path: path.write_text(csv_of(parts), encoding="utf-8", newline="")),
+        (None if csv_alone else csv, lambda path: path.write_text(told.csv_of(parts), encoding="utf-8", newline="")),
     )
     written = [_is_written(path, write) for path, write in outputs if path is not None]
     if as_json:
-        say(json.dumps(to_plain(tuning), indent=2))
+        say(json.dumps(told.to_plain(tuning), indent=2))
     elif csv_alone:
-        say(csv_of(parts).rstrip("\n"))
+        say(told.csv_of(parts).rstrip("\n"))
     else:
-        lines = lines_of(tuning, policy, progress.saved, explain=explain, tables=sweep_lines(parts))
+        lines = told.lines_of(tuning, policy, progress.saved, explain=explain, tables=told.sweep_lines(parts))
         say("\n".join(lines))
     for tuned in tuning.failed:
-        tell(f"no algorithm for {title_of(tuned)}: {why_none(tuned)}")
+        tell(f"no algorithm for {told.title_of(tuned)}: {told.why_none(tuned)}")
     if not all(written) or (saving and progress.saved is None):
         raise typer.Exit(1)
     if tuning.failed:
@@ -207,7 +206,7 @@ class _Progress:
         if self.bar is not None:
             self.bar(done, total, tuned)
         if total > 1 and not sys.stderr.isatty():
-            tell(f"{done} of {total}: {title_of(tuned)}: {outcome(tuned)}")
+            tell(f"{done} of {total}: {told.title_of(tuned)}: {told.outcome(tuned)}")
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -216,11 +215,11 @@ class _Progress:
             yield
         except KeyboardInterrupt:
             typer.echo(err=True)  # after the terminal's ^C
-            told = "nothing is saved" if self.done else "nothing was tuned"
+            text = "nothing is saved" if self.done else "nothing was tuned"
             if self.saved is not None and self.done:
                 where = f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}"
-                told = f"{where}; the same command goes on there"
-            tell(f"interrupted: {told}")
+                text = f"{where}; the same command goes on there"
+            tell(f"interrupted: {text}")
             raise typer.Exit(common.INTERRUPTED) from None
 
 
