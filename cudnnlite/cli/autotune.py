@@ -104,17 +104,15 @@ def autotune(
     knobs: Annotated[_Float, _want(
         metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
     )] = None,
-    device: Annotated[_Text, _where(help=common.DEVICE_HELP, show_default=common.DEVICE_DEFAULT)] = None,
+    device: common.DeviceOption = None,
     workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
-    cache: Annotated[_Path, _where(
-        metavar="FOLDER", help="Where choices are remembered.", show_default=common.CACHE_DEFAULT
-    )] = None,
+    cache: common.CacheOption = None,
     no_cache: Annotated[bool, _where("--no-cache", help="Neither read nor write a cache.")] = False,
     read_only_cache: Annotated[bool, _where("--read-only-cache", help="Read the cache, but save nothing.")] = False,
     explain: Annotated[bool, _out(
         "--explain", "-v", help="Every candidate of each problem, not only of a single one."
     )] = False,
-    as_json: Annotated[bool, _out("--json", help="Print JSON and nothing else.")] = False,
+    as_json: common.JSONOption = False,
     csv: Annotated[_Path, _out(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone.")] = None,
     html: Annotated[_Path, _out(metavar="FILE.html", help="Write a report: one page.")] = None,
     plot: Annotated[_Path, _out(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,

@@ -17,7 +17,7 @@ from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.rows import row_to_plain
 from cudnnlite.autotune.store import CACHE_VARIABLE, IN_MEMORY, EntryFolder, check_place, parse_cache_path, parse_folder
-from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.common import CacheOption, JSONOption, errors_told, failure, misuse, say, tell
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.operations.problem import KINDS
 from cudnnlite.operations.problem_list import summary
@@ -27,7 +27,6 @@ from cudnnlite.texts import aligned, counted
 
 cache_app = typer.Typer(help="Show, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True)
 
-CacheOption = Annotated[Path | None, typer.Option("--cache", help="The cache's folder.", show_default=CACHE_DEFAULT)]
 GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
 CudnnOption = Annotated[str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")]
 KindOption = Annotated[
