@@ -31,14 +31,9 @@ DeviceOption = Annotated[str | None, _where(
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel="Output")]
 
 
-def say(text: str) -> None:
-    """Print to stdout."""
-    _write(harmless(text), sys.stdout)
-
-
-def say_styled(text: str) -> None:
-    """Print to stdout a text with colours of ours, in which everything else is harmless."""
-    _write(text, sys.stdout)
+def say(text: str, *, styled: bool = False) -> None:
+    """Print to stdout; with colours of ours if `styled`, and then everything else in it is harmless."""
+    _write(text if styled else harmless(text), sys.stdout)
 
 
 def tell(message: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import JSONOption, harmless, misuse, say, say_styled
+from cudnnlite.cli.common import JSONOption, harmless, misuse, say
 from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def doctor(
     if as_json:
         say(json.dumps(examination.to_plain(), indent=2))
     else:
-        say_styled(_text(examination))
+        say(_text(examination), styled=True)
     if examination.verdict is Verdict.BROKEN:
         raise typer.Exit(1)
 
