@@ -167,7 +167,7 @@ def sweep_lines(parts: Parts) -> list[str]:
     rows = [heading]
     for batch, told in totals_of(parts).get("batches", {}).items():
         total, each = told["ms in all"], told["ms a sample"]
-        figures = (f"{total:.4f}", f"{each:.4g}", f"{1000 / each:.4g}") if each else ("-", "-", "-")
+        figures = (f"{total:.4f}", f"{each:.4g}", f"{1000 / each:.0f}") if each else ("-", "-", "-")
         rows.append((batch, *figures, format_size(told["workspace"])))
     return [*lines, "", *aligned(rows, heading)] if lines else []
 

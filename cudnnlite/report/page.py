@@ -57,7 +57,7 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
         'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all its candidates under 'rows',
         each as `cudnnlite.autotune.rows.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
         Of a model 'gains' are, for "cudnnFind" and the "heuristic", how many times as fast the choices are as the candidates
-        that it ranks first, and of how many problems that is known; None where it is of none.
+        that it ranks first, of which math types these are, and of how many problems that is known; None where it is of none.
         A figure that is missing, or that is no finite number, is None.
 
     Raises
@@ -139,15 +139,16 @@ def write_html(
 
 def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
     """Return how many times as fast the choices are as those that a field ranks first, among what may be chosen."""
-    spent = []
+    spent, math_types = [], set()
     for tuned in run.tunings:
         ranked = [row for row in tuned.table if row.ok and getattr(row, rank) is not None]
         if ranked and (total := tuned.total_ms(run.policy)):
             first = min(ranked, key=lambda row: getattr(row, rank))
+            math_types.add(str(first.math_type))
             # of what is no match for the best no call was timed: it takes the device's time at least
             spent.append((tuned.count * (cost(first, run.policy) or first.time_ms or 0.0), total))
     before, after = map(sum, zip(*spent, strict=True)) if spent else (0, 1)
-    return {"ratio": before / after, "problems": len(spent)} if spent else None
+    return {"ratio": before / after, "problems": len(spent), "math_types": sorted(math_types)} if spent else None
 
 
 def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:

@@ -200,13 +200,13 @@ def test_what_tuning_gained_comes_first_with_the_model(page_of):
     some = [tuned(rows, count=3, from_cache=True), tuned((STATIC,), lstm(), from_cache=True), failed()]
     facts = {**FACTS, "model": ["a.onnx", "b.onnx"]}
     plain = to_json(some, facts)["model"]["gains"]
-    assert plain["heuristic"] == {"ratio": pytest.approx(0.9123 / 0.0333), "problems": 1}
-    assert plain["cudnnFind"] == {"ratio": 1, "problems": 1}
+    assert plain["heuristic"] == {"ratio": pytest.approx(0.9123 / 0.0333), "problems": 1, "math_types": ["FMA"]}
+    assert plain["cudnnFind"] == {"ratio": 1, "problems": 1, "math_types": ["TENSOR_OP"]}
     page = page_of(some, facts)
     assert page.of("h1") == ["a.onnx, b.onnx: 3 problems on NVIDIA H200"]
     assert list(zip(page.of("b"), page.of("span"), strict=True))[:2] == [
-        ("1.00 times as fast", "as what cudnnFind ranks first, in 1 of 3 problems"),
-        ("27.40 times as fast", "as what cuDNN's heuristic prefers, in 1 of 3 problems"),
+        ("1.00 times as fast", "as what cudnnFind ranks first (math TENSOR_OP), in 1 of 3 problems"),
+        ("27.40 times as fast", "as what cuDNN's heuristic prefers (math FMA), in 1 of 3 problems"),
     ]
     latency = to_json([tuned((CLOSE, replace(GEMM, heuristic=0)))], {"policy": {"objective": "latency"}})["model"]
     assert latency["gains"]["heuristic"]["ratio"] == pytest.approx(0.9123 / 0.0347)  # no call of it was timed
@@ -248,7 +248,7 @@ def test_versions_and_policy(page_of):
         "3 MiB": "workspace",
         "3": "problems, 1 from the cache",
         "1": "without an algorithm",
-        "1.02 times as fast": "as what cudnnFind ranks first, in 1 of 3 problems",
+        "1.02 times as fast": "as what cudnnFind ranks first (math DEFAULT), in 1 of 3 problems",
     }
 
 
@@ -272,7 +272,7 @@ def test_one_problem(page_of):
         "IMPLICIT_PRECOMP_GEMM": "chosen, math TENSOR_OP",
         "0.0333 ms": "a call",
         "96 KiB": "workspace",
-        "1.02 times as fast": "as what cudnnFind ranks first",
+        "1.02 times as fast": "as what cudnnFind ranks first (math DEFAULT)",
     }
     assert len(page.tables[0]) == 2  # no total of one
 
@@ -493,7 +493,7 @@ def test_json_of_a_model():
     plain = to_json(ALL, FACTS)["model"]
     curve = plain.pop("shared_workspace")
     assert plain.pop("gains") == {
-        "cudnnFind": {"ratio": pytest.approx(0.0339 / 0.0333), "problems": 1},
+        "cudnnFind": {"ratio": pytest.approx(0.0339 / 0.0333), "problems": 1, "math_types": ["DEFAULT"]},
         "heuristic": None,
     }
     assert plain == {
