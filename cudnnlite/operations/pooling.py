@@ -6,7 +6,7 @@ from typing import Any
 
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
-from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.layers import PoolingSpec
 
 _OUTPUT, _OPTIONS = (lambda x, pooling: pooling.output_spec(x)), {"pooling": PoolingSpec}
 FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _OUTPUT, _OPTIONS)
@@ -38,24 +38,10 @@ def pooling_forward(
 
 @documented(BACKWARD, "shaped as `x`")
 def pooling_backward(
-    handle: Handle,
-    y: AnyArray,
-    dy: AnyArray,
-    x: AnyArray,
-    pooling: PoolingSpec,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0,
     out: Any = None,
-) -> DeviceArray:
+) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a pooling's input; of equal maxima in a window the first has it.
-
-    Parameters
-    ----------
-    y, dy, x : device arrays
-        What the forward call returned, the gradient of that, and what it was given.
-    pooling : PoolingSpec
-        As in `pooling_forward`.
 
     Examples
     --------

@@ -13,8 +13,8 @@ from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import instance_of, sequence, shown
+from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.rows import row_to_plain
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.operations.problem_list import SkippedNode, summary
@@ -55,7 +55,7 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     -------
     dict
         'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all its candidates under 'rows',
-        each as `cudnnlite.autotune.rows.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
+        each as `cudnnlite.autotune.entries.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
         Of a model 'gains' are, for "cudnnFind" and the "heuristic", how many times as fast the choices are as the candidates
         that it ranks first, of which math types these are, and of how many problems that is known; None where it is of none.
         A figure that is missing, or that is no finite number, is None.

@@ -85,7 +85,7 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
         ax.plot(*zip(*finds, strict=True), "D", color=COLORS["find"], ms=4.5, mfc="none", label="cudnnFind's figure")
     edge = 1.1 * min(ax.dataLim.x1, max(_CUT * min(times), 1.2 * timed.get(place, 0.0))) or 1.0
     details = [f"{_how(row)}, {ms:.4g} ms{' ▸' if ms > edge else ''}" for row, ms in zip(rows, times, strict=True)]
-    _name_bars(ax, [str(row.algorithm) for row in rows], details)
+    _name_bars(ax, [shorten(str(row.algorithm)) for row in rows], details)
     ax.set(xlim=(0, edge), xlabel="time (ms)")
     ax.legend(**_LEGEND)
     return ax
@@ -125,7 +125,7 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
     for index in front:  # names for which there is room
         to_left = (ax.transData - ax.transAxes).transform(points[index])[0] > 0.5
         where = {"xytext": (-4 if to_left else 4, 4), "ha": "right" if to_left else "left"}
-        told = f"{table[index].algorithm}, {_how(table[index])}"
+        told = f"{shorten(str(table[index].algorithm))}, {_how(table[index])}"
         name = ax.annotate(told, points[index], textcoords="offset points", fontsize=8, **where)
         box = name.get_window_extent()
         if box.count_overlaps(taken):
