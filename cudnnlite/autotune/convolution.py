@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -103,7 +103,7 @@ def search_convolution(
         every: list[AlgorithmResult] = []
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
             reported = _reported(handle, problem, own, limit) if algorithms.find else {}
-            every += candidates(problem, policy, _determinism(handle, problem))
+            every += candidates(problem, policy, _ranked(handle, problem), preferred=graph is None)
         if graph is not None:
             every += engines(graph, problem, policy)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
@@ -139,9 +139,16 @@ def search_convolution(
 def candidates(
     problem: Problem,
     policy: TuningPolicy,
-    deterministic: Mapping[Any, bool | None],
+    ranking: Sequence[AlgorithmResult],
+    *,
+    preferred: bool = False,
 ) -> Iterator[AlgorithmResult]:
-    """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried."""
+    """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
+
+    `ranking` is the heuristic's; `preferred`: whether what was not tuned runs by it, there being no engines.
+    """
+    deterministic = {row.algorithm: row.deterministic for row in ranking}
+    places = {(row.algorithm, row.math_type, ""): place for place, row in enumerate(ranking if preferred else ())}
     layouts, specs, first = [""], problem.specs.values(), problem.values[problem.operation.reads[0]]
     algorithms = problem.operation.algorithms
     assert algorithms is not None
@@ -153,14 +160,15 @@ def candidates(
     math_types = allowed_math_types(problem.math_type, first.dtype)
     for layout, math_type, algorithm in product(dict.fromkeys(layouts), math_types, kinds):
         row = ConvolutionResult(algorithm, math_type, deterministic=deterministic.get(algorithm), layout=layout)
+        row = replace(row, heuristic=places.get((algorithm, math_type, layout)))
         yield replace(row, why_not=policy.why_not(row, first.dtype))
 
 
 def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
     """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
     dtype = problem.values[problem.operation.reads[0]].dtype
-    for row in engine_rows(graph, problem):
-        yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
+    for place, row in enumerate(engine_rows(graph, problem)):
+        yield replace(row, heuristic=place, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 class _Trial:
@@ -229,12 +237,12 @@ class _Trial:
         return replace(row, error=error, max_error=max_error, why_not=wrong, remark=remark)
 
 
-def _determinism(handle: Handle, problem: Problem) -> dict[Any, bool | None]:
-    """Return which algorithms cuDNN calls deterministic."""
+def _ranked(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
+    """Return the heuristic's ranking, which also says what is deterministic; empty where it has none."""
     try:
-        return {row.algorithm: row.deterministic for row in ranked(handle, problem)}
+        return ranked(handle, problem)
     except NotSupportedError:
-        return {}
+        return ()
 
 
 def _reported(

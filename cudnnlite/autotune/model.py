@@ -118,6 +118,7 @@ def tune_model(
         executor = mpi4py.futures.MPIPoolExecutor()
     """
     policy = _check(policy, executor, workers)
+    named = {"model": os.path.basename(problems)} if isinstance(problems, (str, os.PathLike)) else {}
     listed, skipped, notes = _listed(problems)
     if not listed:
         why = f"; skipped: {skipped[0]}{f' and {len(skipped) - 1} more' if len(skipped) > 1 else ''}" if skipped else ""
@@ -143,7 +144,7 @@ def tune_model(
             run.spread(missing, executor, where, own)
         elif own is not None:
             run.work(missing, own)
-    return ModelTuning(run.tunings, _facts(known, run.workers), skipped, notes, run.workers)
+    return ModelTuning(run.tunings, named | _facts(known, run.workers), skipped, notes, run.workers)
 
 
 def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdentity, int, int]:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,8 @@ import typer
 from cudnnlite import ctrl_c
 from cudnnlite.cli.autotune import EXIT_CODES, autotune
 from cudnnlite.cli.cache import cache_app
-from cudnnlite.cli.common import DeviceOption, JSONOption, chosen_device, errors_told, failure, output_lost, say
+from cudnnlite.cli.common import JSONOption, output_lost, say
+from cudnnlite.cli.demo import demo
 from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
 from cudnnlite.cli.doctor import doctor
 from cudnnlite.cli.trace import EXIT_CODES as TRACES_EXIT_CODES
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command(epilog=EXIT_CODES)(autotune)
 app.command(epilog=DOCTORS_EXIT_CODES)(doctor)
 app.command(epilog=TRACES_EXIT_CODES)(trace)
+app.command()(demo)
 app.add_typer(cache_app, name="cache")
 
 
@@ -48,35 +49,6 @@ def _app(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def demo(
-    output: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("cudnnlite-demo.png"),
-    device: DeviceOption = None,
-) -> None:
-    """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
-    if output.suffix.lower() != ".png" or not output.absolute().parent.is_dir():
-        raise failure(f"--output {output}: a .png in a folder that exists is needed")
-    try:
-        from cudnnlite.cli.demo import detect_edges, load_photograph, save_side_by_side
-
-        photograph = load_photograph()
-    except ImportError as error:
-        raise failure(f"the demo needs matplotlib and Pillow, the extra 'examples' ({error})") from error
-    import cudnnlite as dnn
-
-    with errors_told(), dnn.Handle(chosen_device(device)) as handle:
-        library = handle.api.library
-        say(f"device     {handle.device}{_emulated_note(handle)}")
-        say(f"cudnnlite  {dnn.__version__}")
-        say(f"cuDNN      {library.version_text}  {library.path} (found through {library.how})")
-        say(f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, portrait of Grace Hopper\n")
-        edges, found, choice = detect_edges(handle, photograph)
-        say(f"{found}\n\nchosen     {choice}")
-        say(f"workspace  {handle.workspace}")
-    save_side_by_side(output, photograph, edges)
-    say(f"written    {output.resolve()}")
 
 
 @app.command()
@@ -101,10 +73,6 @@ def _print_facts(facts: dict[str, Any], indent: str = "") -> None:
             _print_facts(value, indent + "  ")
         else:
             say(f"{indent}{name}: {'none' if value == {} else value}")
-
-
-def _emulated_note(handle: Any) -> str:
-    return "  (NumPy computes; its times are not a GPU's)" if handle.device.kind == "emulated" else ""
 
 
 def main() -> None:

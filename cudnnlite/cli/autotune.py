@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,23 +21,11 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuned import TunedProblem
+from cudnnlite.cli import common
+from cudnnlite.cli import tunings as told
 from cudnnlite.cli.cache import check_cache
-from cudnnlite.cli.common import (
-    CACHE_DEFAULT,
-    DEVICE_DEFAULT,
-    DEVICE_HELP,
-    INTERRUPTED,
-    SOME_FAILED,
-    check_output,
-    chosen_device,
-    errors_told,
-    failure,
-    misuse,
-    say,
-    tell,
-)
-from cudnnlite.cli.problems import CONVOLUTIONS, check_flags, problems_of
-from cudnnlite.cli.tunings import lines_of, outcome, title_of, to_plain, why_none
+from cudnnlite.cli.common import errors_told, failure, misuse, say, tell
+from cudnnlite.cli.problems import CONVOLUTIONS, REPEATABLE, check_flags, lists_of
 from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.report.plots import FORMATS
@@ -82,7 +71,9 @@ def autotune(
     )] = None,
     rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
     onnx: Annotated[_Paths, _model(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
-    batch: Annotated[int | None, _model(help="The size of the model's batch axis, where that is open.")] = None,
+    batch: Annotated[_Text, _model(
+        metavar="N[,N...]", help="The size of the model's batch axis, where that is open; several are compared."
+    )] = None,
     shape: Annotated[_Texts, _model(
         metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable."
     )] = None,
@@ -113,15 +104,16 @@ def autotune(
     knobs: Annotated[_Float, _want(
         metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
     )] = None,
-    device: Annotated[_Text, _where(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)] = None,
+    device: common.DeviceOption = None,
     workers: Annotated[int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")] = None,
-    cache: Annotated[_Path, _where(metavar="FILE", help="Where choices are remembered.", show_default=CACHE_DEFAULT)] = None,
+    cache: common.CacheOption = None,
     no_cache: Annotated[bool, _where("--no-cache", help="Neither read nor write a cache.")] = False,
     read_only_cache: Annotated[bool, _where("--read-only-cache", help="Read the cache, but save nothing.")] = False,
     explain: Annotated[bool, _out(
         "--explain", "-v", help="Every candidate of each problem, not only of a single one."
     )] = False,
-    as_json: Annotated[bool, _out("--json", help="Print JSON and nothing else.")] = False,
+    as_json: common.JSONOption = False,
+    csv: Annotated[_Path, _out(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone.")] = None,
     html: Annotated[_Path, _out(metavar="FILE.html", help="Write a report: one page.")] = None,
     plot: Annotated[_Path, _out(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
     save_problems: Annotated[_Path, _out(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
@@ -131,82 +123,88 @@ def autotune(
 
     Several may be given at once.  What a cache of earlier tunings knows is not measured again.
     """
-    flags = SimpleNamespace(
-        input=input_ or [], filter=filter_ or [], padding=padding, stride=stride, dilation=dilation, groups=groups,
-        operation=operation, rnn=rnn or [], onnx=onnx or [], batch=batch, shape=shape or [], problems=problems or [],
-        dtype=dtype, layout=layout, math_type=math_type,
-    )  # fmt: skip
+    given = {name.rstrip("_"): value for name, value in locals().items()}
+    flags = SimpleNamespace(**given | {name: given[name] or [] for name in REPEATABLE})
     check_flags(flags)
     if no_cache and (cache or read_only_cache):
         raise misuse(f"--no-cache and {'--cache' if cache else '--read-only-cache'} exclude each other")
+    csv_alone = csv == Path("-")
+    if csv_alone and as_json:
+        raise misuse("--csv - and --json exclude each other")
     policy = _policy(
         objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
         allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), interface=interface,
         flush_l2=flush_l2, **({} if knobs is None else {"search": "knobs", "search_seconds": knobs}),
     )  # fmt: skip
-    check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
-    check_output("--plot", plot, FORMATS, "matplotlib")
-    check_output("--save-problems", save_problems, (".json",))
+    common.check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
+    common.check_output("--plot", plot, FORMATS, "matplotlib")
+    common.check_output("--csv", None if csv_alone else csv, (".csv",))
+    common.check_output("--save-problems", save_problems, (".json",))
     progress = _Progress()
     with progress.interruptible(), errors_told():
-        listed = problems_of(flags)
+        lists = lists_of(flags)
+        listed = told.joined(lists)
         for line in (*(f"note: {note}" for note in listed.notes), *(f"skipped: {node}" for node in listed.skipped)):
             tell(printable(line))
         if not listed:
             raise failure("there is nothing to tune: no convolution and no recurrent layer was found")
         if save_problems is not None:
             listed.save(save_problems)
-        where, progress.total = chosen_device(device), len(listed)
-        emulated = _is_emulated(where)
+        where = common.chosen_device(device)
+        emulated = where.lower().startswith("emulated") or (where.lower() == "auto" and not visible_gpus())
         if emulated:
             tell("the emulated device: the times are NumPy's, not a GPU's, and nothing is saved")
         saving = not (emulated or no_cache or read_only_cache)
         with (
             _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened,
-            reporting(progress.has_bar, len(listed)) as progress.bar,
+            reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as progress.bar,
         ):
-            progress.saved = Path(opened.path) if saving else None
+            progress.total, progress.saved = len(listed), Path(opened.path) if saving else None
             tuning = model.tune_model(
                 listed, device=where, cache=opened, policy=policy, workers=workers, progress=progress
             )
             if opened.unsaved:
                 tell(f"{counted(opened.unsaved, 'problem')} could not be saved in {opened.path}")
                 progress.saved = None
-    # before stdout, which a pipe may close
-    pages = html is None or _is_written(html, report.write_html, tuning.tunings, tuning.facts, tuning.skipped)
-    charts = plot is None or _is_written(plot, report.save_chart, tuning.tunings, policy=tuning.policy)
+    parts = told.parts_of(tuning, lists)
+    named = {"model": [path.name for path in (*flags.onnx, *flags.problems)]} if onnx or problems else {}
+    tuning = replace(tuning, facts={**named, **tuning.facts, **told.totals_of(parts)})
+    # files before stdout, which a pipe may close
+    outputs: tuple[tuple[Path | None, Callable[[Path], object]], ...] = (
+        (html, lambda path: report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)),
+        (plot, lambda path: report.save_chart(path, tuning.tunings, policy=tuning.policy)),
+        (None if csv_alone else csv, lambda path: path.write_text(told.csv_of(parts), encoding="utf-8", newline="")),
+    )
+    written = [_is_written(path, write) for path, write in outputs if path is not None]
     if as_json:
-        say(json.dumps(to_plain(tuning), indent=2))
+        say(json.dumps(told.to_plain(tuning), indent=2))
+    elif csv_alone:
+        say(told.csv_of(parts).rstrip("\n"))
     else:
-        say("\n".join(lines_of(tuning, policy, progress.saved, explain=explain)))
+        lines = told.lines_of(tuning, policy, progress.saved, explain=explain, tables=told.sweep_lines(parts))
+        say("\n".join(lines))
     for tuned in tuning.failed:
-        tell(f"no algorithm for {title_of(tuned)}: {why_none(tuned)}")
-    if not (pages and charts) or (saving and progress.saved is None):
+        tell(f"no algorithm for {told.title_of(tuned)}: {told.why_none(tuned)}")
+    if not all(written) or (saving and progress.saved is None):
         raise typer.Exit(1)
     if tuning.failed:
-        raise typer.Exit(SOME_FAILED)
+        raise typer.Exit(common.SOME_FAILED)
 
 
 class _Progress:
     """What is told while problems are tuned, and how many of them are safe, and where; nowhere if `saved` is None."""
 
-    def __init__(self) -> None:
-        self.done = self.total = 0
-        self.saved: Path | None = None
-        self.bar: Report | None = None
-
-    @property
-    def has_bar(self) -> bool:
-        """Whether somebody looks at a bar; else lines are told."""
-        return self.total > 1 and sys.stderr.isatty()
+    done = total = 0
+    saved: Path | None = None
+    bar: Report | None = None
 
     def __call__(self, done: int, total: int, tuned: TunedProblem) -> None:
-        """Tell that a problem is done."""
+        """Tell that a problem is done: by the bar, or where nobody looks at one by a line."""
         self.done = done
         if self.bar is not None:
             self.bar(done, total, tuned)
-        if total > 1 and not self.has_bar:
-            tell(f"{done} of {total}: {title_of(tuned)}: {outcome(tuned)}")
+        if total > 1 and not sys.stderr.isatty():
+            tell(f"{done} of {total}: {told.title_of(tuned)}: {told.outcome(tuned)}")
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -215,18 +213,12 @@ class _Progress:
             yield
         except KeyboardInterrupt:
             typer.echo(err=True)  # after the terminal's ^C
-            told = "nothing is saved" if self.done else "nothing was tuned"
+            text = "nothing is saved" if self.done else "nothing was tuned"
             if self.saved is not None and self.done:
                 where = f"{self.done} of {counted(self.total, 'problem')} are saved in {self.saved}"
-                told = f"{where}; the same command goes on there"
-            tell(f"interrupted: {told}")
-            raise typer.Exit(INTERRUPTED) from None
-
-
-def _is_emulated(device: str) -> bool:
-    """Tell whether there will be no GPU, without using one."""
-    kind = device.lower().partition(":")[0]
-    return kind == "emulated" or (kind == "auto" and not visible_gpus())
+                text = f"{where}; the same command goes on there"
+            tell(f"interrupted: {text}")
+            raise typer.Exit(common.INTERRUPTED) from None
 
 
 def _policy(**options: Any) -> TuningPolicy:
@@ -237,29 +229,24 @@ def _policy(**options: Any) -> TuningPolicy:
         raise misuse(f"--{'also-layout' if name == 'layouts' else name.replace('_', '-')}={rest}") from error
 
 
-@contextmanager
-def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> Iterator[TuningCache]:
+def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> TuningCache:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
     if path is not None:
         check_cache(path)
         if read_only and not path.exists():
             raise failure(f"--cache {path} does not exist")
-    with TuningCache(":memory:" if none else path, read_only=read_only) as cache:
-        if saving and isinstance(cache.path, Path) and not _is_writable(cache.path):
+    cache = TuningCache(":memory:" if none else path, read_only=read_only)
+    if saving and isinstance(cache.path, Path):
+        there = next(parent for parent in (cache.path, *cache.path.parents) if parent.exists())
+        if not (there.is_dir() and os.access(there, os.W_OK)):
             raise failure(f"{cache.path} cannot be written: give another --cache, --read-only-cache or --no-cache")
-        yield cache
+    return cache
 
 
-def _is_writable(path: Path) -> bool:
-    """Tell whether a folder, or the nearest one above it that is there, can be written."""
-    folder = next(parent for parent in (path, *path.parents) if parent.exists())
-    return folder.is_dir() and os.access(folder, os.W_OK)
-
-
-def _is_written(path: Path, write: Callable[..., object], *arguments: Any, **options: Any) -> bool:
-    """Write a report or a chart; tell whether that worked."""
+def _is_written(path: Path, write: Callable[[Path], object]) -> bool:
+    """Write a report, a chart or a table; tell whether that worked."""
     try:
-        write(path, *arguments, **options)
+        write(path)
     except (CudnnliteError, OSError) as error:
         tell(f"{path}: {error}")
         return False

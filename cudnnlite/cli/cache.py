@@ -22,7 +22,7 @@ from cudnnlite.autotune.cache import (
     parse_folder,
 )  # fmt: skip
 from cudnnlite.autotune.entries import TuningEntry, row_to_plain
-from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.common import CACHE_DEFAULT, CacheOption, JSONOption, errors_told, failure, misuse, say, tell
 from cudnnlite.cli.comparison import Comparison, wanted, what
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.operations.problem import KINDS
@@ -34,7 +34,6 @@ cache_app = typer.Typer(
     help="Show, compare, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True
 )
 
-CacheOption = Annotated[Path | None, typer.Option("--cache", help="The cache's folder.", show_default=CACHE_DEFAULT)]
 GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
 CudnnOption = Annotated[str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")]
 KindOption = Annotated[

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,22 +21,19 @@ from cudnnlite.errors import ArgumentError, CudnnliteError
 USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, ctrl_c.INTERRUPTED, 141  # exit codes; 1 is any other error
 _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")  # but tab, newline
 
-DEVICE_HELP = "cuda, cuda:1, emulated, or auto: CUDA if there is a GPU."
-DEVICE_DEFAULT = "$CUDNNLITE_DEVICE, or auto"
 CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a folder in your cache folder"
+# what several commands have; --help shows it together
+_where = partial(typer.Option, rich_help_panel="Where")
+CacheOption = Annotated[Path | None, _where("--cache", help="The cache's folder.", show_default=CACHE_DEFAULT)]
+DeviceOption = Annotated[str | None, _where(
+    help="cuda, cuda:1, emulated, or auto: CUDA if there is a GPU.", show_default="$CUDNNLITE_DEVICE, or auto"
+)]  # fmt: skip
+JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel="Output")]
 
-DeviceOption = Annotated[str | None, typer.Option(help=DEVICE_HELP, show_default=DEVICE_DEFAULT)]
-JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
-
-def say(text: str) -> None:
-    """Print to stdout."""
-    _write(harmless(text), sys.stdout)
-
-
-def say_styled(text: str) -> None:
-    """Print to stdout a text with colours of ours, in which everything else is harmless."""
-    _write(text, sys.stdout)
+def say(text: str, *, styled: bool = False) -> None:
+    """Print to stdout; with colours of ours if `styled`, and then everything else in it is harmless."""
+    _write(text if styled else harmless(text), sys.stdout)
 
 
 def tell(message: str) -> None:

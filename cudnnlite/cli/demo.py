@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 import cudnnlite as dnn
+from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failure, say
 
 # Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of three output channels.
 EDGE_KERNEL = np.broadcast_to(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3))
 Image = np.ndarray[Any, Any]
 
 
-def load_photograph() -> Image:
-    """Return the portrait of Grace Hopper that matplotlib carries (public domain): (height, width, 3) uint8."""
-    from matplotlib import cbook
-    from PIL import Image as PillowImage
-
-    with PillowImage.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as photograph:
-        return np.asarray(photograph.convert("RGB"))
+def demo(
+    output: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("cudnnlite-demo.png"),
+    device: DeviceOption = None,
+) -> None:
+    """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
+    if output.suffix.lower() != ".png" or not output.absolute().parent.is_dir():
+        raise failure(f"--output {output}: a .png in a folder that exists is needed")
+    try:
+        from matplotlib import cbook
+        from PIL import Image as Pillow
+    except ImportError as error:
+        raise failure(f"the demo needs matplotlib and Pillow, the extra 'examples' ({error})") from error
+    # the portrait of Grace Hopper that matplotlib carries (public domain): (height, width, 3) uint8
+    with Pillow.open(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)) as file:
+        photograph = np.asarray(file.convert("RGB"))
+    with errors_told(), dnn.Handle(chosen_device(device)) as handle:
+        library = handle.api.library
+        note = "  (NumPy computes; its times are not a GPU's)" if handle.device.kind == "emulated" else ""
+        say(f"device     {handle.device}{note}")
+        say(f"cudnnlite  {dnn.__version__}")
+        say(f"cuDNN      {library.version_text}  {library.path} (found through {library.how})")
+        say(f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, portrait of Grace Hopper\n")
+        edges, found, choice = detect_edges(handle, photograph)
+        say(f"{found}\n\nchosen     {choice}")
+        say(f"workspace  {handle.workspace}")
+    # the edges' magnitude, white at the 99th percentile
+    magnitude = np.abs(edges)
+    grey = (magnitude / max(np.percentile(magnitude, 99), 1e-6)).clip(0, 1) * 255
+    both = np.concatenate([photograph, np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)], axis=1)
+    Pillow.fromarray(both).save(output, format="PNG")
+    say(f"written    {output.resolve()}")
 
 
 def detect_edges(handle: dnn.Handle, photograph: Image) -> tuple[Image, dnn.AlgorithmTable, dnn.AlgorithmResult]:
@@ -35,13 +61,3 @@ def detect_edges(handle: dnn.Handle, photograph: Image) -> tuple[Image, dnn.Algo
     choice = found.best(workspace_limit="256 MiB")
     y = dnn.convolution_forward(handle, x, w, conv, algorithm=choice)
     return y.numpy()[0, 0], found, choice
-
-
-def save_side_by_side(path: Path, photograph: Image, edges: Image) -> None:
-    """Write the photograph and, to its right, the edges (their magnitude, white at the 99th percentile) as a PNG."""
-    from PIL import Image as PillowImage
-
-    magnitude = np.abs(edges)
-    grey = (magnitude / max(np.percentile(magnitude, 99), 1e-6)).clip(0, 1) * 255
-    both = np.concatenate([photograph, np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)], axis=1)
-    PillowImage.fromarray(both).save(path, format="PNG")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import JSONOption, harmless, misuse, say, say_styled
+from cudnnlite.cli.common import JSONOption, harmless, misuse, say
 from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
@@ -17,27 +18,21 @@ if TYPE_CHECKING:
 EXIT_CODES = (
     "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, 2 if the command line is wrong."
 )
-_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
-_TITLES = {
-    "library": "libcudnn",
-    "cuda": "CUDA",
-    "environment": "Environment",
-    "cache": "Tuning cache",
-    "doctor": "Doctor",
-}
+_STYLES: dict[str, dict[str, Any]] = {
+    "ok": {"fg": "green"}, "note": {"fg": "cyan"}, "warning": {"fg": "yellow"}, "broken": {"fg": "red", "bold": True},
+}  # fmt: skip
+_TITLES = {"library": "libcudnn", "cuda": "CUDA", "cache": "Tuning cache"}
 
 
+# fmt: off
 def doctor(
-    packages: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="PACKAGE",
-            help="Import a package first, as your program does: torch, cupy, ...  Tells what of cuDNN it loads.  Repeatable.",
-        ),
-    ] = None,
+    packages: Annotated[list[str] | None, typer.Option(
+        "--import", metavar="PACKAGE",
+        help="Import a package first, as your program does: torch, cupy, ...  Tells what of cuDNN it loads.  Repeatable.",
+    )] = None,
     as_json: JSONOption = False,
 ) -> None:
+    # fmt: on
     """Look for what is wrong with cuDNN, CUDA and the tuning cache here; name a fix for each problem.
 
     What has to be tried is tried in a process of its own.  Nothing is changed.
@@ -51,29 +46,23 @@ def doctor(
     if as_json:
         say(json.dumps(examination.to_plain(), indent=2))
     else:
-        say_styled(_text(examination))
+        say(_text(examination), styled=True)
     if examination.verdict is Verdict.BROKEN:
         raise typer.Exit(1)
 
 
 def _text(examination: Examination) -> str:
-    """Return what is printed, unwrapped, so that paths can be copied; in colours where stdout is a terminal."""
-    from rich.console import Console
-    from rich.text import Text
-
+    """Return what is printed, unwrapped, so that paths can be copied; in colours, which are for terminals alone."""
+    paint = (lambda text, **_: text) if "NO_COLOR" in os.environ else typer.style
     plain = examination.to_plain()
-    parts: list[Any] = [f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}\n"]
+    lines = [f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}"]
     for area, findings in groupby(examination.findings, key=lambda finding: finding.check.partition(".")[0]):
-        parts.append((f"\n{_TITLES.get(area, area)}\n", "bold"))
+        lines += ["", paint(_TITLES.get(area, area.capitalize()), bold=True)]
         for finding in findings:
             word = finding.verdict.word
-            parts += ["  ", (f"{word:<8}", _STYLES[word]), f" {harmless(finding.text)}\n"]
-            parts += [(f"             {harmless(line)}\n", "dim") for line in finding.lines]
-            parts += [(f"           fix: {harmless(finding.fix)}\n", "bold")] if finding.fix else []
-    counts = plain["counts"]
+            lines.append(f"  {paint(f'{word:<8}', **_STYLES[word])} {harmless(finding.text)}")
+            lines += [paint(f"             {harmless(line)}", dim=True) for line in finding.lines]
+            lines += [paint(f"           fix: {harmless(finding.fix)}", bold=True)] if finding.fix else []
+    counts, style = plain["counts"], _STYLES[plain["status"]]
     told = f"{counted(counts['warning'], 'warning')}, {counted(counts['note'], 'note')}"
-    parts.append((f"\n{counts['broken'] or 'nothing'} broken, {told}", _STYLES[plain["status"]]))
-    console = Console(highlight=False, soft_wrap=True)
-    with console.capture() as capture:
-        console.print(Text.assemble(*parts), end="")
-    return capture.get()
+    return "\n".join([*lines, "", paint(f"{counts['broken'] or 'nothing'} broken, {told}", **style)])

@@ -13,7 +13,7 @@ from typing import Any
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.cli.common import misuse
 from cudnnlite.dtypes import parse_dtype
-from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.enums import parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution_backward_problem import (
     ConvolutionBackwardDataProblem,
@@ -26,6 +26,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
+REPEATABLE = ("input", "filter", "rnn", "onnx", "shape", "problems")  # of which one is a list, empty if not given
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
 # What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's length to others.
 _NEEDED = ("steps", "batch", "input", "hidden")
@@ -69,13 +70,25 @@ def check_flags(flags: SimpleNamespace) -> None:
             parse_math_type(flags.math_type, "--math-type")
 
 
-def problems_of(flags: SimpleNamespace) -> ProblemList:
-    """Return what is to be tuned; end the command if a flag's value is not allowed, CudnnliteError if a file is no good."""
+def lists_of(flags: SimpleNamespace) -> dict[int | None, ProblemList]:
+    """Return what is to be tuned, for each batch size that was asked for; under None where none was.
+
+    Ends the command if a flag's value is not allowed, CudnnliteError if a file is no good.
+    """
+    if flags.batch is None:
+        return {None: _listed(flags, None)}
+    sizes = [_number(int, part.strip(), f"--batch {flags.batch}") for part in flags.batch.split(",")]
+    if min(sizes) < 1:
+        raise misuse(f"--batch {flags.batch}: 1 is the least")
+    return {size: _listed(flags, size) for size in sizes}
+
+
+def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
     found = ProblemList([_convolution(flags)] if flags.input else [])
     for text in flags.rnn:
         found.add(_rnn(text, flags.dtype, flags.math_type))
     for path in flags.onnx:
-        found.extend(_model(path, flags))
+        found.extend(_model(path, flags, batch))
     for path in flags.problems:
         found.extend(ProblemList.load(path))
     return found
@@ -100,11 +113,16 @@ def _convolution(flags: SimpleNamespace) -> Problem:
         return forward
 
 
-def _model(path: Path, flags: SimpleNamespace) -> ProblemList:
-    shapes = dict(_named_shape(text) for text in flags.shape)
-    if len(shapes) < len(flags.shape):
-        raise misuse("--shape names an input twice")
-    found = problems_from_onnx(path, batch=flags.batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in flags.shape:
+        name, _, sizes = text.rpartition("=")  # a name may contain anything
+        if not name:
+            raise misuse(f"--shape {text}: the form is NAME=1x3x224x224")
+        if name in shapes:
+            raise misuse("--shape names an input twice")
+        shapes[name] = _sizes("--shape", sizes)
+    found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
     shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(
@@ -112,9 +130,13 @@ def _model(path: Path, flags: SimpleNamespace) -> ProblemList:
         )
     if flags.math_type is None:
         return found
-    math_type, changed = parse_math_type(flags.math_type), ProblemList()
-    changed.extend(replace(listed, problem=_with_math_type(listed.problem, math_type)) for listed in found)
+    changed = ProblemList()
     changed.skipped, changed.notes = found.skipped, found.notes
+    for listed in found:
+        values = listed.problem.values.items()
+        specs = {name: spec for name, spec in values if isinstance(spec, (ConvolutionSpec, RNNSpec))}
+        specs = {name: spec.replace(math_type=flags.math_type) for name, spec in specs.items()}
+        changed.extend([replace(listed, problem=listed.problem.replace(**specs))])
     return changed
 
 
@@ -171,23 +193,7 @@ def _number(kind: Any, text: str, where: str) -> Any:
     raise misuse(f"{where}: {text!r} is not {'an integer' if kind is int else 'a number'}")
 
 
-def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read the value of --shape: an input's name, which may contain anything, and its sizes."""
-    name, equals, sizes = text.rpartition("=")
-    if not equals or not name:
-        raise misuse(f"--shape {text}: the form is NAME=1x3x224x224")
-    return name, _sizes("--shape", sizes)
-
-
 def _of_rank(layout: str | None, rank: int) -> str | None:
     """Return what NCHW or NHWC is called at a rank."""
     name = None if layout is None else layout.upper()
     return {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}.get(name or "", {}).get(rank, name)
-
-
-def _with_math_type(problem: Problem, math_type: MathType) -> Problem:
-    kinds = (ConvolutionSpec, RNNSpec)
-    specs = {
-        name: spec.replace(math_type=math_type) for name, spec in problem.values.items() if isinstance(spec, kinds)
-    }
-    return problem.replace(**specs)  # type: ignore[no-any-return]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
-from cudnnlite.operations.problem_list import summary
+from cudnnlite.operations.problem_list import ProblemList, summary
 from cudnnlite.report import to_json
 from cudnnlite.search.results import named
 from cudnnlite.search.table import NUMERIC
@@ -20,6 +22,7 @@ from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
 _MOST_REASONS = 3  # in a line
+Parts = Mapping[int | None, ModelTuning]  # by the batch size; under None where none was asked for
 
 
 def to_plain(tuning: ModelTuning) -> dict[str, Any]:
@@ -28,19 +31,21 @@ def to_plain(tuning: ModelTuning) -> dict[str, Any]:
     return {**to_json(tuning.tunings, tuning.facts), "skipped": skipped, "notes": list(tuning.notes)}
 
 
-def lines_of(tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool) -> Iterator[str]:
+def lines_of(
+    tuning: ModelTuning, policy: TuningPolicy, saved: Path | None, *, explain: bool, tables: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the lines for people: of a single problem, or with `explain` of every one, all candidates too.
 
-    `policy` is as the user gave it; `saved` is the folder that remembers it, if any.
+    `policy` is as the user gave it; `saved` is the folder that remembers it, if any; `tables` stand instead of the summary.
     """
     facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
     yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"
     for tuned in tunings if explain or len(tunings) == 1 else ():
         yield from ("", *candidates(tuned, tuning.policy))
-    if len(tunings) > 1:
-        yield from ("", *map(printable, str(tuning).splitlines()))
+    if tables or len(tunings) > 1:
+        yield from tables or ("", *map(printable, str(tuning).splitlines()))
         yield from ["the times are those of the device"] if tuning.policy.get("objective") == "device" else []
-        yield from () if limit is None else workspace_lines(tuning, limit)
+        yield from () if limit is None or tables else workspace_lines(tuning, limit)
     if saved is not None:
         yield from ("", f"saved in {saved}", f"to use it: with dnn.autotuned({_arguments(policy, saved)}): ...")
 
@@ -116,3 +121,69 @@ def _arguments(policy: TuningPolicy, saved: Path) -> str:
     cache = "" if saved == parse_cache_path(None) else f", cache={str(saved)!r}"
     wanted = f", policy=dnn.TuningPolicy({', '.join(options)})" if options else ""
     return f"handle{cache}{wanted}"
+
+
+def joined(lists: Mapping[int | None, ProblemList]) -> ProblemList:
+    """Return all that is to be tuned: of several batch sizes the names say of which a problem is."""
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    every = ProblemList()
+    for batch, listed in lists.items():
+        for each in listed:
+            every.extend([replace(each, names=tuple(f"batch {batch}: {name}" for name in each.names))])
+        every.skipped += [node for node in listed.skipped if node not in every.skipped]
+        every.notes += [note for note in listed.notes if note not in every.notes]
+    return every
+
+
+def parts_of(tuning: ModelTuning, lists: Mapping[int | None, ProblemList]) -> Parts:
+    """Return what was found for each list: of problems that several have, the count and the names are each list's own."""
+    found = {tuned.problem: tuned for tuned in tuning.tunings}
+    parts = {}
+    for batch, listed in lists.items():
+        own = [
+            found[each.problem]._replace(count=each.count, names=each.names) for each in listed if each.problem in found
+        ]
+        parts[batch] = replace(tuning, tunings=tuple(own), skipped=(), notes=())
+    return parts
+
+
+def totals_of(parts: Parts) -> dict[str, Any]:
+    """Return what each of several batch sizes takes, as a report's facts."""
+    found = {}
+    for batch, part in parts.items() if len(parts) > 1 else ():
+        workspace = max((tuned.chosen.workspace for tuned in part.tunings if tuned.chosen), default=0)
+        each = None if part.total_ms is None or batch is None else part.total_ms / batch
+        found[str(batch)] = {"ms in all": part.total_ms, "ms a sample": each, "workspace": workspace}
+    return {"batches": found} if found else {}
+
+
+def sweep_lines(parts: Parts) -> list[str]:
+    """Return, of several batch sizes, a table for each, and one that compares them."""
+    lines: list[str] = []
+    for batch, part in parts.items() if len(parts) > 1 else ():
+        lines += ["", f"batch {batch}", *map(printable, str(part).splitlines())]
+    heading = ("batch", "ms in all", "ms a sample", "samples a second", "workspace")
+    rows = [heading]
+    for batch, told in totals_of(parts).get("batches", {}).items():
+        total, each = told["ms in all"], told["ms a sample"]
+        figures = (f"{total:.4f}", f"{each:.4g}", f"{1000 / each:.0f}") if each else ("-", "-", "-")
+        rows.append((batch, *figures, format_size(told["workspace"])))
+    return [*lines, "", *aligned(rows, heading)] if lines else []
+
+
+def csv_of(parts: Parts) -> str:
+    """Return a line for each candidate of each problem, the chosen ones marked, with a heading."""
+    rows = []
+    for batch, part in parts.items():
+        for tuned in part.tunings:
+            what: dict[str, Any] = {} if batch is None else {"batch": batch}
+            what |= {"problem": summary(tuned.problem), "names": "; ".join(tuned.names), "count": tuned.count}
+            columns = tuned.table.to_dict()
+            for index, values in enumerate(zip(*columns.values(), strict=True)):
+                rows.append({**what, "chosen": index == tuned.place, **dict(zip(columns, values, strict=True))})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

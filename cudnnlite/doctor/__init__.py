@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,29 +48,28 @@ def examine(packages: Iterable[str] = ()) -> Examination:
 
     `packages` are imported before libcudnn is loaded, as a program does that uses 'torch' first.
     """
-    variables, packages, findings = dict(os.environ), tuple(packages), []
+    variables, packages, findings = dict(os.environ), tuple(packages), list[Finding]()
+    wanted, found = variables.get(DEVICE_VARIABLE, ""), probe.Probe({}, "was not started")
 
-    def look(name: str, work: Callable[[], Iterable[Finding]]) -> None:
+    @contextmanager
+    def looking(name: str) -> Iterator[None]:
         try:
-            for finding in work():  # one by one: those before a failure stay
-                findings.append(finding)
-        except Exception as error:
+            yield
+        except Exception as error:  # what was found before stays
             text = f"'{name}' could not be looked at: {type(error).__name__}: {error}"
             fix = "report this output: it is a mistake of the doctor"
             findings.append(Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name}))
 
-    wanted, found = variables.get(DEVICE_VARIABLE, ""), probe.Probe({}, "was not started")
-
-    def try_out() -> tuple[()]:
-        nonlocal found
+    with looking("probe"):
         found = probe.run_probe(wanted or "auto", packages)
-        return ()
-
-    look("probe", try_out)
-    gpu = bool(found.step("cuda").get("devices")) and not wanted.lower().startswith("emulated")
-    look("libraries", lambda: libraries.judge(libraries.gather(variables, found, packages, gpu)))
-    look("cuda", lambda: environment.judge_cuda(variables, found))
-    look("settings", lambda: environment.judge_variables(variables))
-    number, devices = found.step("library").get("number", 0), found.step("cuda").get("devices", ())
-    look("cache", lambda: environment.judge_cache(number, devices))
+    devices = found.step("cuda").get("devices") or []
+    with looking("libraries"):
+        uses_gpu = bool(devices) and not wanted.lower().startswith("emulated")
+        findings.extend(libraries.judge(libraries.gather(variables, found, packages, uses_gpu)))
+    with looking("cuda"):
+        findings.extend(environment.judge_cuda(variables, found))
+    with looking("settings"):
+        findings.extend(environment.judge_variables(variables))
+    with looking("cache"):
+        findings.extend(environment.judge_cache(found.step("library").get("number", 0), devices))
     return Examination(tuple(findings))

@@ -37,12 +37,9 @@ _PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudn
 
 def gather() -> dict[str, Any]:
     """Return what `cudnnlite info` prints, for JSON; what cannot be found out is told as an 'error'."""
-    facts: dict[str, Any] = {
-        "cudnnlite": __version__,
-        "python": python_text(),
-        "packages": {name: version for name in _PACKAGES.split() if (version := installed_version(name))},
-        "default device": default_device(),
-    }
+    packages = {name: version for name in _PACKAGES.split() if (version := installed_version(name))}
+    facts: dict[str, Any] = {"cudnnlite": __version__, "python": python_text(), "packages": packages}
+    facts["default device"] = default_device()
     for name, describe in (("library", _library), ("cuda", describe_cuda)):
         try:
             facts[name] = describe()
@@ -121,8 +118,11 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
         yield _driver(state, wanted, bad, has_driver, mask)
         yield from _versions(state, library, bad)
         yield from _devices(state["devices"], library, wanted, chosen)
-        if mask and state["devices"]:
-            yield _mask(mask, len(state["devices"]))
+        if mask and (seen := len(state["devices"])):
+            odd = "".join([entry.strip() for entry in mask.split(",") if entry.strip()][seen : seen + 1])
+            text = f"CUDA_VISIBLE_DEVICES={mask}: {counted(seen, 'GPU')}"
+            rules = (odd, WARNING, f"{text}, for '{odd}' is none here", _UNMASK), (True, OK, text, "")
+            yield first("cuda.visible", {"value": mask, "visible": seen}, *rules)
     if "trial" in probe.steps or probe.during == "trial":
         yield _trial(probe.step("trial"), wanted)
 
@@ -146,8 +146,7 @@ def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: boo
 def _versions(state: Mapping[str, Any], library: Mapping[str, Any], bad: Verdict) -> Iterator[Finding]:
     """Hold the driver against the CUDA that cuDNN was built with, and cuda-python against both."""
     built, supports, bindings = library.get("cudart", 0), state["supports"], state["bindings"]
-    needed, driver = built // 1000, supports // 1000
-    theirs = int(bindings.partition(".")[0]) if bindings[:1].isdigit() else 0
+    needed, driver, theirs = built // 1000, supports // 1000, int(bindings.partition(".")[0] or 0)
     plain = {"cudnn_built_with": built, "driver_supports": supports, "bindings": bindings}
     supported = f"the driver supports {format_cuda_version(supports)}"
     text = f"cuDNN was built with CUDA {format_cuda_version(built)}, {supported}"
@@ -156,8 +155,8 @@ def _versions(state: Mapping[str, Any], library: Mapping[str, Any], bad: Verdict
         yield first(
             "cuda.compatibility", plain,
             (needed <= driver, OK, text, ""),
-            (driver < 12, bad, f"the driver is too old: {text}", "update the driver to one for CUDA 12 or newer"),
-            (True, bad, f"the driver is too old: {text}", f"update the driver, or {other}"),
+            (True, bad, f"the driver is too old: {text}",
+             "update the driver to one for CUDA 12 or newer" if driver < 12 else f"update the driver, or {other}"),
         )  # fmt: skip
     text = f"cuda-bindings {bindings} is for CUDA {theirs}"
     if theirs:
@@ -187,16 +186,6 @@ def _devices(devices: list[list[str]], library: Mapping[str, Any], wanted: str, 
     if wanted.lower().startswith("cuda") and 0 < len(devices) <= chosen:
         text = f"{DEVICE_VARIABLE}={wanted}, but the last device is cuda:{len(devices) - 1}"
         yield Finding("cuda.device", BROKEN, text, f"set {DEVICE_VARIABLE}=cuda:0")
-
-
-def _mask(mask: str, seen: int) -> Finding:
-    odd = "".join([entry.strip() for entry in mask.split(",") if entry.strip()][seen : seen + 1])
-    text = f"CUDA_VISIBLE_DEVICES={mask}: {counted(seen, 'GPU')}"
-    return first(
-        "cuda.visible", {"value": mask, "visible": seen},
-        (odd, WARNING, f"{text}, for '{odd}' is none here", _UNMASK),
-        (True, OK, text, ""),
-    )  # fmt: skip
 
 
 def _trial(trial: Mapping[str, Any], wanted: str) -> Finding:

@@ -1,13 +1,16 @@
 """The libcudnn in use, its parts, the other copies on the machine, and what cuDNN opens by name: cuBLAS and NVRTC.
 
-No copy is loaded to learn its version: what its files say is read.
+No copy is loaded to learn its version: its parts export that as a constant (`cudnn_graph_version` and the like), which is read
+from their files: 0x091c00 is 9.28.0.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +21,6 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.devices.cuda import format_cuda_version
-from cudnnlite.doctor.elf import NotElfError, read_version
 from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, installed_version, split_path
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.doctor.probe import Probe
@@ -29,6 +31,10 @@ _PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
 _CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
 # what the loader says where something that is no part of cuDNN is missing
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
+_SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
+_SHT_DYNSYM = 11
+_VERSION_SYMBOL = re.compile(rb"(?<=\0)cudnn_[a-z_]+_version(?=\0)")
 _SET = f"set {LIBRARY_VARIABLE}"
 _INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
 _NO_PRELOAD = "unset LD_PRELOAD, or take cuDNN's files out of it"
@@ -160,13 +166,47 @@ def _look_at(path: str, found: dict[str, str]) -> Copy:
     parts: dict[str, str] = {}
     for other in sorted(glob(os.path.join(escape(os.path.dirname(path)), "libcudnn_*.so*"))):
         name = _PART.fullmatch(os.path.basename(other))
-        with suppress(OSError, NotElfError):  # cuDNN 8 may lie in the same folder, and has other parts
+        with suppress(OSError, ValueError):  # cuDNN 8 may lie in the same folder, and has other parts
             if name and _numbers(other)[:1] == _numbers(path)[:1] and (version := read_version(other)):
                 parts.setdefault(name[1], format_version(version))
     # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what any part says
     stated = [parts[part] for part in ("graph", "ops", *parts) if part in parts]
     numbers = _numbers(path) if _numbers(path).count(".") == 2 else ""
     return Copy(path, stated[0] if stated else numbers, parts, found)
+
+
+def read_version(path: str | os.PathLike[str]) -> int | None:
+    """Return the version of cuDNN that a file states, 92800; None if it states none.
+
+    Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged, OSError if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _version_in(content)
+        except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
+            raise ValueError(f"{path}: {error}") from error
+
+
+def _version_in(content: mmap.mmap) -> int | None:
+    if content[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF file")
+    (offset,) = struct.unpack_from("<Q", content, 40)
+    size, count = struct.unpack_from("<HH", content, 58)
+    sections = [_SECTION.unpack_from(content, offset + size * number) for number in range(count)]
+    for _, kind, _, _, start, length, link, *_ in sections:
+        if kind == _SHT_DYNSYM:
+            names = content[sections[link][4] : sections[link][4] + sections[link][5]]
+            offsets = {found.start() for found in _VERSION_SYMBOL.finditer(names)}
+            for name, _, _, section, address, _ in _SYMBOL.iter_unpack(
+                content[start : start + length] if offsets else b""
+            ):
+                if name in offsets and 0 < section < count:  # section 0: another library's, which this one needs
+                    place = address - sections[section][3] + sections[section][4]
+                    packed: int = struct.unpack_from("<I", content, place)[0]
+                    major, minor, patch = packed >> 16, packed >> 8 & 0xFF, packed & 0xFF
+                    return major * (10000 if major >= 9 else 1000) + minor * 100 + patch
+    return None
 
 
 def _numbers(path: str) -> str:
@@ -193,7 +233,14 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
             (failed, WARNING, f"{package} cannot be imported: {failed}: {' '.join(step.get('message', '').split())}", fix),
             (True, OK, f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""),
         )  # fmt: skip
-    yield from [_unusable(facts)] if "error" in facts.loaded else _in_use(facts, facts.loaded["version"])
+    if error := facts.loaded.get("error"):
+        text, *lines = f"no libcudnn can be used: {facts.loaded['message']}".splitlines()
+        mixed = error == "MixedLibrariesError"
+        lines = [*facts.lines.values()] if mixed else [line.strip() for line in lines]
+        check = "library.mixed" if mixed else "library.loaded"
+        yield Finding(check, BROKEN, text, _fix(facts), tuple(lines), {"error": error})
+    else:
+        yield from _in_use(facts, facts.loaded["version"])
     yield from (_other(facts.loaded, copy) for copy in facts.copies if copy.found and copy != facts.in_use)
     if len(facts.wheels) > 1:
         names = " ".join(wheel.partition(" ")[0] for wheel in facts.wheels)
@@ -209,14 +256,6 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
             (aside, verdict, f"{what} is at {aside}, where cuDNN does not look; {why}", f"add {folder} to LD_LIBRARY_PATH"),
             (True, verdict, f"{what} ({name}) was not found; {why}", f"pip install {package}{suffix}"),
         )  # fmt: skip
-
-
-def _unusable(facts: LibraryFacts) -> Finding:
-    error, text = facts.loaded["error"], f"no libcudnn can be used: {facts.loaded['message']}"
-    if error == "MixedLibrariesError":
-        lines = tuple(facts.lines.values())
-        return Finding("library.mixed", BROKEN, text.splitlines()[0], _fix(facts), lines, {"error": error})
-    return first("library.loaded", {"error": error}, (True, BROKEN, text, _fix(facts)))
 
 
 def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:

@@ -67,9 +67,15 @@ def run_probe(
         null, kept = subprocess.DEVNULL, [file.fileno()]
         process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors)
         try:
-            code = process.wait(seconds)
+            code, end = process.wait(seconds), ""
             errors.seek(0)
-            end = _ending(code, errors.read())
+            if code < 0:
+                end = (
+                    f"was killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
+                )
+            elif code:
+                last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+                end = f"ended with {code}" + (f" ({last[0]})" if last else "")
         except subprocess.TimeoutExpired:
             end = f"had not ended after {seconds:.0f} s"
         finally:
@@ -93,14 +99,6 @@ def read_probe(written: bytes, end: str) -> Probe:
             else:
                 during = name
     return Probe(steps, end, during if end else "")
-
-
-def _ending(code: int, stderr: bytes) -> str:
-    if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"was killed by {name}"
-    last = stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return f"ended with {code}" + (f" ({last[0]})" if last else "") if code else ""
 
 
 def main(descriptor: int, device: str, packages: list[str]) -> None:

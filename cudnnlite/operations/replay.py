@@ -317,7 +317,9 @@ def with_replay(
         if told is not None and told.costs is not None:
             own = max(0.0, (row.call_us or 0.0) - told.costs.eager_us)  # the plan's checks, which it did not measure
             us = told.costs.staged_us + own
-            found.append(replace(row, replay=True, call_us=us, host_us=None, call_spread_us=None, remark=""))
+            found.append(
+                replace(row, replay=True, heuristic=None, call_us=us, host_us=None, call_spread_us=None, remark="")
+            )
     return ranked(found, latency=True)
 
 

@@ -8,26 +8,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import isfinite
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.arguments import path_of
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
-from cudnnlite.sizes import format_size, parse_size
+from cudnnlite.sizes import format_size
 from cudnnlite.texts import printable
 
-COLORS = {
-    "ink": "#1f2329",
-    "faint": "#626b76",
-    "grid": "#dfe3e8",
-    "bar": "#a9bacb",
-    "chosen": "#0b62c4",
-    "front": "#b54a00",
-    "find": "#7a3fc8",
-}
+COLORS = {"ink": "#1f2329", "faint": "#626b76", "grid": "#dfe3e8", "bar": "#a9bacb", "chosen": "#0b62c4"}
+COLORS |= {"front": "#b54a00", "find": "#7a3fc8"}
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PROBLEMS = 40  # bars of a model's chart; the other problems share one
 _CUT = 12  # bars of more than so many times the best go on beyond the edge: the short ones are what is compared
@@ -82,23 +76,16 @@ def plot_times(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResult
     if not timed:
         return _say(ax, "no candidate was timed")
     rows, times = [table[index] for index in timed], [*timed.values()]
-    finds = [(row.find_ms, at) for at, row in enumerate(rows) if row.find_ms is not None]
-    longest = max(
-        *(ms + (row.spread_ms or 0) / 2 for row, ms in zip(rows, times, strict=True)), *(ms for ms, _ in finds), 0
-    )
-    edge = 1.1 * min(longest, max(_CUT * min(times), 1.2 * timed.get(place, 0.0))) or 1.0
-
     for kind, label in (("chosen", "chosen"), ("bar", "candidate")):
         if bars := [(at, ms) for at, (index, ms) in enumerate(timed.items()) if (index == place) == (kind == "chosen")]:
-            ax.barh(*zip(*bars, strict=True), height=0.62, color=COLORS[kind], label=label)
-    if any(row.spread_ms for row in rows):
-        halves = [(row.spread_ms or 0) / 2 for row in rows]
+            ax.barh(*zip(*bars, strict=True), 0.62, color=COLORS[kind], label=label)
+    if any(halves := [(row.spread_ms or 0) / 2 for row in rows]):
         ax.errorbar(times, range(len(rows)), xerr=halves, fmt="none", color=COLORS["ink"], elinewidth=0.9, capsize=2.5)
-    if finds:
-        ax.plot(*zip(*finds, strict=True), "D", color=COLORS["find"], markersize=4.5, markerfacecolor="none",
-                label="cudnnFind's figure")  # fmt: skip
-    told = [f"{_how(row)}, {ms:.4g} ms{' ▸' if ms > edge else ''}" for row, ms in zip(rows, times, strict=True)]
-    _name_bars(ax, [str(row.algorithm) for row in rows], told)
+    if finds := [(row.find_ms, at) for at, row in enumerate(rows) if row.find_ms is not None]:
+        ax.plot(*zip(*finds, strict=True), "D", color=COLORS["find"], ms=4.5, mfc="none", label="cudnnFind's figure")
+    edge = 1.1 * min(ax.dataLim.x1, max(_CUT * min(times), 1.2 * timed.get(place, 0.0))) or 1.0
+    details = [f"{_how(row)}, {ms:.4g} ms{' ▸' if ms > edge else ''}" for row, ms in zip(rows, times, strict=True)]
+    _name_bars(ax, [shorten(str(row.algorithm)) for row in rows], details)
     ax.set(xlim=(0, edge), xlabel="time (ms)")
     ax.legend(**_LEGEND)
     return ax
@@ -124,14 +111,11 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
     ax = ax or _new_axes(_SQUARE, _NUMBERS)
     if not points:
         return _say(ax, "no candidate was timed")
-    front = front_of(table)
-    _workspace_axis(ax, [size for size, _ in points.values()])
-    _steps(ax, [points[index] for index in front], "front")
+    front, (_, times) = front_of(table), zip(*points.values(), strict=True)
+    _against_workspace(ax, [points[index] for index in front], "front", points.get(place), points.values())
     if others := [point for index, point in points.items() if index not in front]:
-        ax.plot(*zip(*others, strict=True), "o", color=COLORS["faint"], markerfacecolor="none", label="other candidate")
-    _ring(ax, points.get(place))
-    times = [ms for _, ms in points.values()]
-    ax.set(ylabel="time (ms)", ylim=(0, 1.15 * max(times) or 1.0))
+        ax.plot(*zip(*others, strict=True), "o", color=COLORS["faint"], mfc="none", label="other candidate")
+    ax.set_ylabel("time (ms)")
     if max(times) > 4 * min(times) > 0:
         ax.set(yscale="log", ylim=(min(times) / 1.3, max(times) * 1.3))
         ax.yaxis.get_major_locator().set_params(subs=(1, 2, 5), numticks=9)
@@ -139,11 +123,12 @@ def plot_pareto(table: AlgorithmTable, ax: Any = None, *, chosen: AlgorithmResul
         ax.set_yticks([], minor=True)
     taken: list[Any] = []
     for index in front:  # names for which there is room
-        left = ax.transAxes.inverted().transform(ax.transData.transform(points[index]))[0] > 0.5
-        name = ax.annotate(f"{table[index].algorithm}, {_how(table[index])}", points[index], (-4 if left else 4, 4),
-                           textcoords="offset points", ha="right" if left else "left", fontsize=8)  # fmt: skip
+        to_left = (ax.transData - ax.transAxes).transform(points[index])[0] > 0.5
+        where = {"xytext": (-4 if to_left else 4, 4), "ha": "right" if to_left else "left"}
+        told = f"{shorten(str(table[index].algorithm))}, {_how(table[index])}"
+        name = ax.annotate(told, points[index], textcoords="offset points", fontsize=8, **where)
         box = name.get_window_extent()
-        if any(box.overlaps(other) for other in taken):
+        if box.count_overlaps(taken):
             name.remove()
         else:
             taken.append(box)
@@ -165,14 +150,17 @@ def plot_model(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: Polic
         What `TuningPolicy.to_plain` returns: its objective says which time counts.
     """
     totals = _totals(tunings, policy)
-    names, times = [_in_short(tuned) for tuned, _ in totals], [total for _, total in totals]
+    names, times = (
+        [shorten((*tuned.names, tuned.title)[0], tuned.count) for tuned, _ in totals],
+        [ms for _, ms in totals],
+    )
     if rest := times[MOST_PROBLEMS:]:
         names[MOST_PROBLEMS:], times[MOST_PROBLEMS:] = [f"{len(rest)} others"], [sum(rest)]
     ax = ax or _new_axes(_bars_height(len(times), _THIN), _NAMES)
     if not times:
         return _say(ax, "no problem was timed")
     whole = sum(times) or 1.0
-    bars = ax.barh(range(len(times)), times, height=0.66, color=COLORS["chosen"])
+    bars = ax.barh(range(len(times)), times, 0.66, color=COLORS["chosen"])
     ax.bar_label(bars, [f"{total:.4g} ({100 * total / whole:.1f} %)" for total in times], padding=4, fontsize=8)
     _name_bars(ax, names)
     ax.set(xlim=(0, 1.45 * max(times) or 1.0), xlabel="total time (ms)")
@@ -195,16 +183,13 @@ def plot_workspace(tunings: Sequence[TunedProblem], ax: Any = None, *, policy: P
     if not curve:
         return _say(ax, "no problem was timed")
     limit = (policy or {}).get("workspace_limit")
-    if isinstance(limit, str):  # a part of a memory that nobody names is no line
-        limit = None if limit.strip().endswith("%") else parse_size(limit, "workspace_limit")
-    workspace = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
-    spent = sum(total for _, total in totals)
-    _workspace_axis(ax, [*(size for size, _ in curve), workspace, limit or 0])
-    _steps(ax, curve, "the fastest that fits")
-    _ring(ax, (workspace, spent) if totals else None)
-    if limit is not None:
-        ax.axvline(limit, color=COLORS["faint"], linestyle="--", linewidth=1, label=f"limit {format_size(limit)}")
-    ax.set(ylabel="total time (ms)", ylim=(0, 1.15 * max(curve[0][1], spent) or 1.0))
+    limits = [(limit, 0.0)] if isinstance(limit, int) else []  # "10%" of a memory that nobody names is no line
+    size = max((tuned.chosen.workspace for tuned, _ in totals if tuned.chosen), default=0)
+    chosen = (size, sum(total for _, total in totals)) if totals else None
+    _against_workspace(ax, curve, "the fastest that fits", chosen, limits)
+    for size, _ in limits:
+        ax.axvline(size, color=COLORS["faint"], linestyle="--", linewidth=1, label=f"limit {format_size(size)}")
+    ax.set_ylabel("total time (ms)")
     ax.legend(**_LEGEND)
     return ax
 
@@ -221,26 +206,22 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
     policy : mapping, optional
         As in `plot_model`.
     """
-    path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in FORMATS:
+    path = file_of(path)
+    if (kind := path.suffix.lower()) not in FORMATS:
         raise ArgumentError(f"path={str(path)!r} ends in {path.suffix!r}; allowed: {', '.join(FORMATS)}")
-    if not path.absolute().parent.is_dir():
-        raise ArgumentError(f"path={str(path)!r}: its folder does not exist")
     if not tunings:
         raise ArgumentError("tunings is empty; there is nothing to draw")
     with chart_style():
         one, *others = tunings
-        count = min(len(_totals(tunings, policy)), MOST_PROBLEMS + 1) if others else len(timed_rows(one.table))
-        size = 2 * _WIDTH, 0.6 + max(_SQUARE, _bars_height(count, _THIN if others else _THICK))
-        figure = import_matplotlib().figure.Figure(figsize=size, layout="constrained")
-        left, right = figure.subplots(1, 2)
+        first = partial(plot_times, one.table, chosen=one.chosen)
+        second = partial(plot_pareto, one.table, chosen=one.chosen)
         if others:
-            plot_model(tunings, left, policy=policy)
-            plot_workspace(tunings, right, policy=policy)
-        else:
-            plot_times(one.table, left, chosen=one.chosen)
-            plot_pareto(one.table, right, chosen=one.chosen)
+            first, second = (partial(plot, tunings, policy=policy) for plot in (plot_model, plot_workspace))
+        figure = import_matplotlib().figure.Figure(layout="constrained")
+        left, right = figure.subplots(1, 2)
+        bars = len(first(left).patches)
+        figure.set_size_inches(2 * _WIDTH, 0.6 + max(_SQUARE, _bars_height(bars, _THIN if others else _THICK)))
+        second(right)
         right.set(box_aspect=0.9, anchor="N")
         title = f"{len(tunings)} problems" if others else one.title
         figure.suptitle(title, x=0.008, ha="left", fontsize=11, parse_math=False)
@@ -250,25 +231,31 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
         figure.savefig(path, format=kind[1:], dpi=150, metadata=metadata[kind])
 
 
+def file_of(path: str | Path) -> Path:
+    """Return the path of a file that can be written; ArgumentError if it is none."""
+    path = path_of(path)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
+    return path
+
+
 def front_of(table: AlgorithmTable) -> list[int]:
     """Return the indices of the table's Pareto front, the one with the least workspace first."""
-    front = {id(row) for row in table.pareto("device")}
-    return sorted((i for i in timed_rows(table) if id(table[i]) in front), key=lambda i: table[i].workspace)
+    places = {id(table[index]): index for index in timed_rows(table)}
+    return [places[id(row)] for row in reversed(table.pareto("device")) if id(row) in places]
 
 
 def timed_rows(table: AlgorithmTable) -> dict[Any, float]:
     """Return the times of the rows that can be used and were timed, by index."""
-    times = {index: row.time_ms for index, row in enumerate(table) if row.ok and row.time_ms is not None}
-    return {index: ms for index, ms in times.items() if isfinite(ms)}
+    return {index: row.time_ms for index, row in enumerate(table) if row.ok and row.time_ms is not None}
 
 
-def shorten(text: str, most: int = 24) -> str:
-    """Return a text with its middle left out, where it is long: names of layers differ at their ends."""
-    text = printable(text)
-    if len(text) <= most:
-        return text
+def shorten(name: str, count: int = 1) -> str:
+    """Return a name in 25 characters, with its count: the middle is left out, for layers' names differ at their ends."""
+    name, times = printable(name), f" × {count}" if count > 1 else ""
+    most = 25 - len(times)
     head = (most - 1) // 2
-    return f"{text[:head]}…{text[head + 1 - most :]}"
+    return (name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}") + times
 
 
 def _bars_height(count: int, pitch: float = _THICK) -> float:
@@ -282,7 +269,7 @@ def _new_axes(height: float, left: float) -> Any:
     To measure the texts that stand there, as matplotlib's layouts do, would double the time of a page.
     """
     figure = import_matplotlib().figure.Figure(figsize=(_WIDTH, height))
-    figure.subplots_adjust(left / _WIDTH, 0.5 / height, 1 - 0.14 / _WIDTH, 1 - 0.34 / height)
+    figure.subplots_adjust(left / _WIDTH, 0.5 / height, 1 - 0.3 / _WIDTH, 1 - 0.34 / height)
     return figure.add_subplot()
 
 
@@ -303,35 +290,24 @@ def _name_bars(ax: Any, names: Sequence[str], details: Sequence[str] = ()) -> No
         ax.tick_params(which="minor", labelsize=8, labelcolor=COLORS["faint"], length=0, pad=6.5)
 
 
-def _workspace_axis(ax: Any, sizes: Sequence[int]) -> None:
-    """Make the horizontal axis one of bytes, from 0 to beyond the largest."""
+def _against_workspace(ax: Any, steps: Any, label: str, chosen: tuple[float, float] | None, others: Any) -> None:
+    """Draw points (bytes, ms) as steps, and a ring around what was chosen; the axes begin at 0 and show other points too."""
+    (x, y), every = zip(*steps, strict=True), [*steps, *others, *([chosen] if chosen else [])]
+    edge = max(1.6 * max(size for size, _ in every), 2 * _LINEAR)
     ax.set_xscale("symlog", base=16, linthresh=_LINEAR, linscale=0.47)
-    ax.set(xlim=(-_LINEAR / 4, max(1.6 * max(sizes), 2 * _LINEAR)), xlabel="workspace")
+    ax.set(xlim=(-_LINEAR / 4, edge), xlabel="workspace", ylim=(0, 1.15 * max(ms for _, ms in every) or 1.0))
     ax.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
-
-
-def _steps(ax: Any, points: Sequence[tuple[float, float]], label: str) -> None:
-    """Draw what is possible from each point on, to the edge, for it costs its own workspace; and the points."""
-    x, y = zip(*points, strict=True)
-    ax.step([*x, ax.get_xlim()[1]], [*y, y[-1]], where="post", color=COLORS["front"], linewidth=1.2)
+    # what is possible from each point on, to the edge, for it costs its own workspace
+    ax.step([*x, edge], [*y, y[-1]], where="post", color=COLORS["front"], linewidth=1.2)
     ax.plot(x, y, "o", color=COLORS["front"], zorder=3, label=label)
-
-
-def _ring(ax: Any, point: tuple[float, float] | None) -> None:
-    """Mark what was chosen."""
-    if point is not None:
-        ax.plot(*point, "o", markersize=12, mew=2, mfc="none", color=COLORS["chosen"], label="chosen")
+    if chosen:
+        ax.plot(*chosen, "o", markersize=12, mew=2, mfc="none", color=COLORS["chosen"], label="chosen")
 
 
 def _totals(tunings: Sequence[TunedProblem], policy: Policy | None) -> list[tuple[TunedProblem, float]]:
     """Return what the model spends on each problem, the largest first."""
     totals = [(tuned, total) for tuned in tunings if (total := tuned.total_ms(policy)) is not None]
     return sorted(totals, key=lambda pair: -pair[1])
-
-
-def _in_short(tuned: TunedProblem) -> str:
-    times = f" × {tuned.count}" if tuned.count > 1 else ""
-    return shorten((*tuned.names, tuned.title)[0], 25 - len(times)) + times
 
 
 def _how(row: AlgorithmResult) -> str:

@@ -54,6 +54,8 @@ class AlgorithmResult:
         Whether calls are launched as a CUDA graph: `call_us` is that of a call with addresses that are new, copies and all.
     transient : bool
         Whether the reason why it cannot be used may be gone another time: memory that others held.
+    heuristic : int or None
+        Its place in the ranking by which cuDNN's heuristic chooses where nothing was tuned, the first is 0; None outside of it.
     passed_over : tuple of (AlgorithmResult, str)
         On what `AlgorithmTable.best` returns: the candidates before this one, each with the reason why it was not taken.
     """
@@ -74,6 +76,7 @@ class AlgorithmResult:
     call_spread_us: float | None = None
     transient: bool = False
     replay: bool = False
+    heuristic: int | None = None
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(default=(), compare=False, repr=False)
 
     @property

@@ -1,5 +1,6 @@
 """`cudnnlite autotune`: what the flags mean, what goes to stdout and to stderr, and how it ends."""
 
+import csv
 import json
 import os
 import re
@@ -238,17 +239,23 @@ def test_the_help_has_every_word_that_rnn_takes():
         assert (word if kind is bool else f"{word}=") in told
 
 
-def test_a_model_and_a_list_together(tuner, monkeypatch):
+@pytest.fixture
+def save_model(monkeypatch):
+    """Write model.onnx: a convolution of which a batch and another size are open, and one that is no problem."""
     onnx = pytest.importorskip("onnx")
     monkeypatch.syspath_prepend(str(__file__).rpartition("/unit/")[0])
     import onnx_models
 
-    nodes = [
-        onnx_models.conv(name="stem"),
-        onnx_models.conv("y", "w2", "z", name="crooked", auto_pad="ODD"),
-    ]
-    weights = [onnx_models.absent("w", (4, 6, 3, 3)), onnx_models.absent("w2", (4, 4, 3, 3))]
-    onnx.save(onnx_models.model(nodes, {"x": ("batch", 6, "height", 9)}, weights), "model.onnx")
+    def save(height):
+        nodes = [onnx_models.conv(name="stem"), onnx_models.conv("y", "w2", "z", name="crooked", auto_pad="ODD")]
+        weights = [onnx_models.absent("w", (4, 6, 3, 3)), onnx_models.absent("w2", (4, 4, 3, 3))]
+        onnx.save(onnx_models.model(nodes, {"x": ("batch", 6, height, 9)}, weights), "model.onnx")
+
+    return save
+
+
+def test_a_model_and_a_list_together(tuner, save_model):
+    save_model("height")
     dnn.ProblemList([PROBLEM, PROBLEM]).save("list.json")
     shapes = ["--shape", "x=5x6x12x9"]
     more = ["--dtype", "bfloat16", "--layout", "NHWC", "--math-type", "tensor_op"]
@@ -263,6 +270,61 @@ def test_a_model_and_a_list_together(tuner, monkeypatch):
     without = autotune("--onnx", "model.onnx")
     assert without.exit_code == 2
     assert "the size of batch, height is open; --batch tells" in " ".join(without.stderr.split())
+
+
+def test_several_batch_sizes_are_compared(save_model, tmp_path):
+    save_model(12)
+    dnn.ProblemList([PROBLEM, PROBLEM]).save("list.json")
+    files = ["--csv", "a.csv", "--html", "a.html", "--save-problems", "all.json"]
+    result = autotune("--onnx", "model.onnx", "--problems", "list.json", "--batch", "1, 5", *files, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("skipped: crooked (Conv): ") == 1
+    saved = list(dnn.ProblemList.load("all.json"))
+    assert [(one.names, one.count) for one in saved] == [
+        (("batch 1: stem",), 1),
+        ((), 4),
+        (("batch 5: stem",), 1),
+    ]
+    plain = json.loads(result.stdout)
+    times = {tuple(one["names"]): one["total_ms"] / one["count"] for one in plain["problems"]}
+    own = {str(n): times[f"batch {n}: stem",] + 2 * times[()] for n in (1, 5)}
+    batches = plain["facts"]["batches"]
+    assert {n: told["ms in all"] for n, told in batches.items()} == pytest.approx(own)
+    assert batches["5"]["ms a sample"] == pytest.approx(own["5"] / 5)
+    assert plain["facts"]["model"] == ["model.onnx", "list.json"]
+    page = (tmp_path / "a.html").read_text()
+    assert "<h1>model.onnx, list.json: 3 problems on " in page
+    assert "<dt>batches: 5: ms a sample</dt>" in page
+    assert '<b>1</b><span><a href="#skipped">skipped, not tuned' in page
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    assert [(row["batch"], row["names"], row["count"]) for row in rows if row["chosen"] == "True"] == [
+        ("1", "stem", "1"), ("1", "", "2"), ("5", "stem", "1"), ("5", "", "2"),
+    ]  # fmt: skip
+    assert len(rows) == sum(len(one["rows"]) for one in plain["problems"]) + len(plain["problems"][1]["rows"])
+
+
+def test_several_batch_sizes_are_a_table_each_and_one_of_all(save_model):
+    save_model(12)
+    told = autotune("--onnx", "model.onnx", "--batch", "1,5", "--workspace-limit", "1 MiB").stdout
+    assert re.findall(r"^batch (\d)\n1 problem, 1 in all: ", told, re.MULTILINE) == ["1", "5"]
+    assert "1x6x12x9 by " in told.partition("batch 5")[0]
+    heading, *rows = told.rstrip().splitlines()[-3:]
+    assert heading.split("  ")[0] == "batch"
+    for size, row in zip((1, 5), rows, strict=True):
+        batch, total, each, second = map(float, row.split()[:4])
+        assert (batch, each, second) == (size, pytest.approx(total / size, 1e-3), pytest.approx(1000 / each, 1e-3))
+
+
+def test_csv_alone_is_all_that_stdout_has():
+    result = autotune(*CONVOLUTION, "--csv", "-")
+    assert result.exit_code == 0
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert "batch" not in rows[0]
+    assert {row["problem"] for row in rows} == {summary(PROBLEM)}
+    (chosen,) = [row for row in rows if row["chosen"] == "True"]
+    assert float(chosen["time_ms"]) > 0
+    assert {"GEMM", "FFT"} <= {row["algorithm"] for row in rows}
+    assert min(int(row["heuristic"]) for row in rows if row["heuristic"]) == 0  # what an untuned call runs is known
 
 
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
@@ -309,6 +371,10 @@ MISUSE = {
     "--layout goes with --input or --onnx": [*RNN, "--layout", "NHWC"],
     "--math-type goes with --input or --rnn or --onnx": ["--problems", "a.json", "--math-type", "fma"],
     "--batch goes with --onnx": [*RNN, "--batch", "1"],
+    "--batch 1,x: 'x' is not an integer": ["--onnx", "a.onnx", "--batch", "1,x"],
+    "--batch 8,0: 1 is the least": ["--onnx", "a.onnx", "--batch", "8,0"],
+    "--csv - and --json exclude each other": [*CONVOLUTION, "--csv", "-", "--json"],
+    "must end in .csv": [*CONVOLUTION, "--csv", "a.txt"],
     "--dtype='float': NumPy's float is float64": [*CONVOLUTION, "--dtype", "float"],
     "--math-type='fast' ": [*CONVOLUTION, "--math-type", "fast"],
     "the form is NAME=1x3x224x224": ["--onnx", "a.onnx", "--shape", "1x3x224x224"],

@@ -477,7 +477,7 @@ def settings(**variables):
         ("NVIDIA_TF32_OVERRIDE", "1", WARNING, "only 0 has a documented meaning"),
         ("CUDA_LAUNCH_BLOCKING", "1", WARNING, "each kernel is waited for"),
         ("CUDA_LAUNCH_BLOCKING", "0", OK, ""),
-        ("CUDA_MODULE_LOADING", "EAGER", NOTE, "slow to begin"),
+        ("CUDA_MODULE_LOADING", "eager", NOTE, "slow to begin"),
         ("CUDA_MODULE_LOADING", "LAZY", OK, ""),
         ("CUDNN_LOGLEVEL_DBG", "3", NOTE, "calls are slower"),
         ("CUDNN_LOGLEVEL_DBG", "0", OK, ""),

@@ -15,7 +15,7 @@ import matplotlib as mpl
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.autotune.entries import row_from_plain
+from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.operations.problem import problem_from_plain
 from cudnnlite.operations.problem_list import SkippedNode
@@ -26,6 +26,8 @@ from .tunings import (
     CLOSE,
     DYNAMIC,
     FACTS,
+    FFT,
+    GEMM,
     KIB,
     MIB,
     NOTHING,
@@ -33,6 +35,7 @@ from .tunings import (
     STANDARD,
     STATIC,
     TIMING,
+    WINOGRAD,
     A,
     M,
     Row,
@@ -182,11 +185,31 @@ def test_what_was_skipped_is_told(tmp_path):
     path = tmp_path / "page.html"
     write_html(path, ALL, FACTS, [SkippedNode("up<b>", "ConvTranspose", "no such problem")])
     text = path.read_text()
-    assert "<h2>Not tuned</h2>" in text
+    assert '<li><b>1</b><span><a href="#skipped">skipped, not tuned</a></span></li>' in text
+    assert '<h2 id="skipped">Not tuned</h2>' in text
     assert "<li>up&lt;b&gt; (ConvTranspose): no such problem</li>" in text
     assert "1 more, which is no problem" in text
     write_html(path, ALL, FACTS)
     assert "Not tuned" not in path.read_text()
+
+
+def test_what_tuning_gained_comes_first_with_the_model(page_of):
+    """Over what the heuristic and cudnnFind rank first within the limits; no less where all was remembered."""
+    before = (replace(WINOGRAD, heuristic=3), replace(GEMM, heuristic=2), replace(FFT, heuristic=0))  # FFT is excluded
+    rows = [row_from_plain(row_to_plain(row)) for row in (replace(PRECOMP, heuristic=None), *before)]
+    some = [tuned(rows, count=3, from_cache=True), tuned((STATIC,), lstm(), from_cache=True), failed()]
+    facts = {**FACTS, "model": ["a.onnx", "b.onnx"]}
+    plain = to_json(some, facts)["model"]["gains"]
+    assert plain["heuristic"] == {"ratio": pytest.approx(0.9123 / 0.0333), "problems": 1, "math_types": ["FMA"]}
+    assert plain["cudnnFind"] == {"ratio": 1, "problems": 1, "math_types": ["TENSOR_OP"]}
+    page = page_of(some, facts)
+    assert page.of("h1") == ["a.onnx, b.onnx: 3 problems on NVIDIA H200"]
+    assert list(zip(page.of("b"), page.of("span"), strict=True))[:2] == [
+        ("1.00 times as fast", "as what cudnnFind ranks first (math TENSOR_OP), in 1 of 3 problems"),
+        ("27.40 times as fast", "as what cuDNN's heuristic prefers (math FMA), in 1 of 3 problems"),
+    ]
+    latency = to_json([tuned((CLOSE, replace(GEMM, heuristic=0)))], {"policy": {"objective": "latency"}})["model"]
+    assert latency["gains"]["heuristic"]["ratio"] == pytest.approx(0.9123 / 0.0347)  # no call of it was timed
 
 
 def test_every_problem_has_a_section_and_every_link_a_target(page_of):
@@ -225,6 +248,7 @@ def test_versions_and_policy(page_of):
         "3 MiB": "workspace",
         "3": "problems, 1 from the cache",
         "1": "without an algorithm",
+        "1.02 times as fast": "as what cudnnFind ranks first (math DEFAULT), in 1 of 3 problems",
     }
 
 
@@ -248,6 +272,7 @@ def test_one_problem(page_of):
         "IMPLICIT_PRECOMP_GEMM": "chosen, math TENSOR_OP",
         "0.0333 ms": "a call",
         "96 KiB": "workspace",
+        "1.02 times as fast": "as what cudnnFind ranks first (math DEFAULT)",
     }
     assert len(page.tables[0]) == 2  # no total of one
 
@@ -286,7 +311,12 @@ def test_an_empty_table(page_of):
 def test_the_emulated_device_is_named(page_of):
     note = "The device is emulated: the times are NumPy's on this processor, not those of a GPU."
     assert note not in page_of(ALL).all_text
-    assert note in page_of(ALL, {**FACTS, "device": "emulated:0"}).of("strong")
+    page = page_of(ALL, {**FACTS, "device": "emulated:0", "batches": {"8": {"ms a sample": 1 / 3, "workspace": KIB}}})
+    assert note in page.of("strong")
+    assert "times as fast" not in page.all_text  # that would be said of NumPy's noise
+    assert [page.of("dd")[page.of("dt").index(f"batches: 8: {name}")] for name in ("ms a sample", "workspace")] == [
+        "0.3333", "1 KiB",
+    ]  # fmt: skip
     assert note in page_of([tuned(timing="median of calls on <emulated:0>")]).of("strong")
 
 
@@ -337,7 +367,7 @@ def test_tables_can_be_read_aloud(page_of):
     page = page_of(ALL)
     assert {scope for tag, scope in page.scopes if tag == "th"} == {"col", "row"}
     assert {scope for tag, scope in page.scopes if tag == "td"} == {None}
-    assert len(page.of("caption")) == 4
+    assert page.source.count("<caption>") == len(page.of("div")) == 4
     assert ("html", "lang", "en") in page.attributes
     boxes = [value for tag, name, value in page.attributes if tag == "div" and name == "tabindex"]
     assert boxes == ["0"] * 4  # what scrolls can be scrolled by the keyboard
@@ -462,6 +492,10 @@ def test_json_tells_the_choice():
 def test_json_of_a_model():
     plain = to_json(ALL, FACTS)["model"]
     curve = plain.pop("shared_workspace")
+    assert plain.pop("gains") == {
+        "cudnnFind": {"ratio": pytest.approx(0.0339 / 0.0333), "problems": 1, "math_types": ["DEFAULT"]},
+        "heuristic": None,
+    }
     assert plain == {
         "calls": 5,
         "chosen": 2,

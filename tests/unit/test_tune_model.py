@@ -324,7 +324,9 @@ def test_lists_keep_counts_names_and_what_was_skipped(one, path):
         assert tune_model(listed, cache=path).skipped == tuple(listed.skipped)
     saved = ProblemList([problem(4)])
     saved.save(path.with_name("saved.json"))
-    assert tune_model(path.with_name("saved.json"), cache=path).remembered == 1
+    again = tune_model(path.with_name("saved.json"), cache=path)
+    assert (again.remembered, again.facts["model"]) == (1, "saved.json")
+    assert "model" not in tune_model(saved, cache=path).facts
 
 
 def test_a_model_file_is_read(one, path, tmp_path):

@@ -361,7 +361,7 @@ ROW_VALUES = {
     "transient": [True, False],
     "replay": [True, False],
     "workspace": [0, 1, 2**40],
-    "reserve": [None, 0, 2**40],
+    **{name: [None, 0, 2**40] for name in ("reserve", "heuristic")},
     **{name: ["", "NHWC", 'a "quoted"\nline, café, 卷积, \U0001f600'] for name in ("why_not", "remark", "layout")},
     **{
         name: [None, 0.0, 1e-300, 0.1 + 0.2, float("nan"), float("inf"), -float("inf")]
