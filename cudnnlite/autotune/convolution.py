@@ -20,7 +20,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
-from cudnnlite.operations.algorithms import found, ranked
+from cudnnlite.operations.algorithms import found, ranked, wants_tensor_cores
 from cudnnlite.operations.call import specs_of
 from cudnnlite.operations.engines import engine_rows, is_aligned, shared_graph
 from cudnnlite.operations.layout_conversion import conversion_layout
@@ -251,6 +251,8 @@ def _reported(
     """Return the times that cudnnFind reports, by algorithm and math type; none where it fails."""
     try:
         read = {name: operands[name] for name in problem.operation.reads}
+        if wants_tensor_cores(problem):
+            problem = problem.replace(conv=problem.conv.replace(math_type=MathType.TENSOR_OP))
         rows = found(handle, problem, read, operands["out"], handle.workspace.limit_for(limit))
     except (CudnnError, DeviceMemoryError):
         return {}

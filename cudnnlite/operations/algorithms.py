@@ -127,9 +127,7 @@ def _choose(described: Described, algorithm: Any, limit: int | None) -> Algorith
 
 def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResult:
     problem = described.problem
-    narrow = problem.values[problem.operation.reads[0]].dtype in (DataType.HALF, DataType.BFLOAT16)
-    if problem.math_type == MathType.DEFAULT and narrow:
-        # with DEFAULT math cuDNN multiplies float16 and bfloat16 without tensor cores, on an H200 in ten times the time
+    if wants_tensor_cores(problem):
         _descriptor(described).set_math_type(MathType.TENSOR_OP)
     algorithms = _algorithms(problem.operation)
     reasons = {algorithm: algorithms.fits(problem, algorithm) for algorithm in algorithms.kind}
@@ -142,6 +140,12 @@ def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResul
     choice = table.best(limit)
     tell_limit([(row, why) for row, why in choice.passed_over if row.ok], choice.algorithm, problem)
     return choice
+
+
+def wants_tensor_cores(problem: Problem) -> bool:
+    """Whether DEFAULT math is to be TENSOR_OP: without, cuDNN takes ten times the time for 16 bits on an H200."""
+    narrow = problem.values[problem.operation.reads[0]].dtype in (DataType.HALF, DataType.BFLOAT16)
+    return narrow and problem.math_type == MathType.DEFAULT
 
 
 def workspace_of(described: Described, algorithm: Any) -> int:

@@ -243,6 +243,13 @@ def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
     assert any(row.find_ms is not None for row in table if row.ok)
 
 
+def test_cudnn_is_asked_for_tensor_cores_in_half_precision(handle: dnn.Handle) -> None:
+    """As a call does that names nothing: without them its search is ten times slower, and beating it says nothing."""
+    x, w = dnn.TensorSpec((2, 8, 9, 8), "float16"), dnn.FilterSpec((8, 8, 3, 3), "float16")
+    table = tuner_of(handle).tune(dnn.ConvolutionForwardProblem(x, w, dnn.ConvolutionSpec()))
+    assert "TENSOR_OP" in {row.math_type.name for row in table if row.find_ms is not None}
+
+
 def test_what_cudnn_refuses_says_so(handle: dnn.Handle) -> None:
     problem = ConvolutionForwardProblem(SMALL.x, SMALL.w, dnn.ConvolutionSpec(1, 2, math_type="fma"))
     table = tuner_of(handle).tune(problem)
