@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import itertools
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -127,7 +128,7 @@ def pytest_runtest_logstart() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
     """Note which device a test ran on and whether it failed; turn into failures what must not be hidden."""
     report = yield
     started = ", ".join(_started)
@@ -135,14 +136,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     # on a GPU other libraries start some
     if started and report.passed and not REQUIRE_GPU and item.get_closest_marker("processes") is None:
         report.outcome, report.longrepr = "failed", f"not marked `processes`, but it starts {started}"
-    call = getattr(item, "callspec", None)
-    report.device = call.params.get("device", "") if call is not None else ""
+    if report.failed and (why := needed_version(str(call.excinfo.value) if call.excinfo else "")):
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {why}")
+    case = getattr(item, "callspec", None)
+    report.device = case.params.get("device", "") if case is not None else ""
     if REQUIRE_GPU and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped under CUDNNLITE_REQUIRE_GPU=1: {report.longrepr}"
     if report.failed:
         item.stash[_FAILED] = True
     return report
+
+
+def needed_version(message: str) -> str:
+    """Return what an old libcudnn lacks, and from which version it is there, if that is what a test failed of."""
+    told = re.search(r"^.* needs? cuDNN (\d+)\.(\d+) or newer; this is (\d+)\.(\d+).*$", message, re.MULTILINE)
+    return told[0] if told and tuple(map(int, told.groups()[2:])) < tuple(map(int, told.groups()[:2])) else ""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

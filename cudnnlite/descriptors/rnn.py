@@ -16,10 +16,11 @@ from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.rnn_data import name_needed_version
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode, parse_enum
-from cudnnlite.errors import CudnnError
+from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.specs import RNNSpec, TensorSpec
 
 
@@ -87,6 +88,8 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
                 CUDNN_RNN_PADDED_IO_ENABLED if self.padded_io else 0,
             )  # fmt: skip
         except CudnnError as error:
+            if isinstance(error, NotSupportedError):
+                name_needed_version(error, spec.dtype, self.api)
             raise error.involving(rnn=spec, compute_type=dtype_name(spec.compute_type)) from None
         if spec.clip is not None:
             if self.api.has("cudnnRNNSetClip_v9"):

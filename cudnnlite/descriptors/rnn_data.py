@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.library import format_version
 from cudnnlite._raw.types import cudnnRNNDataDescriptor_t
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType, RNNDataLayout
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.specs import RNNDataSpec
 
 
@@ -61,10 +62,13 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t]):
 
     def _set(self, spec: RNNDataSpec) -> None:
         fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it
-        self.api.cudnnSetRNNDataDescriptor(
-            self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
-            fill.ctypes.data,
-        )  # fmt: skip
+        try:
+            self.api.cudnnSetRNNDataDescriptor(
+                self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
+                fill.ctypes.data,
+            )  # fmt: skip
+        except NotSupportedError as error:
+            raise name_needed_version(error, spec.dtype, self.api) from None
 
     def set(self, spec: RNNDataSpec) -> None:
         """Describe other sequences with the same native object (`cudnnSetRNNDataDescriptor`)."""
@@ -74,6 +78,14 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t]):
     def read_back(self) -> RNNDataSpec:
         """Return what cuDNN holds (`cudnnGetRNNDataDescriptor`)."""
         return read_rnn_data_spec(self.api, self.ptr)
+
+
+def name_needed_version(error: NotSupportedError, dtype: DataType, api: CudnnApi) -> NotSupportedError:
+    """Add which cuDNN is needed where an older one refused a dtype: 9.12 and before refuse bfloat16, 9.13 takes it."""
+    if dtype == DataType.BFLOAT16 and (version := api.cudnnGetVersion()) < 91300:
+        needed = "recurrent networks in bfloat16 need cuDNN 9.13 or newer"
+        error.notes += (f"{needed}; this is {format_version(version)}",)
+    return error
 
 
 def read_rnn_data_spec(api: CudnnApi, native: Any) -> RNNDataSpec:
