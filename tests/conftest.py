@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import inspect
 import itertools
 import os
 import re
@@ -29,6 +30,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.store import CACHE_VARIABLE
 from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.devices import choice
 from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
 from cudnnlite.operations.plan import Plan
 
@@ -186,6 +188,17 @@ def why_skipped(report: Any) -> str:
     """Return a skipped test's reason."""
     why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return why.removeprefix("Skipped: ")
+
+
+@pytest.fixture
+def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """pytest's own, which undoes the patch of a method by leaving that on the object: the process's devices get rid of it."""
+    yield monkeypatch
+    monkeypatch.undo()
+    for thing in [each for made in choice.devices._made.values() for each in (made, vars(made).get("api"))]:
+        for name, value in [*vars(thing).items()] if thing is not None else []:
+            if inspect.ismethod(value) and value.__self__ is thing and name in dir(type(thing)):
+                delattr(thing, name)
 
 
 @pytest.fixture(autouse=True)
