@@ -58,7 +58,10 @@ def dtypes():
 
 @pytest.mark.parametrize(
     ("make", "spec"),
-    [(RNNDescriptor, RNNSpec("lstm", 6, 8, dtype="bfloat16")), (RNNDataDescriptor, RNNDataSpec((5, 4, 6), None, "bfloat16"))],
+    [
+        (RNNDescriptor, RNNSpec("lstm", 6, 8, dtype="bfloat16")),
+        (RNNDataDescriptor, RNNDataSpec((5, 4, 6), None, "bfloat16")),
+    ],
 )
 def test_an_old_cudnn_without_bfloat16_is_told_with_the_version_needed(make, spec):
     """So are the other tests of it skipped: `needed_version` in tests/conftest.py."""
