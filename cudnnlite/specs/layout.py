@@ -52,7 +52,7 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
 
 
 def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True) -> tuple[int, ...]:
-    """Check a shape: 1 to 8 positive sizes; the first may be zero (an empty batch) where that is allowed.
+    """Check a shape: 1 to 8 positive sizes; where a batch may be empty, the first of them, or the second of three, may be 0.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_e
     if not 1 <= len(sizes) <= MAX_RANK:
         raise ArgumentError(f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")
     for axis, size in enumerate(sizes):
-        smallest = 0 if axis == 0 and batch_may_be_empty else 1
+        smallest = 0 if batch_may_be_empty and (axis == 0 or (axis, len(sizes)) == (1, 3)) else 1
         if not smallest <= size <= MAX_INT:
             raise ArgumentError(
                 f"{argument}={shown(sizes)}: size {shown(size)} on axis {axis}; allowed: {smallest} to {MAX_INT}"

@@ -86,10 +86,10 @@ def test_an_array_of_others_is_where_its_owner_has_it(pair: Any) -> None:
     exports = [{"__dlpack__": x.__dlpack__, "__dlpack_device__": x.__dlpack_device__}]
     if second.device.kind == "cuda":
         exports.append({"__cuda_array_interface__": x.__cuda_array_interface__})
-    for number, export in enumerate(exports):
+    for export in exports:
         theirs = type("Theirs", (), export)
         np.testing.assert_array_equal(second.view(theirs).numpy(), values)
         with pytest.raises(dnn.ArrayTypeError, match=r"array (is|cannot be viewed)"):
             first.view(theirs)
-        own = type("Theirs", (), {name: getattr(other, name) for name in exports[number]})
+        own = type("Theirs", (), {name: getattr(other, name) for name in export})
         np.testing.assert_array_equal(first.view(own).numpy(), values)
