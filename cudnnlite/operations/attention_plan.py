@@ -118,7 +118,7 @@ class AttentionPlan(PlanByHand):
             handle.api.cudnnMultiHeadAttnForward, [*inputs.values(), y],
             (handle.ptr, self._attention.ptr, at, low, high, q_lengths, kv_lengths, self._q, q.ptr,
              0 if added is None else added.ptr, self._k, k.ptr, self._v, v.ptr, self._y, y.ptr, *self._weight_space(weights)),
-            None if space is None else space.array, fresh=True,
+            None if space is None else space.array,
         )  # fmt: skip
         if space is None:
             return y
@@ -169,27 +169,12 @@ class AttentionPlan(PlanByHand):
         )  # fmt: skip
         return out
 
-    def _run(
-        self,
-        function: Any,
-        operands: list[DeviceArray],
-        arguments: Any,
-        reserve: DeviceArray | None,
-        *,
-        fresh: bool = False,
-    ) -> None:
-        """Make the C call, which ends with workspace and reserve space; a `fresh` one holds nothing yet.
-
-        In training they are set to zero before: cuDNN 9.19's `cudnnMultiHeadAttnBackwardData` reads what nothing wrote, and on
-        an H200, where sequences left room, a gradient was wrong once.
-        """
+    def _run(self, function: Any, operands: list[DeviceArray], arguments: Any, reserve: DeviceArray | None) -> None:
+        """Make the C call, which ends with workspace and reserve space."""
         there = [*operands, *self._lengths, reserve, self._states(self.request.dropout_state)]
         scratch = self._handle.workspace.reserve(self._workspace, self._handle.stream)
         kept = 0 if reserve is None else reserve.ptr
-        clear = [(kept, self._reserve)] * fresh if reserve is not None else []
-        if reserve is not None and self._workspace:
-            clear.append((scratch, self._workspace))
-        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there, clear)
+        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there)
 
     def _explain(self, error: CudnnError) -> None:
         error.involving(spec=self.spec, q=self.request.q, k=self.request.k, v=self.request.v)
@@ -227,9 +212,8 @@ def make_request(
     for name, there in zip(MAXIMA, (steps, reach, batch, beam), strict=True):
         if there > (getattr(spec, name) or there):
             raise ArgumentError(f"{name}={getattr(spec, name)} of the spec; there are {there}")
-    fitted = zip(MAXIMA, (steps, reach, batch, beam), strict=True)
-    spec = spec.replace(**{name: getattr(spec, name) or there for name, there in fitted})
-    assert spec.max_q_length is not None
+    # no room to spare: where there was, cuDNN 9.19's gradients of queries and keys were wrong, by what memory held
+    spec = spec.replace(**dict(zip(MAXIMA, (steps, reach, batch, beam), strict=True)))
     # a descriptor's lengths begin with 1; those that count are on the device, and may be 0
     told = [[max(1, length) for length in of] for of in lengths]
     for order in permutations(AXES[:3]):
@@ -241,7 +225,7 @@ def make_request(
         pairs = zip(data, whole.values(), strict=True)
         if all(same_strides(x.shape, found.strides, x.tensor().strides) for x, found in pairs):
             y = SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes)
-            ends = _parse_window(window, steps, reach, spec.max_q_length)
+            ends = _parse_window(window, steps, reach)
             return AttentionRequest(spec, data[0], data[1], data[2], y, *lengths, ends, training, dropout_state)
     listed = ", ".join(f"{name} is {array.spec}" for name, array in given.items())
     raise ArgumentError(f"{listed}; needed: all packed in one order of their axes, and the vectors last")
@@ -265,10 +249,10 @@ def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:
     return TensorSpec((shape[0], *shape[2:]), spec.dtype, strides=(strides[0], *strides[2:]))
 
 
-def _parse_window(window: Any, steps: int, reach: int, room: int) -> Window:
-    """Return first and end for each step that there is room for."""
+def _parse_window(window: Any, steps: int, reach: int) -> Window:
+    """Return first and end for each step."""
     if window is None:
-        return (0,) * room, (reach,) * room
+        return (0,) * steps, (reach,) * steps
     what = "a pair of sequences of integers"
     pair = sequence(window, "window", what)
     if len(pair) != 2:
@@ -276,4 +260,4 @@ def _parse_window(window: Any, steps: int, reach: int, room: int) -> Window:
     low, high = (tuple(integer(end, "window", 0) for end in sequence(ends, "window", what)) for ends in pair)
     if len(low) != steps or len(high) != steps:
         raise ArgumentError(f"window has {len(low)} and {len(high)} entries; needed: one for each of the {steps} steps")
-    return low + (0,) * (room - steps), high + (reach,) * (room - steps)
+    return low, high

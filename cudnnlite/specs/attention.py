@@ -43,7 +43,8 @@ class AttentionSpec(FrozenSpec):
         The probabilities with which, in training, a weight of the softmax and a value of the output are set to zero; there
         are no gradients then.
     max_q_length, max_kv_length, max_batch, max_beam : int, optional
-        What there is to be room for; just enough for each call if not given.
+        What a call may have at most. cuDNN is told what each call has: where there was room to spare, the gradients of
+        queries and keys were wrong (cuDNN 9.19, an H200).
     dtype : DataType or str
         Of data and weights: "float32", "float64", "float16" or "bfloat16".
     compute_type : DataType or str, optional

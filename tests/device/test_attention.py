@@ -150,9 +150,14 @@ def test_queries_of_no_steps(handle):
     np.testing.assert_array_equal(y[0, 1], np.broadcast_to(case.weights["bo"].numpy(), y[0, 1].shape))
 
 
-def test_more_room_than_is_used(handle):
+@pytest.mark.parametrize("seed", range(5))
+def test_more_room_than_is_used(handle, seed):
+    """cuDNN is not told of it: an H200's gradients of queries and keys were wrong then, of some operands."""
     spec = spec_of(max_q_length=9, max_kv_length=8, max_batch=5, max_beam=4)
-    Case(handle, spec).check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS)
+    case = Case(handle, spec, seed=seed)
+    case.check(ATTENTION_BOUNDS["float64"], q_lengths=Q_LENGTHS, kv_lengths=KV_LENGTHS)
+    kept = case.forward(training=True).reserve.array.nbytes
+    assert kept == Case(handle, spec_of()).forward(training=True).reserve.array.nbytes
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0)])

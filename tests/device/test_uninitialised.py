@@ -48,7 +48,7 @@ def test_a_recurrent_network(handle, cell):
 
 @pytest.mark.parametrize("room", [{}, {"max_q_length": 9, "max_kv_length": 8, "max_batch": 5, "max_beam": 4}])
 def test_attention(handle, room):
-    """With room to spare a gradient was wrong once, by what memory held."""
+    """With room to spare, had cuDNN been told of it, gradients were wrong."""
     sizes = {"q_proj_size": 4, "k_proj_size": 4, "v_proj_size": 4, "o_proj_size": 8}
     spec, results = dnn.AttentionSpec(2, 8, **sizes, **room), []
     weights = dnn.AttentionWeights(handle, spec)
