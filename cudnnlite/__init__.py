@@ -39,66 +39,23 @@ from cudnnlite.descriptors.transform import TensorTransformDescriptor
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
+
+# isort: off
 from cudnnlite.enums import (
-    TF32,
-    TRUE_FLOAT32,
-    ActivationMode,
-    BatchNormMode,
-    ConvolutionBwdDataAlgo,
-    ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo,
-    ConvolutionMode,
-    CTCGradMode,
-    CTCLossAlgo,
-    DataType,
-    Determinism,
-    LossNormalizationMode,
-    MathType,
-    NanPropagation,
-    OpTensorOp,
-    PoolingMode,
-    ReduceTensorOp,
-    ReorderType,
-    RNNAlgo,
-    RNNBiasMode,
-    RNNDataLayout,
-    RNNInputMode,
-    RNNMode,
-    SeqDataAxis,
-    SoftmaxAlgorithm,
-    SoftmaxMode,
-    Status,
-    TensorFormat,
-)
+    TF32, TRUE_FLOAT32, ActivationMode, BatchNormMode, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo, ConvolutionMode, CTCGradMode, CTCLossAlgo, DataType, Determinism, LossNormalizationMode,
+    MathType, NanPropagation, OpTensorOp, PoolingMode, ReduceTensorOp, ReorderType, RNNAlgo, RNNBiasMode,
+    RNNDataLayout, RNNInputMode, RNNMode, SeqDataAxis, SoftmaxAlgorithm, SoftmaxMode, Status, TensorFormat,
+)  # fmt: skip
 from cudnnlite.errors import (
-    AllocationError,
-    ArgumentError,
-    ArrayTypeError,
-    BadParamError,
-    CaptureError,
-    ClosedError,
-    CudnnError,
-    CudnnliteError,
-    DeviceLostError,
-    DeviceMemoryError,
-    ExecutionError,
-    InternalError,
-    LibraryError,
-    LibraryNotFoundError,
-    MissingPackageError,
-    MixedLibrariesError,
-    NoAlgorithmError,
-    NoDeviceError,
-    NotInitializedError,
-    NotSupportedError,
-    SymbolNotFoundError,
-    ThreadError,
-    TuningCacheError,
-    TuningCacheWarning,
-    TuningWarning,
-    WorkspaceLimitError,
-    WorkspaceLimitWarning,
-)
+    AllocationError, ArgumentError, ArrayTypeError, BadParamError, CaptureError, ClosedError, CudnnError,
+    CudnnliteError, DeviceLostError, DeviceMemoryError, ExecutionError, InternalError, LibraryError,
+    LibraryNotFoundError, MissingPackageError, MixedLibrariesError, NoAlgorithmError, NoDeviceError,
+    NotInitializedError, NotSupportedError, SymbolNotFoundError, ThreadError, TuningCacheError, TuningCacheWarning,
+    TuningWarning, WorkspaceLimitError, WorkspaceLimitWarning,
+)  # fmt: skip
+
+# isort: on
 from cudnnlite.operations.activation import activation_backward, activation_forward
 from cudnnlite.operations.attention import (
     multi_head_attention_backward_data,

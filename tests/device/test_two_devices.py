@@ -18,13 +18,13 @@ from .problems import Problem
 X, W = (8, 32, 28, 30), (40, 32, 3, 3)
 
 
-def second_devices() -> list[str]:
+def second_devices() -> list[Any]:
     """Return the second device of each kind that has one."""
     try:
         get_device("cuda:1")
     except dnn.NoDeviceError:
         return ["emulated:1"]
-    return ["emulated:1", "cuda:1"]
+    return ["emulated:1", pytest.param("cuda:1", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=second_devices())
