@@ -28,14 +28,17 @@ from cudnnlite.descriptors import (
     RNNDescriptor,
     TensorDescriptor,
 )
-from cudnnlite.descriptors.activation import ActivationDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
-from cudnnlite.descriptors.ctc import CTCLossDescriptor
-from cudnnlite.descriptors.lrn import LRNDescriptor
-from cudnnlite.descriptors.pointwise import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnlite.descriptors.pooling import PoolingDescriptor
-from cudnnlite.descriptors.spatial_transformer import SpatialTransformerDescriptor
-from cudnnlite.descriptors.transform import TensorTransformDescriptor
+from cudnnlite.descriptors.layers import (
+    ActivationDescriptor,
+    CTCLossDescriptor,
+    LRNDescriptor,
+    OpTensorDescriptor,
+    PoolingDescriptor,
+    ReduceTensorDescriptor,
+    SpatialTransformerDescriptor,
+    TensorTransformDescriptor,
+)
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.workspace import Workspace
@@ -62,7 +65,7 @@ from cudnnlite.operations.attention import (
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
-from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
+from cudnnlite.operations.attention_plan import AttentionGradients, AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.batch_normalization import (
     batch_normalization_backward,
@@ -112,6 +115,7 @@ from cudnnlite.operations.lrn import (
     lrn_backward,
     lrn_forward,
 )
+from cudnnlite.operations.planning import plan_operation
 from cudnnlite.operations.pointwise import (
     add_tensor,
     op_tensor,
@@ -142,14 +146,17 @@ from cudnnlite.operations.weights import WeightLayout, WeightPlace
 from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.activation import ActivationSpec
 from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
-from cudnnlite.specs.ctc import CTCLossSpec
-from cudnnlite.specs.lrn import LRNSpec
-from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
-from cudnnlite.specs.pooling import PoolingSpec
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
-from cudnnlite.specs.transform import TensorTransformSpec
+from cudnnlite.specs.layers import (
+    ActivationSpec,
+    CTCLossSpec,
+    LRNSpec,
+    OpTensorSpec,
+    PoolingSpec,
+    ReduceTensorSpec,
+    SpatialTransformerSpec,
+    TensorTransformSpec,
+)
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -197,11 +204,12 @@ __all__ = [
     "get_convolution_backward_filter", "get_convolution_forward", "im2col", "lrn_backward", "lrn_forward",
     "multi_head_attention_backward_data", "multi_head_attention_backward_weights", "multi_head_attention_forward",
     "op_tensor", "pack_sequences", "plan_convolution_backward_data", "plan_convolution_backward_filter",
-    "plan_convolution_bias_activation_forward", "plan_convolution_forward", "plan_rnn", "pooling_backward",
-    "pooling_forward", "problems_from_onnx", "raw", "record_problems", "reduce_tensor", "rnn_backward_data",
-    "rnn_backward_weights", "rnn_forward", "scale_tensor", "set_tensor", "softmax_backward", "softmax_forward",
-    "spatial_transformer_grid", "spatial_transformer_grid_backward", "spatial_transformer_sample",
-    "spatial_transformer_sample_backward", "trace", "transform_filter", "transform_tensor", "tune_model",
+    "plan_convolution_bias_activation_forward", "plan_convolution_forward", "plan_operation", "plan_rnn",
+    "pooling_backward", "pooling_forward", "problems_from_onnx", "raw", "record_problems", "reduce_tensor",
+    "rnn_backward_data", "rnn_backward_weights", "rnn_forward", "scale_tensor", "set_tensor", "softmax_backward",
+    "softmax_forward", "spatial_transformer_grid", "spatial_transformer_grid_backward",
+    "spatial_transformer_sample", "spatial_transformer_sample_backward", "trace", "transform_filter",
+    "transform_tensor", "tune_model",
 ]  # fmt: skip
 
 _LATER = {

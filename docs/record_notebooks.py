@@ -14,6 +14,7 @@ import contextlib
 import datetime
 import io
 import json
+import linecache
 import multiprocessing
 import os
 import re
@@ -42,13 +43,15 @@ class Cell:
         import matplotlib.pyplot as plt
 
         plt.show = partial(self._show)  # pyplot sets attributes of it
+        name = f"ipykernel_{self.number}"  # as Jupyter's begin: a trace writes down lines of notebooks
+        linecache.cache[name] = (len(self.source), None, self.source.splitlines(keepends=True), name)
         code = ast.parse(self.source)
         last = code.body.pop() if code.body and isinstance(code.body[-1], ast.Expr) else None
         with contextlib.redirect_stdout(self._printed):
-            exec(compile(code, f"cell {self.number}", "exec"), names)
+            exec(compile(code, name, "exec"), names)
             value = None
             if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), f"cell {self.number}", "eval"), names)
+                value = eval(compile(ast.Expression(last.value), name, "eval"), names)
         if value is not None:
             self._flush()
             data = {"text/plain": lines(without_the_machine(repr(value)))}

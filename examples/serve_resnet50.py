@@ -2,20 +2,21 @@
 
     python serve_resnet50.py                                  # float16, batches of 1 and of 32
     python serve_resnet50.py --arithmetic tf32 --batch 32 --layers
-    python serve_resnet50.py --search 1                       # other engines measured, a second for a convolution
+    python serve_resnet50.py --tune                           # every engine measured for each fused convolution
     python serve_resnet50.py --peer                           # PyTorch beside it: eager, as a CUDA graph, compiled
     python serve_resnet50.py --devices 0,1                    # a thread for each GPU, beside the first one alone
-    python serve_resnet50.py --batch 32 --minutes 10          # a line every minute: times and memory
+    python serve_resnet50.py --batch 32 --minutes 10 --json figures.jsonl  # a line every minute: times and memory
 
 The network is an ONNX model with random weights, made here.  Without a GPU a small one is served.
 """
 
 import argparse
-import ctypes
+import json
 import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, nullcontext
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -28,6 +29,7 @@ ARITHMETICS = {
     "tf32": {"dtype": "float32", "layout": "NHWC", "channels": 4, "math_type": dnn.TF32},
     "float32": {"dtype": "float32", "layout": "NCHW", "math_type": dnn.TRUE_FLOAT32},
 }
+FASTEST = dnn.TuningPolicy(objective="device")  # what is captured is not slowed down by the host
 EVERY = 60  # seconds, after which a server tells how it does
 # What the makers promise: TFLOP/s of float16, TF32 and float32 (without sparsity), and TB/s of the memory.
 PEAKS = {"H200": (989, 494, 67, 4.8), "H100": (989, 494, 67, 3.35), "A100": (312, 156, 19.5, 2.0)}
@@ -81,111 +83,32 @@ def resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, seed=0):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-class EngineSearch:
-    """Chooses the engine of each fused convolution by measurement, on the device; see `Network`.
-
-    cuDNN's heuristic names one for the fused graph.  The others that are tried are those that the tuner found for the
-    convolution alone, the fastest first, as long as `seconds` of a convolution last; what cuDNN refuses for the fused graph is
-    passed over.  `found` keeps what was measured, for servers on GPUs of the same kind.
-    """
-
-    def __init__(self, handle, found, seconds=1.0):
-        self.handle, self.found, self.seconds = handle, found, seconds
-
-    def __call__(self, make, arrays, out):
-        first = make()
-        key = str(first)
-        if key not in self.found:
-            self.found[key] = self.search(first, make, arrays, out)
-        if self.found[key] is None:
-            return first
-        first.close()
-        return make(algorithm=self.found[key])
-
-    def search(self, first, make, arrays, out):
-        best, shortest = None, self.measure(first, arrays, out)
-        with dnn.Tuner(self.handle, policy=dnn.TuningPolicy(objective="device")) as tuner:
-            table = tuner.tune(dnn.ConvolutionForwardProblem(first.x, first.w, first.conv))
-        end = time.perf_counter() + self.seconds
-        for engine in [row.algorithm for row in table if row.ok and isinstance(row.algorithm, dnn.Engine)]:
-            if time.perf_counter() > end:
-                break
-            try:
-                with make(algorithm=engine) as plan:
-                    taken = self.measure(plan, arrays, out)
-            except (dnn.CudnnError, dnn.ArgumentError):  # of the graph, or of its capture
-                continue
-            if taken < 0.98 * shortest:
-                best, shortest = engine, taken
-        return best
-
-    def measure(self, plan, arrays, out):
-        """Return the milliseconds of a call on the device: the least of five times ten calls in a CUDA graph."""
-        plan(*arrays, out=out)
-        with dnn.capture(self.handle) as graph:
-            for _ in range(10):
-                plan(*arrays, out=out)
-        times = [self.handle.device.elapsed_ms(graph.launch, self.handle.stream) / 10 for _ in range(6)]
-        graph.close()
-        return min(times[1:])
-
-
-class HostCopy:
-    """Host memory beside a device array: pinned where there is a GPU, so that copies do not wait."""
-
-    def __init__(self, handle, array):
-        self.device, self.array, self.stream = handle.device, array, handle.stream
-        self.pinned = self.remote = None
-        if self.device.kind == "cuda":
-            from cuda import core
-
-            self.pinned = core.LegacyPinnedMemoryResource().allocate(array.nbytes)
-            self.remote = core.Buffer.from_handle(array.ptr, array.nbytes, owner=array)
-            memory = (ctypes.c_uint8 * array.nbytes).from_address(int(self.pinned.handle))
-            self.bytes = np.frombuffer(memory, np.uint8)
-        else:
-            self.bytes = np.empty(array.nbytes, np.uint8)
-
-    def upload(self):
-        if self.pinned is None:
-            self.device.copy_in(self.array.ptr, self.bytes, self.stream)
-        else:
-            self.pinned.copy_to(self.remote, stream=self.stream)
-
-    def download(self):
-        if self.pinned is None:
-            self.device.copy_out(self.bytes, self.array.ptr, self.stream)
-        else:
-            self.remote.copy_to(self.pinned, stream=self.stream)
-
-
 class Server:
     """A network for one size of its batch, captured: `start` enqueues a batch, `finish` waits for its logits."""
 
-    def __init__(self, handle, model, batch, arithmetic="float16", search=None):
-        self.handle = handle
-        self.network = Network(handle, model, batch=batch, choose=search, **ARITHMETICS[arithmetic])
+    def __init__(self, handle, model, batch, arithmetic="float16", tune=False):
+        with dnn.autotuned(handle, policy=FASTEST) if tune else nullcontext():
+            self.network = Network(handle, model, batch=batch, **ARITHMETICS[arithmetic])
         self.network.run()  # now all plans and the workspace are there
         with dnn.capture(handle) as self.graph:
             self.network.run()
-        self.input = HostCopy(handle, self.network.inputs["image"])
-        self.output = HostCopy(handle, self.network.outputs["logits"])
-        self.shape = self.network.outputs["logits"].shape
+        self.handle, self.input, self.output = handle, self.network.inputs["image"], self.network.outputs["logits"]
+        self.images, self.logits = handle.pinned(self.input.spec), handle.pinned(self.output.spec)
 
     def fill(self, images):
         """Bring images, float32 (N, 3, H, W), into the input's data type and layout, in pinned memory."""
-        self.input.bytes[:] = self.network.packed("image", images).reshape(-1).view(np.uint8)
+        self.images[...] = images
 
     def start(self):
         """Enqueue copy, network, copy; returns at once."""
-        self.input.upload()
+        self.input.copy_from(self.images)
         self.graph.launch()
-        self.output.download()
+        self.output.copy_to(self.logits)
 
     def finish(self):
         """Wait for the logits; they are overwritten by the next batch."""
         self.handle.synchronize()
-        return self.output.bytes.view(self.network.dtype).reshape(self.shape)
+        return self.logits
 
     def close(self):
         self.graph.close()
@@ -226,15 +149,15 @@ def layer_table(server, peaks, arithmetic, repeats=20):
     return rows
 
 
-def show_layers(rows):
+def show_layers(rows, tell):
     """Print what each layer takes, beside the least that its products and its memory need."""
-    print(f"{'layer':24}{'kind':20}{'us':>8}{'products':>10}{'memory':>8}{'of roof':>9}")
-    for name, kind, taken, products, memory in rows:
-        print(f"{name:24}{kind:20}{taken:8.1f}{products:10.1f}{memory:8.1f}{max(products, memory) / taken:9.0%}")
-    taken, roof = sum(row[2] for row in rows), sum(max(row[3:]) for row in rows)
-    print(
-        f"{'all':44}{taken:8.1f}{sum(row[3] for row in rows):10.1f}{sum(row[4] for row in rows):8.1f}{roof / taken:9.0%}"
-    )
+    tell(f"{'layer':24}{'kind':20}{'us':>8}{'products':>10}{'memory':>8}{'of roof':>9}")
+    columns = [[*column] for column in zip(*rows, strict=True)]
+    total = [*map(sum, columns[2:]), sum(max(row[3:]) for row in rows)]
+    for name, kind, taken, products, moved, roof in [*((*row, max(row[3:])) for row in rows), ("all", "", *total)]:
+        figures = {"us": taken, "products_us": products, "memory_us": moved, "of_roof": roof / taken}
+        line = f"{name:24}{kind:20}{taken:8.1f}{products:10.1f}{moved:8.1f}{roof / taken:9.0%}"
+        tell(line, what="layer", name=name, kind=kind, **figures)
 
 
 def torch_model(model):
@@ -271,7 +194,7 @@ def torch_model(model):
     return ResNet().eval()
 
 
-def show_peer(model, images, logits, arithmetic, ours, repeats):
+def show_peer(model, images, logits, arithmetic, ours, repeats, tell):
     """Print PyTorch's times for the same batch: channels last, cuDNN's benchmark."""
     import torch
 
@@ -281,90 +204,89 @@ def show_peer(model, images, logits, arithmetic, ours, repeats):
     network = torch_model(model).cuda().to(dtype).to(memory_format=torch.channels_last)
     x = torch.from_numpy(images).cuda().to(dtype).to(memory_format=torch.channels_last)
     wait = torch.cuda.synchronize
+
+    def measure(name, call, ours):
+        for _ in range(4):
+            call(x)
+        wait()
+        taken = back_to_back(lambda: call(x), wait, repeats)
+        line = f"    PyTorch {name:12} {taken:8.3f} ms; ours takes {ours / taken:.3f} of that"
+        tell(line, what="PyTorch", how=name, ms=taken, ours_of_it=ours / taken)
+
     with torch.inference_mode():
-        for _ in range(3):
-            theirs = network(x)
-        error = np.abs(theirs.float().cpu().numpy() - logits).max() / np.abs(logits).max()
-        print(f"    PyTorch {torch.__version__}: logits differ by {error:.1e} of the largest")
-        found = {"eager": back_to_back(lambda: network(x), wait, repeats)}
+        error = np.abs(network(x).float().cpu().numpy() - logits).max() / np.abs(logits).max()
+        line = f"    PyTorch {torch.__version__}: logits differ by {error:.1e} of the largest"
+        tell(line, what="logits", differ=error)
+        measure("eager", network, ours["eager"])
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             network(x)
-        found["CUDA graph"] = back_to_back(graph.replay, wait, repeats)
-        compiled = torch.compile(network, mode="reduce-overhead")
-        for _ in range(4):
-            compiled(x)
-        wait()
-        found["compiled"] = back_to_back(lambda: compiled(x), wait, repeats)
-    for name, taken in found.items():
-        print(f"    PyTorch {name:12} {taken:8.3f} ms; ours takes {ours[name == 'eager'] / taken:.3f} of that")
+        measure("CUDA graph", lambda _: graph.replay(), ours["graph"])
+        measure("compiled", torch.compile(network, mode="reduce-overhead"), ours["graph"])
 
 
 class Latencies:
     """Counts of times by the microsecond, up to 0.2 s: those of ten minutes take no more memory than those of one."""
 
     def __init__(self):
-        self.counts = np.full(200_000, 0)
+        self.counts = np.zeros(200_000, int)
 
     def add(self, seconds):
         self.counts[min(int(seconds * 1e6), len(self.counts) - 1)] += 1
 
-    def __str__(self):
+    def figures(self):
         total = np.cumsum(self.counts)
-        low, high = (np.searchsorted(total, part * total[-1]) / 1e3 for part in (0.5, 0.99))
+        return {f"p{part}_ms": float(np.searchsorted(total, part / 100 * total[-1]) / 1e3) for part in (50, 99)}
+
+    def __str__(self):
+        low, high = self.figures().values()
         return f"p50 {low:.3f} ms, p99 {high:.3f} ms ({high / max(low, 1e-3):.2f} of it)"
 
 
 def memory(handle):
-    """Return the bytes that this process has in the host's memory, and that are taken of the device's."""
+    """Return the MiB that this process has in the host's memory, and that are taken of the device's."""
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     free, total = handle.device.memory_info()
-    return np.array([resident, total - free])
+    return np.array([resident, total - free]) / 2**20
 
 
-def serve(device, model, images, given, found, start):
+def serve(device, model, images, given, tell, start):
     """Serve on one GPU from `start` on: two batches in flight, so that copies and network run at the same time."""
-    batch = len(images)
-    with dnn.Handle(device) as first, dnn.Handle(device) as second:
+    with ExitStack() as stack:
         servers = []
-        for handle in (first, second):
+        for handle in [stack.enter_context(dnn.Handle(device)) for _ in range(2)]:
             handle.stream = handle.device.create_stream()
-            search = EngineSearch(handle, found, given.search) if given.search else None
-            servers.append(Server(handle, model, batch, given.arithmetic, search))
+            servers.append(Server(handle, model, len(images), given.arithmetic, given.tune))
+            stack.callback(servers[-1].close)
             servers[-1].fill(images)
             servers[-1].start()
-        logits = servers[0].finish().astype(np.float64).reshape(batch, -1)
-        servers[1].finish()
+        logits, _ = (one.finish().astype(np.float64) for one in servers)
+        idle, busy = servers
         minute, all_of_it, count, minutes = Latencies(), Latencies(), 0, 0
         start.wait()
-        began = now = mark = time.perf_counter()
-        before, started = memory(first), [now, now]
-        servers[0].start()
+        before = last = memory(handle)
+        began = begun = now = mark = time.perf_counter()
+        busy.start()
         while now < began + given.seconds or count < 4:
-            started[1] = time.perf_counter()
-            servers[1].start()
-            servers[0].finish()
-            now = time.perf_counter()
-            minute.add(now - started[0])
-            all_of_it.add(now - started[0])
-            count += 1
-            servers.reverse()
-            started.reverse()
+            next_begun = time.perf_counter()
+            idle.start()
+            busy.finish()
+            now, count = time.perf_counter(), count + 1
+            minute.add(now - begun)
+            all_of_it.add(now - begun)
+            idle, busy, begun = busy, idle, next_begun
             if now > mark + EVERY:
-                mark, minutes = now, minutes + 1
-                resident, taken = memory(first) / 2**20
-                print(
-                    f"    {device}, minute {minutes}: {minute}; resident {resident:.1f} MiB, device {taken:.1f} MiB",
-                    flush=True,
-                )
-                minute = Latencies()
-        servers[0].finish()
-        rate = count * batch / (now - began)
-        after = memory(first)
-        for server in servers:
-            server.close()
-    return device, rate, all_of_it, before, after, logits
+                after, minutes = memory(handle), minutes + 1
+                (resident, taken), (resident_now, taken_now) = last, after
+                tell(
+                    f"    {device}, minute {minutes}: {minute}; resident {resident:.1f} to {resident_now:.1f} MiB, "
+                    f"device {taken:.1f} to {taken_now:.1f} MiB", what="minute", device=device, minute=minutes,
+                    **minute.figures(), resident_mib=[resident, resident_now], device_mib=[taken, taken_now],
+                )  # fmt: skip
+                minute, last, mark = Latencies(), after, now
+        busy.finish()
+        return device, count * len(images) / (now - began), all_of_it, before, memory(handle), logits
 
 
 def served(devices, *arguments):
@@ -379,32 +301,48 @@ def served(devices, *arguments):
     return [one.result() for one in results]
 
 
-def show_throughput(devices, model, images, given, found):
+def show_throughput(devices, model, images, given, tell):
     """Print images per second: of the first GPU alone, and of all together."""
-    alone = served(devices[:1], model, images, given, found) if len(devices) > 1 else []
-    results = served(devices, model, images, given, found)
+    alone = served(devices[:1], model, images, given, tell) if len(devices) > 1 else []
+    results = served(devices, model, images, given, tell)
     for device, rate, times, before, after, logits in alone + results:
         same = np.abs(logits - results[0][-1]).max() / np.abs(logits).max()
-        (resident, taken), grown = before / 2**20, (after - before) / 2**20
-        print(
+        (resident, taken), grown = before, after - before
+        tell(
             f"    {device}: {rate:,.0f} images/s, two batches in flight: {times}; resident {resident:.1f} MiB, grew by "
-            f"{grown[0]:.1f}; device {taken:.1f} MiB, grew by {grown[1]:.1f}; logits as on the others to {same:.0e}"
-        )
+            f"{grown[0]:.1f}; device {taken:.1f} MiB, grew by {grown[1]:.1f}; logits as on the others to {same:.0e}",
+            what="throughput", device=device, images_per_second=rate, **times.figures(), resident_mib=[before[0], after[0]],
+            device_mib=[before[1], after[1]], logits_differ=same,
+        )  # fmt: skip
     if alone:
-        together = sum(one[1] for one in results)
-        print(f"    {len(devices)} GPUs: {together:,.0f} images/s, {together / alone[0][1]:.3f} of one")
+        together, one = sum(result[1] for result in results), alone[0][1]
+        line = f"    {len(devices)} GPUs: {together:,.0f} images/s, {together / one:.3f} of one"
+        tell(line, what="together", images_per_second=together, of_one=together / one)
+
+
+def teller(path):
+    """Return a function that prints a line and appends its figures to a file of JSON, at once: what ends early keeps them."""
+
+    def tell(line, **figures):
+        print(line, flush=True)
+        if path and figures:
+            with open(path, "a") as file:
+                file.write(json.dumps(figures) + "\n")
+
+    return tell
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="float16")
-    parser.add_argument("--search", type=float, metavar="SECONDS", help="measure other engines for each convolution")
+    parser.add_argument("--tune", action="store_true", help="measure the engines for each convolution; remembered")
     parser.add_argument("--layers", action="store_true", help="a table of layers against the device's roofline")
     parser.add_argument("--peer", action="store_true", help="PyTorch beside")
     parser.add_argument("--devices", default="0", help="numbers of GPUs, as 0,1")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long throughput is measured")
     parser.add_argument("--minutes", type=float, help="the same in minutes")
+    parser.add_argument("--json", metavar="FILE", help="append the figures there, a line of JSON for each line printed")
     parser.add_argument("--small", action="store_true", help="a small network; so it is without a GPU in any case")
     given = parser.parse_args()
     os.environ.setdefault("CUDNNLITE_DEVICE", "auto")
@@ -412,35 +350,38 @@ def main():
     with dnn.Handle() as handle:
         devices = [f"{handle.device.kind}:{number}" for number in given.devices.split(",")]
     for batch in given.batch:
+        tell = teller(given.json)
         with dnn.Handle(devices[0]) as handle:
             handle.stream = handle.device.create_stream()  # not CUDA's default stream, which waits for all others
             small = given.small or handle.device.kind == "emulated"
             model = resnet((1, 1, 1, 1), 8, 32, 10) if small else resnet()
-            begin, found = time.perf_counter(), {}
-            search = EngineSearch(handle, found, given.search) if given.search else None
-            server = Server(handle, model, batch, given.arithmetic, search)
-            print(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
-                  f"made in {time.perf_counter() - begin:.1f} s, {len(server.network.steps)} calls, "
-                  f"results in {server.network.share:.0%} of the memory that they would take apart")  # fmt: skip
-            size = 32 if small else 224
+            begin = time.perf_counter()
+            server = Server(handle, model, batch, given.arithmetic, given.tune)
+            made, size = time.perf_counter() - begin, 32 if small else 224
+            tell(f"ResNet-50, {given.arithmetic}, batch {batch}, {handle.device.name}{', small' if small else ''}: "
+                 f"made in {made:.1f} s, {len(server.network.steps)} calls, "
+                 f"results in {server.network.share:.0%} of the memory that they would take apart",
+                 what="network", arithmetic=given.arithmetic, batch=batch, device=handle.device.name, small=small)  # fmt: skip
             images = np.random.default_rng(1).standard_normal((batch, 3, size, size), np.float32)
             server.fill(images)
             server.start()
-            logits = server.finish().astype(np.float64).reshape(batch, -1)
+            logits = server.finish().astype(np.float64)
             repeats, wait = (2 if small else 50), handle.synchronize
-            times = timed(server.start, server.finish, min(given.seconds, 1.0))
-            low, high = np.percentile(times, (50, 99))
-            ours = back_to_back(server.graph.launch, wait, repeats), back_to_back(server.network.run, wait, repeats)
-            print(f"    latency with both copies: p50 {low:.3f} ms, p99 {high:.3f} ms")
-            print(f"    a batch on the device: {ours[0]:.3f} ms as a graph, {ours[1]:.3f} ms call by call")
+            low, high = np.percentile(timed(server.start, server.finish, min(given.seconds, 1.0)), (50, 99))
+            calls = {"graph": server.graph.launch, "eager": server.network.run}
+            ours = {name: back_to_back(call, wait, repeats) for name, call in calls.items()}
+            line = f"    latency with both copies: p50 {low:.3f} ms, p99 {high:.3f} ms"
+            tell(line, what="latency", p50_ms=low, p99_ms=high)
+            line = f"    a batch on the device: {ours['graph']:.3f} ms as a graph, {ours['eager']:.3f} ms call by call"
+            tell(line, what="batch", graph_ms=ours["graph"], eager_ms=ours["eager"])
             if given.layers:
                 name = next((name for name in PEAKS if name in handle.device.name), "H200")
-                print(f"    least times by the promised speeds of {name}")
-                show_layers(layer_table(server, PEAKS[name], given.arithmetic))
+                tell(f"    least times by the promised speeds of {name}")
+                show_layers(layer_table(server, PEAKS[name], given.arithmetic), tell)
             if given.peer:
-                show_peer(model, images, logits, given.arithmetic, ours, repeats)
+                show_peer(model, images, logits, given.arithmetic, ours, repeats, tell)
             server.close()
-        show_throughput(devices, model, images, given, found)
+        show_throughput(devices, model, images, given, tell)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.autotune.store import CACHE_VARIABLE
+from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import choice
 from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device

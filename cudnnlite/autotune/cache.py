@@ -1,17 +1,30 @@
-"""`TuningCache`: what tunings found, remembered in a folder that processes share."""
+"""`TuningCache`: what tunings found, remembered in a folder that processes share: a JSON file for each entry."""
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cudnnlite.arguments import one_of, shown
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import TuningKey
-from cudnnlite.autotune.store import IN_MEMORY, EntryFolder, check_place, parse_cache_path, parse_folder
-from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError
-from cudnnlite.operations.problem import KINDS
+from cudnnlite.arguments import check_file, instance_of, one_of, path_of, shown
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
+from cudnnlite.operations.problem import KINDS, Problem
+from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.warn import warn_user
+
+CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
+IN_MEMORY = ":memory:"
+_ENTRY = re.compile(r"[0-9a-f]{64}\.json")
+_OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
+_MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
+_SQLITE = b"SQLite format 3\0"  # the cache was such a file once
 
 
 class TuningCache:
@@ -60,13 +73,19 @@ class TuningCache:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
+        # in memory: a folder that cannot be
+        self._folder = self.path if isinstance(self.path, Path) else Path(os.devnull, self.path)
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
         self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
-        if isinstance(self.path, Path):
-            self._folder = EntryFolder(self.path, read_only=read_only)
-            self._folder.look()
-        else:  # a folder that cannot be
-            self._folder = EntryFolder(Path(os.devnull, self.path), read_only=True)
+        self._newer: set[Path] = set()  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
+        self._told: set[object] = set()
+        if why := _why_unfit(self._folder):
+            self._tell(self.path, f"{why}; until then memory has to do")
+        elif not os.path.lexists(self.path):
+            if why := _why_unfit(self._folder.with_name(f"{self._folder.name}.sqlite"), old_only=True):
+                warn_user(why, TuningCacheWarning)  # it is beside the new default
+            elif read_only:
+                self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
 
     def __repr__(self) -> str:
         return f"<TuningCache {self.path}{' read-only' * self.read_only}{' closed' * self._closed}>"
@@ -90,10 +109,9 @@ class TuningCache:
 
     def get(self, key: TuningKey) -> TuningEntry | None:
         """Return the entry of a key, or None; where its file cannot be read there is none, with a warning."""
-        if not isinstance(key, TuningKey):
-            raise ArgumentError(f"key={shown(key)} is not a TuningKey")
+        instance_of(key, TuningKey, "key")
         self._require_open()
-        return self._kept.get(key.digest) or self._folder.read(key.digest)
+        return self._kept.get(key.digest) or self._read(self._folder / f"{key.digest}.json")
 
     def put(self, entry: TuningEntry) -> None:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
@@ -106,9 +124,7 @@ class TuningCache:
         ArgumentError
             Not an entry, or one of the emulated device, whose times say nothing of a GPU.
         """
-        if not isinstance(entry, TuningEntry):
-            raise ArgumentError(f"entry={shown(entry)} is not a TuningEntry")
-        device = entry.key.device
+        device = instance_of(entry, TuningEntry, "entry").key.device
         if device.is_emulated:
             raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
         self._require_open()
@@ -136,19 +152,16 @@ class TuningCache:
         if kind is not None and kind not in KINDS:
             raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
         self._require_open()
-        found = {entry.key.digest: entry for entry in self._folder.entries() + list(self._kept.values())}
-        chosen = [
-            entry
-            for entry in found.values()
-            if gpu in (None, entry.key.device.gpu)
-            and cudnn in (None, entry.key.device.cudnn)
-            and kind in (None, entry.key.kind)
-        ]
+        read = (entry for file in entry_files(self._folder) if (entry := self._read(file)) is not None)
+        found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
+        chosen = [entry for key, entry in found.items() if kind in (None, key.plain["problem"]["kind"])]
+        chosen = [entry for entry in chosen if gpu in (None, entry.key.device.gpu)]
+        chosen = [entry for entry in chosen if cudnn in (None, entry.key.device.cudnn)]
         return sorted(chosen, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
-        return len({file.stem for file in self._folder.files()} | self._kept.keys())
+        return len({file.stem for file in entry_files(self._folder)} | self._kept.keys())
 
     def export(self, path: str | os.PathLike[str], **filters: Any) -> int:
         """Write the entries, filtered as in `entries`, to another folder, which can be shipped; return how many are written.
@@ -161,16 +174,17 @@ class TuningCache:
         ArgumentError, TuningCacheError
             The path is this cache's own, or none; it cannot be written, or is not a tuning cache; or as in `entries`.
         """
-        target, entries = EntryFolder(parse_folder(path)), self.entries(**filters)
-        if isinstance(self.path, Path) and target.path.resolve() == self.path.resolve():
+        folder, entries = parse_folder(path), self.entries(**filters)
+        if folder.resolve() == self._folder.resolve():
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
-        check_place(target.path, to_write=True)
-        target.make()
-        written = sum(map(target.write, entries))
-        wanted = {entry.key.digest for entry in entries}
-        target.remove({other.key.digest for other in target.entries()} - wanted)
-        if target.newer:
-            target.tell("kept", f"{target.path} keeps {len(target.newer)} of a newer cudnnlite: they are not removed")
+        check_place(folder, to_write=True)
+        with _refusals_told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        target = TuningCache(folder)
+        written = sum(map(target._write, entries))
+        target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
+        if newer := len(target) - written:
+            target._tell("kept", f"{folder} keeps {newer} of a newer cudnnlite: they are not removed")
         return written
 
     def merge(self, path: str | os.PathLike[str]) -> int:
@@ -184,21 +198,22 @@ class TuningCache:
             It is not there, or not a tuning cache; or this cache is read-only or cannot be written.  What was taken over
             until then stays.
         """
-        source, taken = EntryFolder(parse_folder(path), read_only=True), 0
+        folder, taken = parse_folder(path), 0
         self._require_open(to_write=True)
-        check_place(source.path)
-        if not source.path.is_dir():
-            raise TuningCacheError(f"{source.path} does not exist")
-        for entry in source.entries():
+        check_place(folder)
+        if not folder.is_dir():
+            raise TuningCacheError(f"{folder} does not exist")
+        for entry in TuningCache(folder, read_only=True).entries():
             mine = self.get(entry.key)
             if entry.key.device.is_emulated or (mine is not None and mine.tuned_at >= entry.tuned_at):
                 continue
-            if self.path == IN_MEMORY:
-                self._kept[entry.key.digest] = entry
-                taken += 1
-            elif self._folder.write(entry):
+            if self._write(entry):
                 self._kept.pop(entry.key.digest, None)
-                taken += 1
+            elif self.path == IN_MEMORY:
+                self._kept[entry.key.digest] = entry
+            else:  # there is one of a newer cudnnlite
+                continue
+            taken += 1
         return taken
 
     def clear(self, **filters: Any) -> int:
@@ -213,26 +228,170 @@ class TuningCache:
         digests = {entry.key.digest for entry in self.entries(**filters)}
         for digest in digests:
             self._kept.pop(digest, None)
-        self._folder.remove(digests)
+        self._remove(digests)
         return len(digests)
 
     def _save(self, *entries: TuningEntry) -> None:
         """Write entries, after what could not be written before; keep what cannot be written now."""
-        refusal = None
         for entry in [*list(self._kept.values()), *entries]:
             try:
-                written = self._folder.write(entry)
+                if not self._write(entry):
+                    self._kept[entry.key.digest] = entry
+                elif self._kept.get(entry.key.digest) is entry:
+                    self._kept.pop(entry.key.digest, None)
             except TuningCacheError as error:
-                written, refusal = False, error
-            if not written:
                 self._kept[entry.key.digest] = entry
-            elif self._kept.get(entry.key.digest) is entry:
-                self._kept.pop(entry.key.digest, None)
-        if refusal is not None:
-            self._folder.tell(self.path, f"{refusal}; what is tuned is kept in this process's memory only")
+                self._tell(self.path, f"{error}; what is tuned is kept in this process's memory only")
+
+    def _read(self, file: Path) -> TuningEntry | None:
+        """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
+        self._newer.discard(file)
+        data, aside = None, file.with_name(f"{file.name}.{secrets.token_hex(4)}.damaged")
+        try:
+            check_file(file, _MOST_BYTES, str(file))
+            data = file.read_bytes()
+            return TuningEntry.from_json(data, file.stem)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
+        except TuningCacheError as error:
+            self._newer.add(file)
+            self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
+        except ArgumentError as error:
+            what = str(error) if data is None else f"{file} {error}"
+            try:
+                if data is None or self.read_only:  # nobody knows what it is, or nothing may be written
+                    raise PermissionError
+                os.rename(file, aside)
+                if aside.read_bytes() == data:
+                    warn_user(f"{what}; it is now {aside}", TuningCacheWarning)
+                else:  # another process was faster, and this is the entry that it put there since
+                    os.rename(aside, file)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                self._tell(file, f"{what}; it is left as it is, and not used")
+        return None
+
+    def _write(self, entry: TuningEntry) -> bool:
+        """Put an entry's file in its place as a whole; return whether that was allowed, by `read_only` and newer versions."""
+        text, file = entry.to_json(), self._folder / f"{entry.key.digest}.json"
+        if self.read_only or self.path == IN_MEMORY:
+            return False
+        self._read(file)
+        if file in self._newer:
+            return False
+        draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+        with _refusals_told(self._folder):
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with open(draft, "x", encoding="ascii") as new:
+                    new.write(text)
+                    new.flush()
+                    os.fsync(new.fileno())
+                os.replace(draft, file)
+            finally:
+                draft.unlink(missing_ok=True)  # it is there after a failure
+        return True
+
+    def _remove(self, digests: set[str]) -> None:
+        """Remove entries, and what processes left that died while they wrote."""
+        with _refusals_told(self._folder):
+            for file in entry_files(self._folder):
+                if file.stem in digests and file not in self._newer:
+                    file.unlink(missing_ok=True)
+            for draft in self._folder.glob(".*.tmp"):
+                with suppress(FileNotFoundError):  # somebody was at it, and has finished
+                    if time.time() - draft.stat().st_mtime > 3600:
+                        draft.unlink()
+
+    def _tell(self, about: object, message: str) -> None:
+        """Warn, the first time that it is about this."""
+        if about not in self._told:
+            self._told.add(about)
+            warn_user(message, TuningCacheWarning)
 
     def _require_open(self, *, to_write: bool = False) -> None:
         if self._closed:
             raise ClosedError(f"the tuning cache {self.path} is closed")
         if to_write and self.read_only:
             raise TuningCacheError(f"{self.path} is opened read-only")
+
+
+class Remembered(NamedTuple):
+    """What a cache knows of problems on a device, of so many bytes, under a policy whose workspace limit is in bytes."""
+
+    cache: TuningCache
+    policy: TuningPolicy
+    device: DeviceIdentity
+    memory: int
+
+    def key(self, problem: Problem, alignments: Mapping[str, int] | None = None) -> TuningKey:
+        """Return the key of a problem."""
+        return make_key(problem, alignments or {}, self.policy, self.device)
+
+    def find(self, key: TuningKey) -> AlgorithmTable | None:
+        """Return the candidates that are remembered under a key, the best first, if any are."""
+        entry = self.cache.get(key)
+        if entry is None:
+            return None
+        timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
+        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=self.memory)
+
+
+def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
+    """Return an absolute path, or ":memory:"; for None what the environment says, or one in the user's cache folder."""
+    argument = "path"
+    if path is None:
+        argument, path = CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE)
+        if not path:
+            import platformdirs
+
+            path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
+    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else parse_folder(path, argument)
+
+
+def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return the absolute path of a folder, or of a file, such as an older cache; ArgumentError if none, or a device's."""
+    found = path_of(path, argument, "the path of a folder").absolute()
+    if os.fspath(path) == IN_MEMORY:
+        raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
+    if os.path.exists(found) and not (os.path.isdir(found) or os.path.isfile(found)):
+        raise ArgumentError(f"{argument}={shown(path)} is a device, not a folder")
+    return found
+
+
+def check_place(path: Path, *, to_write: bool = False) -> None:
+    """Raise TuningCacheError where there is no cache, but something else."""
+    why = _why_unfit(path)
+    if to_write and os.path.isdir(path) and (others := sorted(n for n in os.listdir(path) if not _OURS.fullmatch(n))):
+        why = f"{path} is no tuning cache: it has {others[0]}"
+    if why:
+        raise TuningCacheError(why)
+
+
+def entry_files(folder: Path) -> list[Path]:
+    """Return the files of all entries in a folder, which need not be there."""
+    with _refusals_told(folder), suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(file for file in folder.iterdir() if _ENTRY.fullmatch(file.name))
+    return []
+
+
+@contextmanager
+def _refusals_told(folder: Path) -> Iterator[None]:
+    """Let what the system refuses be a TuningCacheError."""
+    try:
+        yield
+    except OSError as error:
+        raise TuningCacheError(f"{folder}: {error.strerror}") from error
+
+
+def _why_unfit(path: Path, *, old_only: bool = False) -> str:
+    """Return why no cache can be at a path, or, if only that is asked, that one of an older version is there; else nothing."""
+    what = "a file, and no tuning cache"
+    with suppress(OSError), open(path if path.is_file() else os.devnull, "rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE:
+            what, old_only = "a tuning cache of an older version of cudnnlite, an SQLite file", False
+    told = path.is_file() and not old_only
+    return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder" if told else ""

@@ -15,7 +15,7 @@ from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device, DeviceFacts
 
 _POLL_S = 0.01
-_this_thread = threading.local()  # the locks that it holds, and the GPU that it had last
+_this_thread = threading.local()  # the GPU that it had last
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
             if cache is not None and isinstance(cache.path, Path) and not cache.read_only:
                 with suppress(OSError):
                     cache.path.mkdir(parents=True, exist_ok=True)
-                _hold(stack, cache.path / f"{_plain(uuid)}.lock", wait=True)
+                _hold(stack, _lock_of(uuid, cache.path), wait=True)
         yield
 
 
@@ -46,12 +46,16 @@ def claimed_device(device: str, like: tuple[str, str] | None = None, avoid: str 
     """
     gpus = list(enumerate(visible_gpus())) if device.lower() in ("cuda", "auto") else []
     gpus = [gpu for gpu in gpus if is_like(gpu[1], like)] or gpus
+    begin = os.getpid() % max(1, len(gpus))  # processes that start together begin at different ones
+    gpus = [*gpus[begin:], *gpus[:begin]]
+    gpus.sort(key=lambda gpu: (gpu[1].uuid == avoid, gpu[0] != getattr(_this_thread, "gpu", None)))
     with ExitStack() as stack:
-        if gpus:
-            begin = os.getpid() % len(gpus)  # processes that start together begin at different ones
-            gpus = [*gpus[begin:], *gpus[:begin]]
-            gpus.sort(key=lambda gpu: (gpu[1].uuid == avoid, gpu[0] != getattr(_this_thread, "gpu", None)))
-            device = f"cuda:{_hold_one(stack, gpus)}"
+        while gpus:
+            index = next((index for index, gpu in gpus if _hold(stack, _lock_of(gpu.uuid), wait=False)), None)
+            if index is not None:
+                _this_thread.gpu, device = index, f"cuda:{index}"
+                break
+            time.sleep(_POLL_S)
         found = get_device(device)
         stack.enter_context(measuring_alone(found))
         yield found
@@ -62,44 +66,30 @@ def is_like(gpu: DeviceFacts, like: tuple[str, str] | None) -> bool:
     return like is None or (gpu.name, gpu.compute_capability) == like
 
 
-def _hold_one(stack: ExitStack, gpus: list[tuple[int, DeviceFacts]]) -> int:
-    """Wait until one of the GPUs is free, and return its number."""
-    while True:
-        for index, facts in gpus:
-            if _hold(stack, _lock_of(facts.uuid), wait=False):
-                _this_thread.gpu = index
-                return index
-        time.sleep(_POLL_S)
-
-
-def _plain(uuid: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in uuid)
-
-
-def _lock_of(uuid: str) -> Path:
-    # with the user in the name: a lock file of another user's could not be opened there
-    return Path(tempfile.gettempdir()) / f"cudnnlite-{os.getuid()}-{_plain(uuid)}.lock"
+def _lock_of(uuid: str, folder: Path | None = None) -> Path:
+    """Return the file of a GPU's lock in a cache, or in the temporary folder, where another user's could not be opened."""
+    name = f"{''.join(letter if letter.isalnum() else '-' for letter in uuid)}.lock"
+    return folder / name if folder else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
 
 
 def _hold(stack: ExitStack, path: Path, *, wait: bool) -> bool:
     """Hold the lock of a file until a stack ends; False if somebody else has it.  Where none can be had, nobody has it."""
     from filelock import FileLock, Timeout
 
-    held: set[Path] = _this_thread.__dict__.setdefault("held", set())
-    # A mere file, instead of a lock that the file system lacks, would outlive who dies.
-    lock, owner = FileLock(path, mode=0o666, fallback_to_soft=False), os.getpid()
+    # One object for a path, which counts for each thread.  A mere file, instead of a lock that the file system lacks, would
+    # outlive who dies.
+    lock, owner = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False), os.getpid()
 
     def release() -> None:
         if owner == os.getpid():  # and not a process that was forked from it
-            held.discard(path)
-            with suppress(OSError):  # nothing is left lying about: who waits for the file finds that it is gone
-                path.unlink()
+            if lock.lock_counter == 1:
+                with suppress(OSError):  # nothing is left lying about: who waits for the file finds that it is gone
+                    path.unlink()
             lock.release()
 
     try:
-        if path not in held and path.parent.is_dir():  # which would be made
+        if path.parent.is_dir():  # which would be made
             lock.acquire(blocking=wait, poll_interval=_POLL_S)
-            held.add(path)
             stack.callback(release)
     except Timeout:
         return False

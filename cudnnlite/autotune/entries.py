@@ -1,21 +1,117 @@
-"""`TuningEntry`: what is remembered of one tuning, and the JSON that holds it."""
+"""`TuningEntry`: what is remembered of one tuning, under which `TuningKey`, and the JSON that holds both."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
-from math import inf
-from typing import Any
+from functools import lru_cache, partial
+from math import inf, isfinite
+from operator import index
+from typing import Any, get_args, get_type_hints
 
-from cudnnlite.autotune.keys import TuningKey, check_types
-from cudnnlite.autotune.rows import row_from_plain, row_to_plain
+from cudnnlite._raw import enums
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.backend.engines import Engine
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
+from cudnnlite.enums import MathType, Status
 from cudnnlite.errors import ArgumentError, TuningCacheError
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.kept import kept
+from cudnnlite.operations.problem import Problem, problem_from_plain
+from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
 
+SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 # Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
 # older version then leaves the file alone, and does not take it for a damaged one.
 FORMAT = 1
+LEFT_OUT = ("passed_over",)  # of a row: it belongs to a choice, not to the candidate
+
+_MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+
+
+@dataclass(frozen=True)
+class DeviceIdentity:
+    """What a time was measured on and with: on anything else it may be another.
+
+    Names and versions as the device tells them; `cudnn` is 92800 for 9.28.0, `kind` as in `Device.kind`.
+    """
+
+    gpu: str
+    compute_capability: str
+    driver: str
+    cudnn: int
+    kind: str = "cuda"
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+
+    @classmethod
+    def of(cls, device: Device) -> DeviceIdentity:
+        """Return what a device is."""
+        facts, version = device.facts(), int(device.api.cudnnGetVersion())
+        return cls(facts.name, facts.compute_capability, facts.driver, version, device.kind)
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether its times say nothing about a GPU."""
+        return self.kind != "cuda"
+
+
+@dataclass(frozen=True)
+class TuningKey:
+    """What a tuning is remembered under: all that the choice depends on, as one text, which is canonical JSON."""
+
+    text: str
+
+    @classmethod
+    def of(cls, parts: Any) -> TuningKey:
+        """Return the key that has these parts; TypeError if JSON cannot hold them."""
+        # what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list
+        return cls(_canonical(json.loads(json.dumps(parts), parse_float=_number)))
+
+    @kept
+    def digest(self) -> str:
+        """The SHA-256 of the text, in hexadecimal."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @kept
+    def plain(self) -> dict[str, Any]:
+        """The parts by name."""
+        return dict(json.loads(self.text))
+
+    @property
+    def problem(self) -> Problem:
+        """The problem; ArgumentError where this version of cudnnlite has no such problem."""
+        return problem_from_plain(self.plain["problem"])
+
+    @property
+    def device(self) -> DeviceIdentity:
+        """What was measured on."""
+        return DeviceIdentity(**self.plain["device"])
+
+
+def make_key(
+    problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy, device: DeviceIdentity
+) -> TuningKey:
+    """Return the key of a tuning: the same for arguments that say the same, and another one if any field of any differs.
+
+    `alignments` says what operands' addresses are multiples of, in bytes: powers of two, because kernels that load many
+    bytes at once want 16; of which nothing is said are aligned as allocations are.  ArgumentError if one is none.
+    """
+    for name, value in alignments.items():
+        if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
+            raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
+    aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
+    wanted = policy.to_plain()
+    if wanted.get("search") == "heuristics":  # which takes as long as it takes
+        wanted["search_seconds"] = TuningPolicy.search_seconds
+    parts = {"schema": SCHEMA, "problem": problem.to_plain(), "alignments": aligned, "policy": wanted}
+    return TuningKey.of(parts | {"device": asdict(device)})
 
 
 @dataclass(frozen=True)
@@ -37,34 +133,132 @@ class TuningEntry:
     cudnnlite: str
 
     def __post_init__(self) -> None:
-        check_types(self)
+        _check_types(self)
         if not (0 <= self.chosen < len(self.rows) and 0 <= self.seconds < inf):
             what = f"chosen={self.chosen} of {len(self.rows)} rows, seconds={self.seconds}"
             raise ArgumentError(f"{what}; allowed: one of the rows, a finite time")
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
+    def to_json(self) -> str:
+        """Return the JSON of the entry, its key readable; ArgumentError if a row cannot be written."""
+        values: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(self, item.name) for item in fields(self)}}
+        return json.dumps(values | {"key": self.key.plain, "rows": [*map(row_to_plain, self.rows)]}, indent=1)
 
-def entry_to_json(entry: TuningEntry) -> str:
-    """Return the JSON of an entry, its key readable; ArgumentError if a row cannot be written."""
-    values: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(entry, item.name) for item in fields(entry)}}
-    return json.dumps(values | {"key": entry.key.plain, "rows": [row_to_plain(row) for row in entry.rows]}, indent=1)
+    @classmethod
+    def from_json(cls, text: str | bytes, digest: str) -> TuningEntry:
+        """Return the entry that was written, whose key has this digest.
+
+        ArgumentError if it is not what was written; TuningCacheError if a newer version of cudnnlite has written it.
+        """
+        try:
+            values = json.loads(text)
+            form = values.pop("format")
+            if type(form) is int and form > FORMAT:
+                raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
+            key = TuningKey(_canonical(values.pop("key")))
+            if type(form) is not int or form < 1 or key.digest != digest:
+                raise ValueError("its key is not that of its name")
+            key.device, key.plain["problem"]["kind"], {**key.plain["policy"], **key.plain["alignments"]}
+            return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
+        except _MISTAKES as error:
+            raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
 
 
-def entry_from_json(text: str | bytes, digest: str) -> TuningEntry:
-    """Return the entry that was written, whose key has this digest.
+def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
+    """Return every field of a row but `passed_over`, those of other kinds too, empty; ArgumentError if one has a wrong type.
 
-    ArgumentError if it is not what was written; TuningCacheError if a newer version of cudnnlite has written it.
+    Enums are their members' names, for `algorithm` with the enum's name in front ("RNNAlgo.STANDARD"), an engine is its number
+    and its knobs; floats that are not finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
+    plain: dict[str, Any] = {}
+    for name, (optional, kind, read) in _FIELDS.items():
+        value = getattr(row, name)
+        try:
+            if value is None and optional:
+                plain[name] = None
+            elif isinstance(value, Engine):
+                plain[name] = value.to_plain()
+            elif isinstance(value, CEnum):
+                plain[name] = f"{type(value).__name__}.{value.name}" if kind is Any else value.name
+                if type(read(plain[name])) is not type(value):
+                    raise TypeError("not a member of cuDNN's enums")
+            elif kind is float:
+                plain[name] = float(value) if isfinite(value) else str(float(value))
+            else:  # NumPy's numbers too
+                plain[name] = read(index(value) if kind is int else bool(value) if kind is bool else value)
+        except _MISTAKES as error:
+            raise ArgumentError(f"{name}={value!r} of a row cannot be written: {error}") from error
+    return plain
+
+
+def row_from_plain(plain: Any) -> AlgorithmResult:
+    """Return the row that `row_to_plain` was given; ArgumentError if it is none.
+
+    A field that is missing has its default: the row was written before there was such a field.  One that is not known is
+    refused: what the row says cannot be understood without it.
+    """
+    values: dict[str, Any] = {}
+    name = value = None
     try:
-        values = json.loads(text)
-        form = values.pop("format")
-        if type(form) is int and form > FORMAT:
-            raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
-        key = TuningKey.of(values.pop("key"))
-        if type(form) is not int or form < 1 or key.digest != digest:
-            raise ValueError("its key is not that of its name")
-        key.device, key.kind  # noqa: B018  (raise if a part is missing)
-        return TuningEntry(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
-        raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
+        for name, value in plain.items():
+            optional, kind, read = _FIELDS[name]
+            values[name] = value if type(value) is kind or (value is None and optional) else read(value)
+        found = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}.get(
+            type(values.get("algorithm")), ConvolutionResult
+        )
+        for name in values.keys() - _OWN[found]:  # those of other kinds are empty
+            if values[name] in (None, ""):
+                del values[name]
+        return found(**values)
+    except _MISTAKES as error:
+        raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
+
+
+@lru_cache(maxsize=1024)  # to find a member takes longer than to read the rest of a row
+def _member(kind: type[CEnum], name: str) -> CEnum:
+    if not issubclass(kind, CEnum):
+        raise TypeError("not one of cuDNN's enums")
+    unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", name)  # UNKNOWN_17 is the member 17, which may have a name by now
+    return kind(int(unknown[1])) if unknown else kind[name]
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return Engine.from_plain(value)
+    if kind is Any:
+        name, _, value = value.partition(".")
+        return _member(getattr(enums, name), value)
+    if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"not of type {kind.__name__}")
+    return value
+
+
+# of each field of a row: whether it may be None, what else it is, and how that is read
+_FIELDS: dict[str, tuple[bool, Any, Callable[[Any], Any]]] = {}
+for _kind in (AlgorithmResult, ConvolutionResult, RNNResult):
+    for _name, _hint in get_type_hints(_kind).items():
+        if _name not in LEFT_OUT:
+            _what = (get_args(_hint) or (_hint,))[0]
+            _how = partial(_member if _what in (MathType, Status) else _read, _what)
+            _FIELDS[_name] = type(None) in get_args(_hint), _what, _how
+_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+
+
+def _canonical(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def _check_types(record: Any) -> None:
+    """Raise ArgumentError unless every field of a dataclass is of the type that it is declared with."""
+    for item in fields(record):
+        value = getattr(record, item.name)
+        if type(value).__name__ != str(item.type).partition("[")[0]:
+            raise ArgumentError(f"{item.name}={value!r} is not of type {item.type}")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -13,18 +13,16 @@ from typing import Any
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import Remembered, TuningCache
 from cudnnlite.autotune.claims import is_like
-from cudnnlite.autotune.keys import DeviceIdentity
+from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
-from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.tuner import SEARCHES, Tuner, search_of
-from cudnnlite.autotune.tuning_run import TuningRun, hand_over, is_here
+from cudnnlite.autotune.tuning_run import TuningRun, Worker, hand_over, identify, is_here
 from cudnnlite.autotune.worker_pool import WorkerPool
-from cudnnlite.autotune.workers import Worker, identify
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
@@ -164,7 +162,7 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
         return device, *hand_over(executor, identify, device, os.urandom(16).hex()).result(), 0
     any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
     local = device.device if isinstance(device, Handle) else get_device(device)
-    identity, memory = identity_of(local), local.memory_info()[1]
+    identity, memory = DeviceIdentity.of(local), local.memory_info()[1]
     if local.kind != "cuda" or not any_gpu:
         return f"{local.kind}:{local.index}", identity, memory, 1
     like = (identity.gpu, identity.compute_capability)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
-from cudnnlite.autotune.workers import Worker
+from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.operations.problem_list import SkippedNode, summary
 from cudnnlite.search.results import AlgorithmResult

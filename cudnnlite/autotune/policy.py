@@ -12,9 +12,9 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.algorithms import parse_interface
 from cudnnlite.search.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
+from cudnnlite.specs.frozen import to_plain
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
-from cudnnlite.specs.plain import to_plain
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "knobs")

@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import Remembered, TuningCache
 from cudnnlite.autotune.claims import measuring_alone
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.remembered import Remembered, identity_of
 from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
@@ -119,16 +117,12 @@ class Tuner:
         policy: TuningPolicy | None = None, *, measure: bool = True, progress: bool = False,
     ) -> None:  # fmt: skip
         instance_of(handle, Handle, "handle", "; it comes first").use()
-        if policy is not None:
-            instance_of(policy, TuningPolicy, "policy")
+        self.policy = TuningPolicy() if policy is None else instance_of(policy, TuningPolicy, "policy")
         one_of(measure, "measure", True, False)
         one_of(progress, "progress", True, False)
-        self.handle = handle
-        self.measures = measure
-        self._progress = progress
+        self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
         self.cache = cache if isinstance(cache, TuningCache) else TuningCache(cache)
-        self.policy = policy or TuningPolicy()
         self.measured = 0
         self._memory = handle.device.memory_info()[1]  # asked here: while a graph is recorded CUDA may not be asked
         self._uses_cache = not handle.device.times_mean_nothing
@@ -142,7 +136,7 @@ class Tuner:
     @kept
     def device(self) -> DeviceIdentity:
         """What times are measured on and with: part of every key."""
-        return identity_of(self.handle.device)
+        return DeviceIdentity.of(self.handle.device)
 
     def __repr__(self) -> str:
         return f"<Tuner on {self.handle.device} with {self.cache!r}, {self.policy}>"
@@ -254,11 +248,8 @@ class Tuner:
                 return None
             if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > SLOW_SECONDS:
                 self._told_slow = True
-                log.warning(
-                    "measuring %s took %.1f s; so may other calls under `autotuned`: tune_model tunes ahead",
-                    posed,
-                    seconds,
-                )
+                why = "so may other calls under `autotuned`: tune_model tunes ahead"
+                log.warning("measuring %s took %.1f s; %s", posed, seconds, why)
         choice = table.best()
         if key is not None:
             if len(self._choices) >= _MOST_REMEMBERED:
@@ -308,12 +299,9 @@ class Tuner:
         self._choices.clear()
         untried = [row for row in table if row.transient]
         if untried:
-            names = ", ".join(sorted({str(row.algorithm) for row in untried}))
-            why = untried[0].why_not or untried[0].status
-            warn_user(
-                f"{table.title}: {names} failed for a reason that may pass ({why}); the choice is kept for this tuner only",
-                TuningWarning,
-            )
+            names, why = sorted({str(row.algorithm) for row in untried}), untried[0].why_not or untried[0].status
+            told = f"{table.title}: {', '.join(names)} failed for a reason that may pass ({why})"
+            warn_user(f"{told}; the choice is kept for this tuner only", TuningWarning)
         if untried or not self._uses_cache or not _is_useful(table):
             self._own[key] = table
         else:
@@ -334,9 +322,8 @@ class Tuner:
         """Say once that a problem is left to the heuristic."""
         if problem not in self._told:
             self._told.add(problem)
-            warn_user(
-                f"{problem} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead", TuningWarning
-            )
+            told = f"{problem} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead"
+            warn_user(told, TuningWarning)
 
 
 @contextmanager

@@ -1,28 +1,123 @@
-"""`TuningRun`: one tuning of many problems: looked up, measured here, or by the workers of an executor."""
+"""`TuningRun`: one tuning of many problems: looked up, measured here, or by workers in whichever process, on whichever host."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
+from cudnnlite.autotune.cache import IN_MEMORY, Remembered, TuningCache
+from cudnnlite.autotune.claims import claimed_device
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report
-from cudnnlite.autotune.remembered import Remembered
-from cudnnlite.autotune.store import IN_MEMORY
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.autotune.worker_pool import WorkerDiedError
-from cudnnlite.autotune.workers import Answer, Task, Worker, tune_task, tune_with
-from cudnnlite.errors import ArgumentError, CudnnliteError, NoAlgorithmError, TuningWarning
+from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device import Device
+from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import (
+    ArgumentError,
+    CudnnError,
+    CudnnliteError,
+    DeviceMemoryError,
+    NoAlgorithmError,
+    TuningWarning,
+)  # fmt: skip
+from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 _TRIES = 2  # of a problem whose worker process died
+# what says that a problem cannot be tuned, and nothing of the worker
+_ANSWERS = (CudnnError, DeviceMemoryError, NoAlgorithmError, ArgumentError)
+
+
+class Worker(NamedTuple):
+    """Who measured: the host's name, the process's number there, the device, and which one of its kind that is."""
+
+    host: str
+    process: int
+    device: DeviceIdentity
+    uuid: str
+
+    @classmethod
+    def on(cls, device: Device) -> Worker:
+        """Return what this process is on a device."""
+        return cls(os.uname().nodename, os.getpid(), DeviceIdentity.of(device), device.facts().uuid)
+
+    def __str__(self) -> str:
+        return f"{self.host}, process {self.process}, {self.device.gpu} {self.uuid}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is asked: to tune a problem under a policy, on a device as in `claimed_device`.
+
+    `cache` is a folder that workers shall write into themselves.  The token is another one each time: dask answers equal calls
+    once, and what was true before may not be so now.
+    """
+
+    problem: Problem
+    policy: TuningPolicy
+    device: str
+    like: tuple[str, str] | None = None
+    avoid: str = ""
+    cache: str = IN_MEMORY
+    token: str = field(default_factory=lambda: os.urandom(16).hex())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker returns: every candidate, or, where the search failed as a whole, why there is none.
+
+    `from_cache` tells whether another process had measured it meanwhile; `entry` is what is to be remembered, None on an
+    emulated device, or where no candidate works.
+    """
+
+    worker: Worker
+    table: AlgorithmTable | None = None
+    why_none: str = ""
+    from_cache: bool = False
+    entry: TuningEntry | None = None
+
+
+def tune_task(task: Task) -> Answer:
+    """Tune a problem in a worker; NoDeviceError or LibraryError if the worker cannot work at all."""
+    # Nothing outlives the task: a thread of somebody's pool does not say when it ends.  And a handle that is made or closed
+    # disturbs what is measured.
+    with claimed_device(task.device, task.like, task.avoid) as device:
+        try:
+            with TuningCache(task.cache) as cache, Handle(device) as handle:
+                return tune_with(Tuner(handle, cache, task.policy), task.problem)
+        except _ANSWERS as error:  # no memory for a handle
+            return Answer(Worker.on(device), why_none=str(error))
+
+
+def tune_with(tuner: Tuner, problem: Problem) -> Answer:
+    """Tune a problem with a tuner of this thread; a search that fails, for want of memory for instance, is an answer too."""
+    device, before = tuner.handle.device, tuner.measured
+    try:
+        table = tuner.tune(problem)
+    except _ANSWERS as error:
+        return Answer(Worker.on(device), why_none=str(error))
+    policy = tuner.policy.within(tuner.handle.workspace.limit_for(None), device.memory_info()[1])
+    entry = tuner.cache.get(make_key(problem, {}, policy, tuner.device))
+    return Answer(Worker.on(device), table, from_cache=tuner.measured == before, entry=entry)
+
+
+def identify(device: str, token: str) -> tuple[DeviceIdentity, int]:
+    """Return what a worker would measure on, and the bytes of its memory; `token` as in `Task`."""
+    found = get_device(device)
+    return DeviceIdentity.of(found), found.memory_info()[1]
 
 
 class TuningRun:
@@ -44,14 +139,10 @@ class TuningRun:
 
     def look_up(self) -> list[int]:
         """Answer what is remembered; return the other problems."""
-        missing = []
         for index, listed in enumerate(self._listed):
-            table = self._known.table(listed.problem)
-            if table is None:
-                missing.append(index)
-            else:
+            if table := self._known.find(self._known.key(listed.problem)):
                 self._add(index, table, from_cache=True)
-        return missing
+        return [index for index in range(len(self._listed)) if index not in self._tuned]
 
     def work(self, missing: Sequence[int], tuner: Tuner) -> None:
         """Tune problems in this thread."""
@@ -77,7 +168,7 @@ class TuningRun:
             try:
                 future = hand_over(executor, tune_task, task)
             except BrokenExecutor as error:
-                self._fail(index, _named(error))
+                self._add(index, None, _named(error))
                 return
             waiting[future] = index
             tries[index] += 1
@@ -93,13 +184,13 @@ class TuningRun:
                     warn_user(f"{error}; what it was at is tried once more", TuningWarning)
                     submit(index)
                 else:
-                    self._fail(index, f"{error}; as before, when it was tried first")
+                    self._add(index, None, f"{error}; as before, when it was tried first")
             except Exception as error:  # whose fault it is cannot be told from here
-                self._fail(index, _named(error))
+                self._add(index, None, _named(error))
             else:
                 self._take(index, answer)
 
-        def take_back() -> int | None:
+        def taken_back() -> int | None:
             for future, index in reversed(waiting.items()):
                 if tries[index] == 1 and future.cancel():  # not what a worker died of
                     del waiting[future]
@@ -110,8 +201,7 @@ class TuningRun:
             for index in missing:
                 submit(index)
             while waiting:
-                taken = take_back() if own is not None and done.empty() else None
-                if own is not None and taken is not None:
+                if own is not None and done.empty() and (taken := taken_back()) is not None:
                     self.work([taken], own)
                 elif (future := done.get()) in waiting:  # it was not taken back
                     settle(waiting[future], future)
@@ -127,28 +217,21 @@ class TuningRun:
         self._keep(answer)
         if answer.worker.device != self._known.device and not self._told:
             self._told = True
-            warn_user(
-                f"{answer.worker} measured for itself; asked for is {self._known.device}. What it found is remembered for "
-                "what it has",
-                TuningWarning,
-            )
-        if answer.table is None:
-            self._fail(index, answer.why_none)
-        else:
-            self.workers.update([] if answer.from_cache else [answer.worker])
-            self._add(index, answer.table, from_cache=answer.from_cache)
+            told = f"{answer.worker} measured for itself; asked for is {self._known.device}"
+            warn_user(f"{told}. What it found is remembered for what it has", TuningWarning)
+        self.workers.update([] if answer.from_cache or answer.table is None else [answer.worker])
+        self._add(index, answer.table, answer.why_none, from_cache=answer.from_cache)
 
     def _keep(self, answer: Answer) -> None:
-        if answer.entry is not None:
-            self._known.keep(answer.entry)
+        """Remember what was found elsewhere, unless that is known."""
+        if (entry := answer.entry) and not entry.key.device.is_emulated and self._known.cache.get(entry.key) is None:
+            self._known.cache.put(entry)
 
-    def _fail(self, index: int, why: str) -> None:
-        table = AlgorithmTable((), title=str(self._listed[index].problem), timing="none")
-        self._add(index, table, why_none=why)
-
-    def _add(self, index: int, table: AlgorithmTable, *, from_cache: bool = False, why_none: str = "") -> None:
+    def _add(self, index: int, table: AlgorithmTable | None, why_none: str = "", *, from_cache: bool = False) -> None:
         listed, chosen = self._listed[index], None
-        if not why_none:
+        if table is None:
+            table = AlgorithmTable((), title=str(listed.problem), timing="none")
+        else:
             try:
                 chosen = table.best()
             except NoAlgorithmError as error:

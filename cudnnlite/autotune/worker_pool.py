@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pickle import PicklingError
 from queue import SimpleQueue
 from signal import Signals
-from types import TracebackType
 from typing import Any
 
 # Threads of NumPy's BLAS spin when they have nothing to do: those of two processes doubled the time of every call on 32 cores.
@@ -37,8 +36,7 @@ class WorkerPool(ThreadPoolExecutor):
     def __init__(self, count: int) -> None:
         super().__init__(count, thread_name_prefix="cudnnlite-worker")
         self._replacing, self._is_open = threading.Lock(), True
-        self._processes = [_Process() for _ in range(count)]
-        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._processes, self._idle = [_Process() for _ in range(count)], SimpleQueue[_Process]()
         for process in self._processes:
             self._idle.put(process)
 
@@ -60,13 +58,11 @@ class WorkerPool(ThreadPoolExecutor):
             raise WorkerDiedError(died) from error
         finally:
             self._idle.put(process)
-        if not good:
-            raise value
-        return value
+        if good:
+            return value
+        raise value
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for what was scheduled, unless there is an exception, and end the processes."""
         try:
             if kind is None:

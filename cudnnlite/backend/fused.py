@@ -10,7 +10,7 @@ from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.backend.graph import Graph
 from cudnnlite.enums import ActivationMode, DataType
 from cudnnlite.specs import ConvolutionSpec
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 
 # by mode: what it is to graphs, and by which attribute its coefficient goes
 MODES = {

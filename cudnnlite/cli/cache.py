@@ -1,4 +1,4 @@
-"""`cudnnlite cache`: what was tuned and is remembered: show it, ship it, take over another's, forget it."""
+"""`cudnnlite cache`: what was tuned and is remembered: show it, compare it, ship it, take over another's, forget it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ import typer
 
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.rows import row_to_plain
-from cudnnlite.autotune.store import CACHE_VARIABLE, IN_MEMORY, EntryFolder, check_place, parse_cache_path, parse_folder
+from cudnnlite.autotune.cache import (
+    CACHE_VARIABLE,
+    IN_MEMORY,
+    TuningCache,
+    check_place,
+    entry_files,
+    parse_cache_path,
+    parse_folder,
+)  # fmt: skip
+from cudnnlite.autotune.entries import TuningEntry, row_to_plain
 from cudnnlite.cli.common import CACHE_DEFAULT, JSONOption, errors_told, failure, misuse, say, tell
-from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.cli.comparison import Comparison, wanted, what
+from cudnnlite.errors import CudnnliteError
 from cudnnlite.operations.problem import KINDS
-from cudnnlite.operations.problem_list import summary
 from cudnnlite.search.results import named
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted
+from cudnnlite.texts import aligned, counted, printable
 
-cache_app = typer.Typer(help="Show, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True)
+cache_app = typer.Typer(
+    help="Show, compare, ship, merge and clear what `cudnnlite autotune` remembers.", no_args_is_help=True
+)
 
 CacheOption = Annotated[Path | None, typer.Option("--cache", help="The cache's folder.", show_default=CACHE_DEFAULT)]
 GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
@@ -46,12 +53,9 @@ def show(
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path, entries = _path(cache, there=cache is not None), []
-        if path.exists():
-            with _opened(path, read_only=True) as opened:
-                entries = _selected(opened, filters)
-        else:
-            EntryFolder(path).look()  # an older version's cache may be beside it
+        path = _path(cache, there=cache is not None)
+        with _opened(path, read_only=path.exists()) as opened:  # an older version's cache may be beside it
+            entries = _selected(opened, filters)
         here = _cudnn_here() if entries else None
         if as_json:
             say(json.dumps(_plain(path, entries, here), indent=2))
@@ -62,6 +66,34 @@ def show(
             say("\n".join(_table(entries, here)))
         if here is not None and any(entry.key.device.cudnn != here for entry in entries):
             tell(f"* not used here, where cuDNN is {format_version(here)}")
+
+
+@cache_app.command()
+def compare(
+    a: Annotated[Path | None, typer.Argument(metavar="A", help="A cache.", show_default=CACHE_DEFAULT)] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="B", help="Another; the same, if not given.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="Only the entries of a GPU; twice: of A, of B.")] = None,
+    cudnn: Annotated[list[str] | None, typer.Option(help="Only those of a cuDNN; twice: of A, of B.")] = None,
+    kind: KindOption = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")] = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Compare the times and choices of two caches, GPUs or versions of cuDNN, for the problems that both have."""
+    if max(len(gpu or ()), len(cudnn or ())) > 2 or (as_csv and as_json):
+        raise misuse("allowed: --gpu and --cudnn twice at most, --csv or --json")
+    a_only, b_only = (_filters(gpu[n] if gpu else None, cudnn[n] if cudnn else None, kind) for n in (0, -1))
+    if b in (None, a) and a_only == b_only:
+        raise misuse("compare needs two folders, or --gpu or --cudnn twice")
+    with errors_told():
+        paths, sides = [_path(folder, there=True) for folder in (a, b or a)], []
+        for path, filters in zip(paths, (a_only, b_only), strict=True):
+            with _opened(path, read_only=True) as opened:
+                sides.append(_selected(opened, filters))
+        compared, names = Comparison(*sides), [*map(str, paths)]
+        if as_json:
+            say(json.dumps(compared.plain(names), indent=2))
+        else:
+            say(compared.csv() if as_csv else "\n".join(compared.lines(names)))
 
 
 @cache_app.command()
@@ -182,7 +214,7 @@ def _cudnn_here() -> int | None:
 
 def _bytes(path: Path) -> int:
     """Return the size of the entries' files."""
-    return sum(file.stat().st_size for file in EntryFolder(path).files())
+    return sum(file.stat().st_size for file in entry_files(path))
 
 
 def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
@@ -192,30 +224,8 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
         when = entry.tuned_at[:16].replace("T", " ")
         version = format_version(device.cudnn) + ("" if here in (None, device.cudnn) else "*")
         time = "-" if chosen.time_ms is None else f"{chosen.time_ms:.4f}"
-        rows.append((when, device.gpu, version, time, named(chosen), _what(entry), _wanted(entry)))
+        rows.append((when, printable(device.gpu), version, time, named(chosen), what(entry), wanted(entry)))
     return aligned(rows, ("ms",))
-
-
-def _what(entry: TuningEntry) -> str:
-    """Return the problem in short; as it was called then, if this version has no such problem."""
-    try:
-        return summary(entry.key.problem)
-    except ArgumentError:
-        return entry.title
-
-
-def _wanted(entry: TuningEntry) -> str:
-    """Return what the entry's policy asks for beyond the usual, and where operands were not aligned as usual."""
-    usual = TuningPolicy().to_plain()
-    policy, alignments = (entry.key.plain.get(name) or {} for name in ("policy", "alignments"))
-    texts = [f"{name}={_text(name, value)}" for name, value in policy.items() if value != usual.get(name)]
-    return ", ".join([*texts, *(f"{name} aligned to {value}" for name, value in alignments.items())]) or "-"
-
-
-def _text(name: str, value: Any) -> str:
-    if name == "workspace_limit" and isinstance(value, int):
-        return format_size(value)
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _plain(path: Path, entries: list[TuningEntry], here: int | None) -> dict[str, Any]:
@@ -226,7 +236,7 @@ def _plain(path: Path, entries: list[TuningEntry], here: int | None) -> dict[str
         "cudnn_here": here,
         "entries": [
             {
-                "what": _what(entry),
+                "what": what(entry),
                 **{name: entry.key.plain.get(name) for name in ("problem", "policy", "alignments", "device")},
                 "used_here": None if here is None else entry.key.device.cudnn == here,
                 "chosen": row_to_plain(entry.rows[entry.chosen]),

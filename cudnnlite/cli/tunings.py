@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cudnnlite.autotune.cache import parse_cache_path
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.store import parse_cache_path
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
 from cudnnlite.enums import Status
 from cudnnlite.operations.problem_list import summary

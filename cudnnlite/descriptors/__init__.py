@@ -5,13 +5,11 @@ They need no device: they belong to the process-wide libcudnn and serve every ha
 
 from cudnnlite.descriptors.convolution import ConvolutionDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
-from cudnnlite.descriptors.filter import FilterDescriptor
 from cudnnlite.descriptors.native import DESCRIPTORS
-from cudnnlite.descriptors.rnn import RNNDescriptor, read_rnn
-from cudnnlite.descriptors.rnn_data import RNNDataDescriptor, read_rnn_data_spec
-from cudnnlite.descriptors.tensor import TensorDescriptor, check_describable
+from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNDescriptor, read_rnn
+from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor, check_describable
 
 __all__ = [
     "DESCRIPTORS", "ConvolutionDescriptor", "DropoutDescriptor", "FilterDescriptor", "RNNDataDescriptor", "RNNDescriptor",
-    "TensorDescriptor", "check_describable", "read_rnn", "read_rnn_data_spec",
+    "TensorDescriptor", "check_describable", "read_rnn",
 ]  # fmt: skip

@@ -11,23 +11,19 @@ from cudnnlite._raw.types import (
     CUDNN_ATTN_QUERYMAP_ONE_TO_ONE,
     CUDNN_SEQDATA_DIM_COUNT,
     cudnnAttnDescriptor_t,
-    cudnnDropoutDescriptor_t,
     cudnnSeqDataDescriptor_t,
 )
 from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
-from cudnnlite.enums import DataType, MathType, SeqDataAxis
+from cudnnlite.enums import DataType, SeqDataAxis
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec
 
-_SIZES = (
-    "q_size", "k_size", "v_size", "q_proj_size", "k_proj_size", "v_proj_size", "o_proj_size", *MAXIMA,
-)  # fmt: skip
 
-
-class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=AttentionSpec):
+class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=AttentionSpec):
     """A `cudnnAttnDescriptor_t`.
 
     Parameters
@@ -46,11 +42,6 @@ class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=Attenti
     CudnnError
         cuDNN refused the description.
 
-    Notes
-    -----
-    C functions: `cudnnCreateAttnDescriptor`, `cudnnSetAttnDescriptor`, `cudnnGetAttnDescriptor`,
-    `cudnnDestroyAttnDescriptor`; deprecated since cuDNN 9.0.0.
-
     Examples
     --------
     >>> spec = dnn.AttentionSpec(2, 6, max_q_length=5, max_kv_length=5, max_batch=3, max_beam=1)
@@ -59,8 +50,11 @@ class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=Attenti
     True
     """
 
-    _type = cudnnAttnDescriptor_t
-    _create, _destroy = "cudnnCreateAttnDescriptor", "cudnnDestroyAttnDescriptor"
+    _arguments = (
+        "nHeads:heads", "smScaler:scale", "dataType:dtype", "computePrec:compute_type", "mathType:math_type",
+        *(f"{x}Size:{x}_size" for x in "qkv"), *(f"{x}ProjSize:{x}_proj_size" for x in "qkvo"),
+        "qoMaxSeqLength:max_q_length", "kvMaxSeqLength:max_kv_length", "maxBatchSize:max_batch", "maxBeamSize:max_beam",
+    )  # fmt: skip
 
     def __init__(
         self, spec: AttentionSpec, *, dropout: DropoutDescriptor | None = None,
@@ -74,17 +68,14 @@ class AttentionDescriptor(NativeObject[cudnnAttnDescriptor_t], describes=Attenti
             if getattr(spec, name) is None:
                 raise ArgumentError(f"spec has no {name}, which a descriptor needs: spec.replace({name}=...)")
         self._dropouts = dropout, post_dropout
+        first, second = (None if given is None else given.ptr for given in self._dropouts)
+        mode = CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0
+        self._constants = {"attnMode": mode, "attnDropoutDesc": first, "postDropoutDesc": second}
         super().__init__(spec, api=api)
 
     def _set(self, spec: AttentionSpec) -> None:
-        first, second = (None if dropout is None else dropout.ptr for dropout in self._dropouts)
-        mode = CUDNN_ATTN_ENABLE_PROJ_BIASES if spec.bias else 0
-        q, k, v, to_q, to_k, to_v, to_o, *room = (getattr(spec, name) for name in _SIZES)
         try:
-            self.api.cudnnSetAttnDescriptor(
-                self.ptr, mode, spec.heads, spec.scale, spec.dtype, spec.compute_type, spec.math_type, first, second, q, k, v,
-                to_q, to_k, to_v, to_o, room[0], room[1], room[2], room[3],
-            )  # fmt: skip
+            super()._set(spec)
         except CudnnError as error:  # without a word
             error.involving(spec=spec)
             raise
@@ -105,36 +96,15 @@ class AttentionReading(NamedTuple):
 
 def read_attention(api: CudnnApi, native: Any) -> AttentionReading:
     """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`)."""
-    mode, scale = ctypes.c_uint(), ctypes.c_double()
-    heads, dtype, compute, math = (ctypes.c_int() for _ in range(4))
-    first, second = cudnnDropoutDescriptor_t(), cudnnDropoutDescriptor_t()
-    q, k, v, to_q, to_k, to_v, to_o, *room = sizes = [ctypes.c_int() for _ in _SIZES]
-    api.cudnnGetAttnDescriptor(
-        native, mode, heads, scale, dtype, compute, math, ctypes.byref(first), ctypes.byref(second), q, k, v, to_q, to_k,
-        to_v, to_o, room[0], room[1], room[2], room[3],
-    )  # fmt: skip
-    values = {name: size.value for name, size in zip(_SIZES, sizes, strict=True)}
-    spec = AttentionSpec(
-        heads.value, **values, scale=scale.value, bias=bool(mode.value & CUDNN_ATTN_ENABLE_PROJ_BIASES),
-        dtype=DataType(dtype.value), compute_type=DataType(compute.value), math_type=MathType(math.value),
-    )  # fmt: skip
-    return AttentionReading(spec, bool(mode.value & CUDNN_ATTN_QUERYMAP_ONE_TO_ONE), first, second)
+    fields, there = AttentionDescriptor._look(api, native)
+    mode = there["attnMode"].value
+    spec = AttentionSpec(**fields, bias=bool(mode & CUDNN_ATTN_ENABLE_PROJ_BIASES))
+    one_to_one = bool(mode & CUDNN_ATTN_QUERYMAP_ONE_TO_ONE)
+    return AttentionReading(spec, one_to_one, there["attnDropoutDesc"], there["postDropoutDesc"])
 
 
 class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDataSpec):
     """A `cudnnSeqDataDescriptor_t`.
-
-    Parameters
-    ----------
-    spec : SeqDataSpec
-        What it describes.
-    api : CudnnApi, optional
-        The function table; the process's own if not given.
-
-    Notes
-    -----
-    C functions: `cudnnCreateSeqDataDescriptor`, `cudnnSetSeqDataDescriptor`, `cudnnGetSeqDataDescriptor`,
-    `cudnnDestroySeqDataDescriptor`; deprecated since cuDNN 9.0.0.
 
     Examples
     --------
@@ -142,9 +112,6 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
     ...     print(q_desc.read_back().shape, q_desc.read_back().lengths)
     (2, 1, 5, 8) (5, 3)
     """
-
-    _type = cudnnSeqDataDescriptor_t
-    _create, _destroy = "cudnnCreateSeqDataDescriptor", "cudnnDestroySeqDataDescriptor"
 
     def _set(self, spec: SeqDataSpec) -> None:
         dims = dict(zip(AXES, spec.shape, strict=True))

@@ -10,13 +10,14 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
 from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors.c_ints import c_ints
-from cudnnlite.descriptors.filter import FilterDescriptor
-from cudnnlite.descriptors.spatial import SpatialDescriptor
-from cudnnlite.descriptors.tensor import TensorDescriptor
-from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_math_type
+from cudnnlite.descriptors.declared import SpatialDescriptor
+from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor
+from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec
-from cudnnlite.specs.layout import MAX_SPATIAL_RANK
+
+# what has functions of its own, and the field that it is
+_APART = {"GroupCount": "groups", "MathType": "math_type", "ReorderType": "reorder_type"}
 
 
 class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], describes=ConvolutionSpec):
@@ -30,20 +31,6 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
         The number of spatial axes, where padding, stride and dilation are plain numbers; 2 if not given.  A 1-D
         convolution is told to cuDNN, which has none, as a 2-D one over images one pixel high.
 
-    Raises
-    ------
-    ArgumentError
-        As in `ConvolutionSpec`.
-    CudnnError
-        cuDNN refused the description.
-
-    Notes
-    -----
-    C functions: `cudnnCreateConvolutionDescriptor`, `cudnnSetConvolutionNdDescriptor`, `cudnnSetConvolutionGroupCount`,
-    `cudnnSetConvolutionMathType`, `cudnnSetConvolutionReorderType`, `cudnnDestroyConvolutionDescriptor`.  To read it back:
-    `cudnnGetConvolutionNdDescriptor`, `cudnnGetConvolutionGroupCount`, `cudnnGetConvolutionMathType`,
-    `cudnnGetConvolutionReorderType`.
-
     Examples
     --------
     >>> x_desc, w_desc = dnn.TensorDescriptor((1, 3, 224, 224)), dnn.FilterDescriptor((64, 3, 7, 7))
@@ -53,21 +40,16 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
     (1, 64, 112, 112) FMA
     """
 
-    _type = cudnnConvolutionDescriptor_t
-    _create = "cudnnCreateConvolutionDescriptor"
-    _destroy = "cudnnDestroyConvolutionDescriptor"
+    _setter, _getter = "cudnnSetConvolutionNdDescriptor", "cudnnGetConvolutionNdDescriptor"
+    _besides = tuple(f"cudnn{verb}Convolution{name}" for name in _APART for verb in ("Set", "Get"))
+    _arguments = "padA:padding", "filterStrideA:stride", "strideA:stride", "dilationA:dilation", "mode", \
+        "computeType:compute_type"  # fmt: skip
     _missing = (0, 1, 1)
 
     def __init__(
-        self,
-        padding: int | Iterable[int] | ConvolutionSpec = 0,
-        stride: int | Iterable[int] = 1,
-        dilation: int | Iterable[int] = 1,
-        groups: int = 1,
-        *,
-        spatial_rank: int | None = None,
-        **options: Any,
-    ) -> None:
+        self, padding: int | Iterable[int] | ConvolutionSpec = 0, stride: int | Iterable[int] = 1,
+        dilation: int | Iterable[int] = 1, groups: int = 1, *, spatial_rank: int | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         if not isinstance(padding, ConvolutionSpec):
             spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
         elif (stride, dilation, groups, options) == (1, 1, 1, {}):
@@ -84,12 +66,9 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
         )
 
     def _set(self, spec: ConvolutionSpec) -> None:
-        padding, stride, dilation = map(c_ints, self._steps)
-        kind = spec.compute_type or DataType.FLOAT
-        self.api.cudnnSetConvolutionNdDescriptor(self.ptr, len(padding), padding, stride, dilation, spec.mode, kind)
-        self.api.cudnnSetConvolutionGroupCount(self.ptr, spec.groups)
-        self.api.cudnnSetConvolutionMathType(self.ptr, spec.math_type)
-        self.api.cudnnSetConvolutionReorderType(self.ptr, spec.reorder_type)
+        super()._set(spec)
+        for name, field in _APART.items():
+            getattr(self.api, f"cudnnSetConvolution{name}")(self.ptr, getattr(spec, field))
 
     def set_math_type(self, math_type: MathType | str) -> None:
         """Change the math type of the native object in place (`cudnnSetConvolutionMathType`)."""
@@ -97,26 +76,14 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
         self.api.cudnnSetConvolutionMathType(self.ptr, kind)
         self._spec = self._spec.replace(math_type=kind)
 
-    @staticmethod
-    def read(api: CudnnApi, native: Any) -> ConvolutionSpec:
+    @classmethod
+    def read(cls, api: CudnnApi, native: Any) -> ConvolutionSpec:
         """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
-        rank, mode, compute = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        groups, math, reorder = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        padding, stride, dilation = (c_ints([0] * MAX_SPATIAL_RANK) for _ in range(3))
-        api.cudnnGetConvolutionNdDescriptor(native, MAX_SPATIAL_RANK, rank, padding, stride, dilation, mode, compute)
-        api.cudnnGetConvolutionGroupCount(native, groups)
-        api.cudnnGetConvolutionMathType(native, math)
-        api.cudnnGetConvolutionReorderType(native, reorder)
-        return ConvolutionSpec(
-            padding[: rank.value],
-            stride[: rank.value],
-            dilation[: rank.value],
-            groups.value,
-            mode=ConvolutionMode(mode.value),
-            compute_type=DataType(compute.value),
-            math_type=MathType(math.value),
-            reorder_type=ReorderType(reorder.value),
-        )
+        apart, number = {}, ctypes.c_int()
+        for name, field in _APART.items():
+            getattr(api, f"cudnnGetConvolution{name}")(native, number)
+            apart[field] = number.value
+        return super().read(api, native).replace(**apart)  # type: ignore[no-any-return]
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
         """Return the output's shape as cuDNN computes it (`cudnnGetConvolutionNdForwardOutputDim`).

@@ -9,7 +9,7 @@ from cudnnlite._raw.types import cudnnDropoutDescriptor_t, cudnnHandle_t
 from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.dropout import DropoutSpec
+from cudnnlite.specs.layers import DropoutSpec
 
 
 class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=DropoutSpec):
@@ -30,11 +30,6 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     initialize : bool
         Fill the states from the seed now.
 
-    Notes
-    -----
-    C functions: `cudnnCreateDropoutDescriptor`, `cudnnRestoreDropoutDescriptor` (`cudnnSetDropoutDescriptor` to
-    initialize), `cudnnGetDropoutDescriptor`, `cudnnDestroyDropoutDescriptor`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:
@@ -44,9 +39,7 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     (0.5, 7)
     """
 
-    _type = cudnnDropoutDescriptor_t
-    _create = "cudnnCreateDropoutDescriptor"
-    _destroy = "cudnnDestroyDropoutDescriptor"
+    _besides = ("cudnnRestoreDropoutDescriptor",)
     by_handle = True
     _spec_type = tuple  # probability and seed
 

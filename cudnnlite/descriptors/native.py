@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.calls import Alive
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
 from cudnnlite.errors import ClosedError
@@ -20,6 +22,26 @@ ClosableT = TypeVar("ClosableT", bound="Closable")
 
 LIVE = Alive()
 DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}  # by the spec class that each describes
+_PARAMETERS = """
+Parameters
+----------
+spec : {spec}
+    What it describes.
+{others}
+"""
+_AFTER = """
+Raises
+------
+ArgumentError
+    No `{spec}`, nor what one is made of; or none that a descriptor of cuDNN's can express.
+CudnnError
+    cuDNN refused the description.
+
+Notes
+-----
+C functions: {functions}{deprecated}.
+
+"""
 
 
 def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
@@ -60,6 +82,21 @@ def _release_leaked(release: Callable[[], object], complaint: str) -> None:
         release()
 
 
+def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
+    """Complete a docstring with what all have."""
+    own, heading, examples = inspect.cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
+    since = FUNCTIONS[cls._setter].deprecated
+    after = _AFTER.format(
+        spec=spec, functions=", ".join(f"`{name}`" for name in cls.functions()),
+        deprecated=f"; deprecated since cuDNN {since}, still shipped and working" if since else "",
+    )  # fmt: skip
+    if "Raises\n---" in own:
+        after = "\nNotes" + after.partition("Notes")[2]
+    if "Parameters\n---" not in own:
+        after = _PARAMETERS.format(spec=spec, others=cls._parameters.rstrip()) + after
+    cls.__doc__ = own.rstrip() + "\n" + after + heading + examples
+
+
 class NativeObject(Closable, Generic[NativeT]):
     """A context-managed owner of one native object.
 
@@ -67,7 +104,8 @@ class NativeObject(Closable, Generic[NativeT]):
     is destroyed all the same, with a `ResourceWarning`; one that is alive when the interpreter ends is left to the process's
     end, because destroying native objects then can crash.
 
-    Subclasses name the C functions, describe the fresh object in `_set`, and read one back in `read`.
+    Subclasses describe the fresh object in `_set`, and read one back in `read`.  The names of the C functions follow from the
+    type's; the docstring is completed.
 
     Parameters
     ----------
@@ -78,15 +116,42 @@ class NativeObject(Closable, Generic[NativeT]):
     _type: ClassVar[type[Any]]
     _create: ClassVar[str]
     _destroy: ClassVar[str]
+    _setter: ClassVar[str]
+    _getter: ClassVar[str]
+    _besides: ClassVar[tuple[str, ...]] = ()  # other C functions that a subclass calls
     _spec_type: ClassVar[type] = object
+    _parameters: ClassVar[str] = """\
+api : CudnnApi, optional
+    The function table of the handle that it is used with; the process's own if not given.
+"""  # of the constructor, beside the spec, for the docstring
     by_handle: ClassVar[bool] = False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         super().__init_subclass__()
-        if describes is not None:
+        for base in vars(cls).get("__orig_bases__", ()):
+            (kind,) = base.__args__
+            if isinstance(kind, type):
+                cls._type, name = kind, kind.__name__.removeprefix("cudnn").removesuffix("_t")
+                for field, verb in (
+                    ("_create", "Create"),
+                    ("_setter", "Set"),
+                    ("_getter", "Get"),
+                    ("_destroy", "Destroy"),
+                ):
+                    if field not in vars(cls):
+                        setattr(cls, field, f"cudnn{verb}{name}")
+        if describes is None:
+            return
+        cls._spec_type = vars(cls).get("_spec_type", describes)
+        if "__orig_bases__" in vars(cls):
             DESCRIPTORS[describes] = cls
-            if "_spec_type" not in vars(cls):
-                cls._spec_type = describes
+            _complete(cls, describes.__name__)
+
+    @classmethod
+    def functions(cls) -> list[str]:
+        """Return the C functions that it calls."""
+        named = (cls._create, cls._setter, cls._getter, *cls._besides, cls._destroy)
+        return [name for name in named if name in FUNCTIONS]
 
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
@@ -134,13 +199,7 @@ class NativeObject(Closable, Generic[NativeT]):
 
     @property
     def ptr(self) -> NativeT:
-        """The native object, as the C functions take it.
-
-        Raises
-        ------
-        ClosedError
-            After `close()`.
-        """
+        """The native object, as the C functions take it; ClosedError after `close()`."""
         if self._native is None:
             raise ClosedError(f"this {type(self).__name__} was closed")
         return self._native

@@ -1,30 +1,34 @@
-"""`RNNDescriptor`, and the descriptor of an RNN's states."""
+"""`RNNDescriptor` and `RNNDataDescriptor`, and the descriptor of an RNN's states."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite._raw.enums import DirectionMode, NanPropagation, RNNClipMode
+from cudnnlite._raw.enums import NanPropagation, RNNClipMode
+from cudnnlite._raw.library import format_version
 from cudnnlite._raw.types import (
     CUDNN_RNN_PADDED_IO_ENABLED,
-    cudnnDropoutDescriptor_t,
+    cudnnRNNDataDescriptor_t,
     cudnnRNNDescriptor_t,
 )
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
 from cudnnlite.descriptors.native import NativeObject
-from cudnnlite.descriptors.rnn_data import name_needed_version
 from cudnnlite.descriptors.tensor import TensorDescriptor
-from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode, parse_enum
+from cudnnlite.dtypes import dtype_name, numpy_dtype
+from cudnnlite.enums import DataType, RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import CudnnError, NotSupportedError
-from cudnnlite.specs import RNNSpec, TensorSpec
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.frozen import whole_or_made
 
 
-class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
+class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec):
     """A `cudnnRNNDescriptor_t`.
 
     Parameters
@@ -46,12 +50,6 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     CudnnError
         cuDNN refused the description: NOT_SUPPORTED for what an algorithm does not do.
 
-    Notes
-    -----
-    C functions: `cudnnCreateRNNDescriptor`, `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` where the spec clips,
-    `cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9`, `cudnnDestroyRNNDescriptor`; `cudnnRNNSetClip_v8` and
-    `cudnnRNNGetClip_v8` where the library has no `_v9`.
-
     Examples
     --------
     >>> with dnn.RNNDescriptor(dnn.RNNSpec("lstm", 64, 128, clip=(-5.0, 5.0))) as rnn_desc:
@@ -59,34 +57,32 @@ class RNNDescriptor(NativeObject[cudnnRNNDescriptor_t]):
     RNNSpec('lstm', input_size=64, hidden_size=128, clip=(-5.0, 5.0))
     """
 
-    _type = cudnnRNNDescriptor_t
-    _create = "cudnnCreateRNNDescriptor"
-    _destroy = "cudnnDestroyRNNDescriptor"
+    _setter, _getter = "cudnnSetRNNDescriptor_v8", "cudnnGetRNNDescriptor_v8"
+    _arguments = "cellMode:cell", "biasMode:bias", "dirMode:bidirectional", "inputMode:input_mode", "dataType:dtype", \
+        "mathPrec:compute_type", "mathType:math_type", "inputSize:input_size", "hiddenSize:hidden_size", \
+        "projSize:projection_size", "numLayers:num_layers"  # fmt: skip
+    _besides = tuple(f"cudnnRNN{verb}Clip_{version}" for version in ("v9", "v8") for verb in ("Set", "Get"))
 
     def __init__(
-        self,
-        spec: RNNSpec,
-        algorithm: RNNAlgo | str = RNNAlgo.STANDARD,
-        *,
-        padded_io: bool = False,
-        dropout: DropoutDescriptor | None = None,
-        api: CudnnApi | None = None,
-    ) -> None:
+        self, spec: RNNSpec, algorithm: RNNAlgo | str = RNNAlgo.STANDARD, *, padded_io: bool = False,
+        dropout: DropoutDescriptor | None = None, api: CudnnApi | None = None,
+    ) -> None:  # fmt: skip
         instance_of(spec, RNNSpec, "spec")
         self.algorithm = parse_enum(RNNAlgo, algorithm, "algorithm")
         self.padded_io: bool = one_of(padded_io, "padded_io", True, False)
         self._dropout = None if dropout is None else instance_of(dropout, DropoutDescriptor, "dropout")
+        self._constants = {
+            "algo": self.algorithm, "dropoutDesc": None if dropout is None else dropout.ptr,
+            "auxFlags": CUDNN_RNN_PADDED_IO_ENABLED if padded_io else 0,
+        }  # fmt: skip
         super().__init__(spec, api=api)
 
+    def _value(self, field: str) -> Any:
+        return self.spec.state_size if field == "projection_size" else super()._value(field)
+
     def _set(self, spec: RNNSpec) -> None:
-        dropout = None if self._dropout is None else self._dropout.ptr
-        direction = DirectionMode.BIDIRECTIONAL if spec.bidirectional else DirectionMode.UNIDIRECTIONAL
         try:
-            self.api.cudnnSetRNNDescriptor_v8(
-                self.ptr, self.algorithm, spec.cell, spec.bias, direction, spec.input_mode, spec.dtype, spec.compute_type,
-                spec.math_type, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, dropout,
-                CUDNN_RNN_PADDED_IO_ENABLED if self.padded_io else 0,
-            )  # fmt: skip
+            super()._set(spec)
         except CudnnError as error:
             if isinstance(error, NotSupportedError):
                 name_needed_version(error, spec.dtype, self.api)
@@ -113,33 +109,16 @@ class RNNReading(NamedTuple):
 
 def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
     """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9` or `_v8`)."""
-    algorithm, cell, bias, direction, mode, dtype, compute, math = (ctypes.c_int() for _ in range(8))
-    inputs, hidden, projection, layers = (ctypes.c_int32() for _ in range(4))
-    dropout, flags = cudnnDropoutDescriptor_t(), ctypes.c_uint32()
-    api.cudnnGetRNNDescriptor_v8(
-        native, algorithm, cell, bias, direction, mode, dtype, compute, math, inputs, hidden, projection, layers,
-        ctypes.byref(dropout), flags,
-    )  # fmt: skip
+    fields, there = RNNDescriptor._look(api, native)
     clipped, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
     if api.has("cudnnRNNGetClip_v9"):
         api.cudnnRNNGetClip_v9(native, clipped, low, high)
     else:
         api.cudnnRNNGetClip_v8(native, clipped, ctypes.c_int(), low, high)
-    spec = RNNSpec(
-        RNNMode(cell.value),
-        inputs.value,
-        hidden.value,
-        layers.value,
-        direction.value == DirectionMode.BIDIRECTIONAL,
-        projection_size=None if projection.value == hidden.value else projection.value,
-        bias=RNNBiasMode(bias.value),
-        input_mode=RNNInputMode(mode.value),
-        clip=(low.value, high.value) if clipped.value == RNNClipMode.MINMAX else None,
-        dtype=DataType(dtype.value),
-        compute_type=DataType(compute.value),
-        math_type=MathType(math.value),
-    )
-    return RNNReading(spec, RNNAlgo(algorithm.value), bool(flags.value & CUDNN_RNN_PADDED_IO_ENABLED), dropout)
+    fields["clip"] = (low.value, high.value) if clipped.value == RNNClipMode.MINMAX else None
+    spec = RNNSpec(**fields | {"bidirectional": bool(fields["bidirectional"])})
+    padded_io = bool(there["auxFlags"].value & CUDNN_RNN_PADDED_IO_ENABLED)
+    return RNNReading(spec, RNNAlgo(there["algo"].value), padded_io, there["dropoutDesc"])
 
 
 class RNNStateDescriptor(TensorDescriptor):
@@ -147,3 +126,70 @@ class RNNStateDescriptor(TensorDescriptor):
 
     def _set(self, spec: TensorSpec) -> None:
         self.api.cudnnSetTensorNdDescriptor(self.ptr, spec.dtype, spec.rank, c_ints(spec.shape), c_ints(spec.strides))
+
+
+class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDataSpec):
+    """A `cudnnRNNDataDescriptor_t`: sequences, their lengths, and what fills the padding of an output.
+
+    Parameters
+    ----------
+    shape : iterable of int or RNNDataSpec
+        The array's shape; or a whole spec.
+    lengths, dtype, layout, padding_fill
+        As in `RNNDataSpec`.
+
+    Examples
+    --------
+    >>> with dnn.RNNDataDescriptor((5, 3, 64), lengths=[5, 2, 4], padding_fill=-1.0) as x_desc:
+    ...     print(x_desc.read_back())
+    RNNDataSpec((5, 3, 64), lengths=(5, 2, 4), dtype='float32', layout='sequence_major', padding_fill=-1.0)
+    """
+
+    def __init__(self, shape: Any, lengths: Any = None, **options: Any) -> None:
+        super().__init__(whole_or_made(RNNDataSpec, shape, lengths=lengths, **options))
+
+    def _set(self, spec: RNNDataSpec) -> None:
+        fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it
+        try:
+            self.api.cudnnSetRNNDataDescriptor(
+                self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
+                fill.ctypes.data,
+            )  # fmt: skip
+        except NotSupportedError as error:
+            name_needed_version(error, spec.dtype, self.api)
+            raise
+
+    def set(self, spec: RNNDataSpec) -> None:
+        """Describe other sequences with the same native object (`cudnnSetRNNDataDescriptor`)."""
+        self._set(spec)
+        self._spec = spec
+
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> RNNDataSpec:
+        """Read a `cudnnRNNDataDescriptor_t` back (`cudnnGetRNNDataDescriptor`)."""
+        dtype, layout, steps, batch, size = (ctypes.c_int() for _ in range(5))
+        fill = np.zeros(1, np.float64)  # room for any type
+        numbers = (dtype, layout, steps, batch, size)
+        api.cudnnGetRNNDataDescriptor(native, *numbers, 0, c_ints([0]), fill.ctypes.data)
+        lengths = c_ints([0] * batch.value)
+        api.cudnnGetRNNDataDescriptor(native, *numbers, batch.value, lengths, fill.ctypes.data)
+        kind = DataType(dtype.value)
+        values = {
+            "max_length": steps.value,
+            "batch": batch.value,
+            "vector_size": size.value,
+            "lengths": tuple(lengths),
+            "dtype": kind,
+            "layout": RNNDataLayout(layout.value),
+            "padding_fill": float(fill.view(numpy_dtype(kind))[0]),
+        }
+        spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
+        spec._freeze(**values)  # as it is: a packed descriptor may have a longer maximum than its longest sequence
+        return spec
+
+
+def name_needed_version(error: NotSupportedError, dtype: DataType, api: CudnnApi) -> None:
+    """Add which cuDNN is needed where an older one refused a dtype: 9.12 and before refuse bfloat16, 9.13 takes it."""
+    if dtype == DataType.BFLOAT16 and (version := api.cudnnGetVersion()) < 91300:
+        needed = "recurrent networks in bfloat16 need cuDNN 9.13 or newer"
+        error.notes += (f"{needed}; this is {format_version(version)}",)

@@ -1,4 +1,4 @@
-"""`TensorDescriptor`."""
+"""`TensorDescriptor` and `FilterDescriptor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite._raw.types import cudnnTensorDescriptor_t
+from cudnnlite._raw.types import cudnnFilterDescriptor_t, cudnnTensorDescriptor_t
 from cudnnlite.arguments import MAX_INT
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.native import NativeObject
@@ -15,7 +15,8 @@ from cudnnlite.dtypes import dtype_name, vector_length
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.layout import MAX_RANK, VECT_C, span
+from cudnnlite.specs.frozen import whole_or_made
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, VECT_C, span
 from cudnnlite.specs.tensor import tensor_spec_of
 
 
@@ -33,13 +34,6 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     ------
     ArgumentError
         As in `TensorSpec`; also for an empty batch and for 2^31 values or more, which cuDNN's descriptors cannot express.
-    CudnnError
-        cuDNN refused the description.
-
-    Notes
-    -----
-    C functions: `cudnnCreateTensorDescriptor`, `cudnnSetTensorNdDescriptor` (`cudnnSetTensorNdDescriptorEx` for
-    NCHW_VECT_C), `cudnnGetTensorNdDescriptor`, `cudnnDestroyTensorDescriptor`.
 
     Examples
     --------
@@ -48,18 +42,13 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     TensorSpec((1, 3, 224, 224), 'float16', 'NHWC') 301056
     """
 
-    _type = cudnnTensorDescriptor_t
-    _create = "cudnnCreateTensorDescriptor"
-    _destroy = "cudnnDestroyTensorDescriptor"
+    _setter, _getter = "cudnnSetTensorNdDescriptor", "cudnnGetTensorNdDescriptor"
+    _besides = "cudnnSetTensorNdDescriptorEx", "cudnnGetTensorSizeInBytes"  # of NCHW_VECT_C
 
     def __init__(
-        self,
-        shape: Iterable[int] | TensorSpec,
-        dtype: Any = None,
-        layout: str | None = None,
-        *,
+        self, shape: Iterable[int] | TensorSpec, dtype: Any = None, layout: str | None = None, *,
         strides: Iterable[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         spec = tensor_spec_of(shape, dtype, layout, strides)
         check_describable(spec, "shape")
         super().__init__(spec)
@@ -89,6 +78,58 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
         """The bytes that a buffer must hold, by cuDNN's own reckoning (`cudnnGetTensorSizeInBytes`)."""
         size = ctypes.c_size_t()
         self.api.cudnnGetTensorSizeInBytes(self.ptr, size)
+        return size.value
+
+
+class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSpec):
+    """A `cudnnFilterDescriptor_t`.
+
+    Parameters
+    ----------
+    shape : iterable of int or FilterSpec
+        ``(K, C / groups, *taps)``, whatever the layout; or a whole spec.
+    dtype, layout
+        As in `FilterSpec`.
+
+    Raises
+    ------
+    ArgumentError
+        As in `FilterSpec`; also for 2^31 values or more.
+
+    Examples
+    --------
+    >>> with dnn.FilterDescriptor((64, 3, 7, 7), "float16", "NHWC") as w_desc:
+    ...     print(w_desc.read_back(), w_desc.nbytes)
+    FilterSpec((64, 3, 7, 7), 'float16', 'NHWC') 18816
+    """
+
+    _setter, _getter = "cudnnSetFilterNdDescriptor", "cudnnGetFilterNdDescriptor"
+    _besides = ("cudnnGetFilterSizeInBytes",)
+
+    def __init__(self, shape: Iterable[int] | FilterSpec, dtype: Any = None, layout: str | None = None) -> None:
+        spec = whole_or_made(FilterSpec, shape, dtype=dtype, layout=layout)
+        check_describable(spec, "shape")
+        super().__init__(spec)
+
+    def _set(self, spec: FilterSpec) -> None:
+        dims = spec.native()
+        self.api.cudnnSetFilterNdDescriptor(self.ptr, spec.dtype, spec.format, len(dims), c_ints(dims))
+
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> FilterSpec:
+        """Read a `cudnnFilterDescriptor_t` back (`cudnnGetFilterNdDescriptor`)."""
+        dtype, layout, rank = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        dims = c_ints([0] * MAX_RANK)
+        api.cudnnGetFilterNdDescriptor(native, MAX_RANK, dtype, layout, rank, dims)
+        names = {TensorFormat.NHWC: CHANNELS_LAST, TensorFormat.NCHW_VECT_C: {4: VECT_C}}
+        name = names.get(TensorFormat(layout.value), CHANNELS_FIRST).get(rank.value)
+        return FilterSpec(dims[: rank.value], DataType(dtype.value), name)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the filter, by cuDNN's own reckoning (`cudnnGetFilterSizeInBytes`)."""
+        size = ctypes.c_size_t()
+        self.api.cudnnGetFilterSizeInBytes(self.ptr, size)
         return size.value
 
 

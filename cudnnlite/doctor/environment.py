@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, load_library
-from cudnnlite.autotune.store import CACHE_VARIABLE, EntryFolder, check_place, parse_cache_path
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
 from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
@@ -263,10 +263,10 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
             yield Finding("cache.file", NOTE, f"{CACHE_VARIABLE}={path}: {forgotten}")
             return
         check_place(path)
-        folder = EntryFolder(path, read_only=True)
         with warnings.catch_warnings():  # what cannot be read is told below
             warnings.simplefilter("ignore", TuningCacheWarning)
-            number, kinds = len(folder.files()), Counter(entry.key.device for entry in folder.entries())
+            cache = TuningCache(path, read_only=True)
+            number, kinds = len(cache), Counter(entry.key.device for entry in cache.entries())
     except ArgumentError as error:
         yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
         return

@@ -7,7 +7,7 @@ import numpy as np
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import ActivationMode, NanPropagation
 from cudnnlite.operations.operation import FLOATS
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 
 
 def _relu(x: Array, spec: ActivationSpec) -> Array:

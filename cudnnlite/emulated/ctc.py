@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.descriptors.ctc import CTCLossDescriptor
+from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import POISON_FREED
@@ -22,7 +22,7 @@ from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.emulated.spaces import bad
 from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.ctc import CTCLossSpec
+from cudnnlite.specs.layers import CTCLossSpec
 
 Array = np.ndarray[Any, Any]
 _LONGEST, _LARGEST, _MOST = 255, {DataType.FLOAT: 10000, DataType.DOUBLE: 5000}, 65535  # as far as an H200 was asked

@@ -9,7 +9,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes, in_one_layout
 from cudnnlite.enums import Status
-from cudnnlite.specs.lrn import LRNSpec
+from cudnnlite.specs.layers import LRNSpec
 
 
 def _around(values: Array, before: int, behind: int) -> Array:

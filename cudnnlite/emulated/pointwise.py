@@ -11,7 +11,7 @@ from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_one_lay
 from cudnnlite.enums import NanPropagation, OpTensorOp, ReduceTensorOp
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
+from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
 
 def _repeated(small: TensorSpec, large: TensorSpec) -> str:

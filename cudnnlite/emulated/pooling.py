@@ -7,7 +7,7 @@ import numpy as np
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import NanPropagation, PoolingMode
 from cudnnlite.operations.operation import FLOATS
-from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.layers import PoolingSpec
 
 _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cudnnlite.descriptors.transform import transform_of
+from cudnnlite.descriptors.layers import transform_of
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.layers import SpatialTransformerSpec
 
 # By the address of the native descriptor, which is libcudnn's.
 _specs: WeakKeyDictionary[EmulatedApi, dict[int, Any]] = WeakKeyDictionary()

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from cudnnlite._raw.enums import ForwardMode, WgradMode
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.descriptors.rnn import read_rnn
-from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
+from cudnnlite.descriptors.rnn import RNNDataDescriptor, read_rnn
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
@@ -67,7 +66,7 @@ def _rounding(spec: RNNSpec) -> Callable[[Array], Array] | None:
 
 
 def _read_data(api: EmulatedApi, spec: RNNSpec, descriptor: Any, name: str, vector_size: int) -> RNNDataSpec:
-    data = read_rnn_data_spec(api.real, descriptor)
+    data = RNNDataDescriptor.read(api.real, descriptor)
     if not data.batch:
         raise bad(f"{name} was never set")
     if data.dtype != spec.dtype:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import Status
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.layers import SpatialTransformerSpec
 
 _RANKS = (3, 4)
 

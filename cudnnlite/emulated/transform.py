@@ -12,8 +12,8 @@ from cudnnlite.emulated.operation import computes
 from cudnnlite.enums import DataType, Status
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import FilterSpec
+from cudnnlite.specs.layers import TensorTransformSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST
-from cudnnlite.specs.transform import TensorTransformSpec
 
 
 def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import ActivationMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 
 
 def _check(specs: Any, options: Any) -> None:
@@ -56,13 +56,6 @@ def activation_backward(
     alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of an activation's input.
-
-    Parameters
-    ----------
-    y, dy, x : device arrays
-        What the forward call returned, the gradient of that, and what it was given.
-    activation : ActivationSpec, ActivationMode or str
-        As in `activation_forward`.
 
     Examples
     --------

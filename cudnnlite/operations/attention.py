@@ -10,8 +10,13 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.attention_outputs import AttentionGradients, AttentionReserve, AttentionTrainingOutput
-from cudnnlite.operations.attention_plan import AttentionPlan, make_request
+from cudnnlite.operations.attention_plan import (
+    AttentionGradients,
+    AttentionPlan,
+    AttentionReserve,
+    AttentionTrainingOutput,
+    make_request,
+)
 from cudnnlite.operations.attention_weights import AttentionWeights, check_spec
 from cudnnlite.operations.documented import calling
 from cudnnlite.operations.dropout import DropoutState

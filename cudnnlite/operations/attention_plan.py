@@ -1,4 +1,4 @@
-"""`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind.
+"""`AttentionPlan`: the descriptors of multi-head attention over sequences of one kind, and what its calls return.
 
 By hand, as recurrent networks are: weights whose layout cuDNN alone knows, and a reserve space between the passes.
 """
@@ -21,15 +21,10 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.attention_outputs import (
-    AttentionCall,
-    AttentionGradients,
-    AttentionReserve,
-    AttentionTrainingOutput,
-)
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
+from cudnnlite.operations.reserve import TrainingReserve
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides
@@ -50,6 +45,67 @@ class AttentionRequest(NamedTuple):
     window: Window
     training: bool
     dropout_state: DropoutState | None
+
+
+class AttentionTrainingOutput(NamedTuple):
+    """What a forward call in training returns.
+
+    Attributes
+    ----------
+    y : DeviceArray
+        The output.
+    reserve : AttentionReserve
+        What the backward passes need.
+    """
+
+    y: DeviceArray
+    reserve: AttentionReserve
+
+
+class AttentionGradients(NamedTuple):
+    """What the backward pass over the data returns.
+
+    Attributes
+    ----------
+    dq, dk, dv : DeviceArray
+        Laid out as q, k and v; 0 beyond a sequence's end.
+    """
+
+    dq: DeviceArray
+    dk: DeviceArray
+    dv: DeviceArray
+
+
+class AttentionCall(NamedTuple):
+    """What a training call was given: the backward passes need it again."""
+
+    request: Any
+    weights: AttentionWeights
+    q: DeviceArray
+    k: DeviceArray
+    v: DeviceArray
+    y: TensorSpec
+    dy: DeviceArray | None = None  # of the backward pass over the data, once that was here
+
+
+class AttentionReserve(TrainingReserve[AttentionCall]):
+    """The reserve space of one training call, and all that the backward passes must be given again.
+
+    It keeps the operands of the forward call alive; none of them may be overwritten before the backward passes are done.
+
+    Attributes
+    ----------
+    array : DeviceArray
+        The reserve space: bytes, opaque.
+    nbytes : int
+        Its size.
+    """
+
+    _passes = (
+        "multi_head_attention_forward",
+        "multi_head_attention_backward_data",
+        "multi_head_attention_backward_weights",
+    )
 
 
 class AttentionPlan(PlanByHand):
@@ -87,14 +143,16 @@ class AttentionPlan(PlanByHand):
         return self._resources.enter_context(DropoutDescriptor(self._handle, chance, state.array, state.seed))
 
     def __call__(
-        self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any, step: int | None,
-        out: Any, reserve: AttentionReserve | None,
+        self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any = None,
+        step: int | None = None, out: Any = None, reserve: AttentionReserve | None = None,
     ) -> DeviceArray | AttentionTrainingOutput:  # fmt: skip
         """Enqueue the forward pass on the handle's stream."""
         self.use()
         request, handle = self.request, self._handle
         self._check_weights(weights)
-        y_spec = _at_rank(request.y.tensor(), len(q.shape))
+        rank = 3 if len(q.shape) == 3 and request.q.shape[1] == 1 else 4
+        *specs, y_spec = (_at_rank(data.tensor(), rank) for data in (request.q, request.k, request.v, request.y))
+        q, k, v = (self._operand(x, name, spec) for x, name, spec in zip((q, k, v), "qkv", specs, strict=True))
         added = None if residual is None else self._operand(residual, "residual", y_spec)
         if added is not None and request.spec.output_size != request.spec.q_size:
             raise ArgumentError(

@@ -13,7 +13,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
 _SAVED = ("saved_mean", "saved_inv_variance")

@@ -12,7 +12,7 @@ import numpy as np
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.descriptors.c_ints import c_ints, device_ints
-from cudnnlite.descriptors.ctc import CTCLossDescriptor
+from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -25,7 +25,7 @@ from cudnnlite.operations.documented import calling
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.ctc import CTCLossSpec
+from cudnnlite.specs.layers import CTCLossSpec
 
 _NAMES = ("labels", "label_lengths", "input_lengths")
 _WHOLE = CTCLossSpec()
@@ -105,11 +105,19 @@ class CTCLossPlan(PlanByHand):
             raise
 
     def __call__(
-        self, x: DeviceArray, labels: Any, label_lengths: Any, input_lengths: Any, *, gradients: bool, out: Any
+        self,
+        x: DeviceArray,
+        labels: Any,
+        label_lengths: Any,
+        input_lengths: Any,
+        *,
+        gradients: bool = True,
+        out: Any = None,
     ) -> tuple[DeviceArray, DeviceArray | None]:
         """Enqueue the call on the handle's stream; see `ctc_loss`."""
         self.use()
         handle, stream = self._handle, self._handle.stream
+        x = self._operand(x, "x", self.x)
         integers = self._integers((labels, label_lengths, input_lengths))
         there = [array for array in integers if isinstance(array, DeviceArray)]
         costs, dx = self._results(out, gradients=gradients)

@@ -22,22 +22,10 @@ from cudnnlite.specs.frozen import FrozenSpec
 
 
 class Described:
-    """The descriptors of a problem on one handle.
+    """The descriptors of a problem on one handle, owned by `stack`; `alpha` and `beta` instead of the problem's own.
 
-    Parameters
-    ----------
-    handle : Handle
-        Whose table is called.
-    problem : Problem
-        What is described.
-    stack : ExitStack
-        Owns the descriptors.
-    beta : float, optional
-        Instead of the problem's own, as `alpha`.
-    partly : bool
-        Whether a convolution that no descriptor can describe is left out; a graph describes it.
-    graph : Graph, optional
-        The problem's operation graph, where somebody has it, and keeps it for as long as this is used.
+    `partly`: a convolution that no descriptor can describe is left out; a graph describes it.  `graph` is the problem's, where
+    somebody has it, and keeps it for as long as this is used.
     """
 
     def __init__(

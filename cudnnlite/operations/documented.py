@@ -50,6 +50,9 @@ C functions: {functions}{deprecated}.
 """
 
 
+_GIVEN = {"y": "its result", "dy": "the gradient of its result", "x": "its input", "grid": "its grid"}
+
+
 def _called(operation: Operation) -> list[str]:
     """Return the C functions: of the call, of its workspace's size and of its reserve space's."""
     return [name for name in (operation.function, operation.workspace, operation.reserve) if name]
@@ -71,13 +74,14 @@ def documented(operation: Operation, shape: str, *variants: Operation) -> Callab
         returns="DeviceArray" if len(outputs) == 1 else "tuple of DeviceArray",
         shape=shape,
     )
-    return calling(*(name for each in (operation, *variants) for name in _called(each)), before=own)
+    functions = [name for each in (operation, *variants) for name in _called(each)]
+    return calling(*functions, before=own, gradient=operation)
 
 
-def calling(*functions: str, before: str = "") -> Callable[[FunctionT], FunctionT]:
+def calling(*functions: str, before: str = "", gradient: Operation | None = None) -> Callable[[FunctionT], FunctionT]:
     """Complete the docstring of a function that calls these C functions: the handle, what is raised, and which they are.
 
-    `before` is what comes before what is raised.
+    `before` is what comes before what is raised.  Of a `gradient` the parameters may be left out, which say the same of all.
     """
     since = FUNCTIONS[functions[0]].deprecated
     after = before + _AFTER.format(
@@ -87,10 +91,26 @@ def calling(*functions: str, before: str = "") -> Callable[[FunctionT], Function
 
     def complete(function: FunctionT) -> FunctionT:
         text = inspect.cleandoc(function.__doc__ or "")
+        if "\nParameters\n" not in text and gradient is not None:
+            text = text.replace("\nExamples\n", f"\n{_of_a_gradient(gradient)}\nExamples\n", 1)
         if "\nhandle : " not in text:
             text = text.replace("Parameters\n----------\n", _BEFORE, 1)
-        own, heading, examples = text.partition("Examples\n--------\n")
-        function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
-        return function
+        return finished(function, text, after)
 
     return complete
+
+
+def _of_a_gradient(operation: Operation) -> str:
+    """Return what is said of the parameters: the operands, and the options, which are the forward call's."""
+    told = ", ".join(_GIVEN[name] for name in operation.reads)
+    lines = [f"{', '.join(operation.reads)} : device arrays", f"    Of the forward call: {told}."]
+    forward = operation.name.replace("_backward", "" if "sample" in operation.name else "_forward")
+    lines += [", ".join(operation.options), f"    As in `{forward}`."]
+    return "\n".join(["Parameters", "----------", *lines, ""])
+
+
+def finished(function: FunctionT, text: str, after: str) -> FunctionT:
+    """Give a function its docstring: its own text, with `after` before the examples."""
+    own, heading, examples = text.partition("Examples\n--------\n")
+    function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
+    return function

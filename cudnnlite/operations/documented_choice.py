@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
 
+from cudnnlite.operations.documented import FunctionT, finished
 from cudnnlite.operations.operation import Operation
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _HANDLES = {
     "call": "Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.",
@@ -125,18 +123,9 @@ WorkspaceLimitWarning
 def documented_choice(
     operation: Operation, what: str, result: str = "gradient", written: str = ""
 ) -> Callable[[FunctionT], FunctionT]:
-    """Complete a docstring, which has its own parameters and examples.
+    """Complete the docstring of a "call", "plan", "get" (cuDNN's heuristic) or "find" (its search).
 
-    Parameters
-    ----------
-    operation : Operation
-        What the function is about.
-    what : str
-        What it does: "call", "plan", "get" (cuDNN's heuristic), "find" (its search).
-    result : str
-        What alpha scales.
-    written : str
-        What is written, where the function has another name for it.
+    `result` is what alpha scales, `written` what is written, where the function has another name for it.
     """
     algorithms = operation.algorithms
     assert algorithms is not None
@@ -162,8 +151,6 @@ def documented_choice(
 
     def complete(function: FunctionT) -> FunctionT:
         text = inspect.cleandoc(function.__doc__ or "").replace("Parameters\n----------\n", before, 1)
-        own, heading, examples = text.partition("Examples\n--------\n")
-        function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
-        return function
+        return finished(function, text, after)
 
     return complete

@@ -14,10 +14,10 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented
-from cudnnlite.operations.operands import use, wait_for_streams
+from cudnnlite.operations.operands import use
 from cudnnlite.operations.rnn.formats import host_array
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.dropout import DropoutSpec
+from cudnnlite.specs.layers import DropoutSpec
 
 _MAX_SEED = 2**64 - 1
 _HERE: dict[str, Any] = {
@@ -133,7 +133,7 @@ def dropout_forward(
     ...     print(np.unique(y.numpy()), 900 < (y.numpy() == 0).sum() < 1100, (dx.numpy() == y.numpy()).all())
     [0. 2.] True True
     """
-    result: Any = _with_state(handle, FORWARD, x, dropout, dropout_state, out, reserve)
+    result: Any = call(handle, FORWARD, (x,), (_spec(handle, dropout, dropout_state),), out=out, reserve=reserve)
     return result  # type: ignore[no-any-return]
 
 
@@ -163,23 +163,14 @@ def dropout_backward(
     """
     if reserve is None:
         raise ArgumentError("reserve=None; needed: what dropout_forward returned")
-    return _with_state(handle, BACKWARD, dy, dropout, dropout_state, out, reserve)
+    return call(handle, BACKWARD, (dy,), (_spec(handle, dropout, dropout_state),), out=out, reserve=reserve)
 
 
-def _with_state(
-    handle: Handle, operation: Operation, x: Any, dropout: Any, state: Any, out: Any, reserve: Any
-) -> DeviceArray:
+def _spec(handle: Handle, dropout: Any, state: Any) -> DropoutSpec:
+    """Return the probability with the states, which have to be there: on the handle's device, not closed."""
     use(handle)
     instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
     if state.array.device is not handle.device:
         raise ArgumentError(f"dropout_state={state} is on {state.array.device}, the handle on {handle.device}")
     _ = state.array.ptr  # ClosedError if it was closed
-    crossed = wait_for_streams(handle.stream, state.array)
-    try:
-        result = call(handle, operation, (x,), (DropoutSpec(dropout, state),), out=out, reserve=reserve)
-        if handle.graph is not None:
-            handle.graph.keep_memory([state.array])
-        return result
-    finally:
-        for other in crossed:
-            other.wait(handle.stream)
+    return DropoutSpec(dropout, state)

@@ -30,7 +30,7 @@ from cudnnlite.operations.problem import KINDS, Problem
 from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.activation import ActivationSpec
+from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import same_strides
 
 IDENTITY = ActivationSpec("identity")
@@ -162,7 +162,7 @@ class ConvolutionBiasActivationForwardProblem(Problem, operation=FUSED):
     y : TensorSpec, optional
         The output; packed, in the dtype and layout of `x`, if not given.
     alpha, alpha2 : float
-        The scalars.
+        The scalars; 1 if not given.
 
     Raises
     ------
@@ -181,7 +181,7 @@ class ConvolutionBiasActivationForwardProblem(Problem, operation=FUSED):
     def __init__(
         self, x: TensorSpec, w: FilterSpec, bias: TensorSpec, conv: ConvolutionSpec = DEFAULT_CONV,
         activation: ActivationSpec | ActivationMode | str = RELU, z: TensorSpec | None = None,
-        y: TensorSpec | None = None, alpha: float = 1.0, alpha2: float = 0.0,
+        y: TensorSpec | None = None, alpha: float = 1.0, alpha2: float | None = None,
     ) -> None:  # fmt: skip
         operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
         values = dict(zip((*operation.reads, *operation.options), (*operands, *options), strict=True))

@@ -23,36 +23,7 @@ class ConvertedConvolution:
 
     An operand that fits the layout already is used where it is.  Every other one has a place in the workspace, and the
     workspace of the algorithm lies behind them.  A result that is converted back is rounded before beta * y is added to
-    it, and once more after.
-
-    Parameters
-    ----------
-    handle : Handle
-        Whose table is called.
-    problem : Problem
-        The operands as they lie.
-    choice : AlgorithmResult
-        Algorithm and math type.
-    layout : str
-        What `conversion_layout` returned.
-    stack : ExitStack
-        Owns the descriptors.
-
-    Attributes
-    ----------
-    workspace : int
-        Bytes that a call needs, converted operands included.
-
-    Raises
-    ------
-    ArgumentError
-        beta and an integer output: it would be added to what was rounded and saturated before.
-    NotSupportedError
-        The algorithm has no form in that layout.
-
-    Notes
-    -----
-    C functions: `cudnnTransformTensor` (deprecated since cuDNN 9.0), and the operation's.
+    it, and once more after: ArgumentError for an integer one with beta.
     """
 
     arguments: tuple[()] = ()
@@ -98,13 +69,7 @@ class ConvertedConvolution:
         self._calls = (*(conversion.call for conversion in self._there.values()), self._convolution, *back)
 
     def replace(self, **addresses: int) -> None:
-        """Change the addresses.
-
-        Raises
-        ------
-        ArgumentError
-            The workspace is not aligned.
-        """
+        """Change the addresses; ArgumentError if the workspace is not aligned."""
         workspace = addresses["workSpace"]
         if workspace % ALLOCATION_ALIGNMENT:
             raise ArgumentError(
@@ -144,10 +109,7 @@ class _Conversion:
 def conversion_layout(problem: Problem, wanted: str) -> str:
     """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
 
-    Raises
-    ------
-    ArgumentError
-        There is no such layout at this rank, or the operands are vectors of channels, which stay as they are.
+    ArgumentError where there is no such layout at this rank, or operands are vectors of channels, which stay as they are.
     """
     if not wanted:
         return ""

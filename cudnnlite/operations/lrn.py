@@ -10,7 +10,7 @@ from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented, gradient_of
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.lrn import LRNSpec
+from cudnnlite.specs.layers import LRNSpec
 
 _MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}  # the only one
 FORWARD = Operation(
@@ -99,13 +99,6 @@ def lrn_backward(
     out: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a normalisation's input.
-
-    Parameters
-    ----------
-    y, dy, x : device arrays
-        What the forward call returned, the gradient of that, and what it was given.
-    norm : LRNSpec
-        As in `lrn_forward`.
 
     Examples
     --------

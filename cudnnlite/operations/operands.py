@@ -43,14 +43,7 @@ def check_writable(
 ) -> None:
     """Check that an output may be written and overlaps no other operand, which might be read after it was overwritten.
 
-    Those that are named in `in_place` may be the output itself.
-
-    Raises
-    ------
-    ArrayTypeError
-        Its owner forbids writing.
-    ArgumentError
-        It overlaps one of `others`.
+    Those that are named in `in_place` may be the output itself.  ArrayTypeError if its owner forbids writing; or ArgumentError.
     """
     if written.readonly:
         raise ArrayTypeError(f"{argument} is read-only: its owner forbids writing to it")
@@ -71,13 +64,9 @@ def check_overlap(
 
 
 def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
-    """Let `stream` wait for the other streams that operands belong to.
+    """Let `stream` wait for the other streams that operands belong to, and return those.
 
-    Returns
-    -------
-    list of streams
-        Those; after the call they must wait for `stream` in turn, so that what they do next with an operand (copy, free,
-        overwrite) comes after it.
+    After the call they must wait for it in turn: what they do next with an operand (copy, free, overwrite) comes after it.
     """
     mine = int(stream.handle)
     others = {handle: array.stream for array in operands if (handle := int(array.stream.handle)) != mine}
@@ -89,13 +78,7 @@ def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
 
 
 def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
-    """Return the caller's own workspace buffer.
-
-    Raises
-    ------
-    ArgumentError, ArrayTypeError
-        It is smaller than what is needed, or may not be written.
-    """
+    """Return the caller's own workspace buffer; ArgumentError or ArrayTypeError if it is too small, or may not be written."""
     buffer = on_device(handle, workspace, "workspace")
     check_writable(buffer, "workspace")
     if buffer.spec.size * itemsize(buffer.spec.dtype) // buffer.spec.vector != buffer.nbytes:

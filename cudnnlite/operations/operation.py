@@ -29,131 +29,72 @@ LAYER_DTYPES = (*FLOATS, DataType.INT8)  # what any of them was seen to take on 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them.
+    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them."""
 
-    Attributes
-    ----------
-    kind : type
-        Their enum.
-    result : type
-        The C structure that a search fills.
-    count, heuristic, find, workspace : str
-        C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none), the size of
-        the workspace.
-    option : str
-        The option whose descriptor has the math type.
-    graph : str
-        The kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none.
-    build : callable, optional
-        (handle, stack, problem) -> its operation graph, where that has more operations than one.
-    fits : callable
-        (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does.
-    apart : callable
-        (described, algorithm, bytes of workspace) -> several calls that do it then; None where there are none.
-    """
-
-    kind: Any
-    result: Any
+    kind: Any  # their enum
+    result: Any  # the C structure that a search fills
+    # C functions: how many results there may be, the ranking without a run, the search (empty: cuDNN has none), the size of
+    # the workspace
     count: str
     heuristic: str
     find: str
     workspace: str
-    option: str = "conv"
+    option: str = "conv"  # the option whose descriptor has the math type
+    # the kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none
     graph: str = ""
+    # (handle, stack, problem) -> its operation graph, where that has more operations than one
     build: Callable[[Any, Any, Any], Any] | None = None
+    # (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does
     fits: Callable[[Any, Any], str] = lambda problem, algorithm: ""
+    # (described, algorithm, bytes of workspace) -> several calls that do it then; None where there are none
     apart: Callable[[Any, Any, int], Any] = lambda described, algorithm, size: None
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A C function as data.
+    """A C function as data."""
 
-    Attributes
-    ----------
-    name : str
-        What it is called in Python and in files: "pooling_backward".
-    function : str
-        The C function; the order of its arguments is the generated table's.
-    reads, writes : tuple of str
-        The operands, by their names in the header, and in the order of the Python function.
-    infer : callable
-        (specs read and given, options, by name) -> the spec of what is written, or of all that is, as a tuple.  ArgumentError
-        where they do not fit together.
-    options : mapping
-        Name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go as they are, or by
-        address where the header wants a pointer.
-    names : mapping
-        Where a header is irregular: its argument -> the name here.
-    given : mapping
-        What of `writes` the caller has to give, because it is updated or says the shape -> its name as a Python argument.
-    shared : mapping
-        Operands without a descriptor of their own -> the one whose descriptor is theirs too.
-    bare : mapping
-        Operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they have to be.
-    in_place : frozenset of str
-        Which operands may be what is written first: the same memory, described in the same way.
-    scaled : int
-        How many of what is written, from the first, `alpha` and `beta` apply to.
-    dtypes : tuple of DataType
-        What operands may be, as far as that can be said beforehand; empty where `infer` sees to it.
-    mixed : bool
-        Whether operands may differ in their data types; `check` says how.
-    constants : mapping
-        C arguments that are always the same.
-    filters : frozenset of str
-        Which operands are filters.
-    inverse : bool
-        Whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape.
-    workspace : str
-        The C function that tells how much workspace is needed, where there is no choice of algorithms.
-    scratch : callable
-        (specs) -> bytes of workspace, where no C function tells them; all arguments that are one divide them evenly.
-    reserve : str
-        The C function that tells how large the reserve space between a forward and a backward call is.
-    algorithms : Algorithms, optional
-        Where there is a choice.
-    check : callable, optional
-        (all specs, options and scalars) -> nothing; ArgumentError where cuDNN would answer SUCCESS and compute something else.
-    complete : callable, optional
-        (specs, options) -> options with what was left open filled in, and written in one way, so that equal problems are equal.
-    flops : callable, optional
-        (problem) -> multiplications and additions of the usual way.
-    math_type : callable, optional
-        (problem) -> the math type that the user asked for.
-    hint : callable, optional
-        (problem) -> what is known of a refusal, for its message.
-    words : callable, optional
-        (problem) -> it in a few words, for tables.
-    """
-
-    name: str
-    function: str
-    reads: tuple[str, ...]
+    name: str  # what it is called in Python and in files: "pooling_backward"
+    function: str  # the C function; the order of its arguments is the generated table's
+    reads: tuple[str, ...]  # the operands, by their names in the header, and in the order of the Python function
     writes: tuple[str, ...]
+    # (specs read and given, options, by name) -> the spec of what is written, or of all that is, as a tuple.  ArgumentError
+    # where they do not fit together
     infer: Callable[..., Any]
+    # name -> type.  A spec becomes a descriptor, ``<name>Desc`` in the header; enums and numbers go as they are, or by
+    # address where the header wants a pointer
     options: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)  # where a header is irregular: its argument -> the name here
+    # what of `writes` the caller has to give, because it is updated or says the shape -> its name as a Python argument
     given: Mapping[str, str] = field(default_factory=dict)
+    # operands without a descriptor of their own -> the one whose descriptor is theirs too
     shared: Mapping[str, str] = field(default_factory=dict)
+    # operands of which cuDNN is told the address alone -> (specs and options, by name) -> what they have to be
     bare: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(default_factory=dict)
+    # which operands may be what is written first: the same memory, described in the same way
     in_place: frozenset[str] = frozenset()
-    scaled: int = 1
+    scaled: int = 1  # how many of what is written, from the first, `alpha` and `beta` apply to
+    # what operands may be, as far as that can be said beforehand; empty where `infer` sees to it
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
-    mixed: bool = False
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    filters: frozenset[str] = frozenset()
+    mixed: bool = False  # whether operands may differ in their data types; `check` says how
+    constants: Mapping[str, Any] = field(default_factory=dict)  # C arguments that are always the same
+    filters: frozenset[str] = frozenset()  # which operands are filters
+    # whether `infer` is told too what is written, None where nobody said: what is read may not tell its shape
     inverse: bool = False
-    workspace: str = ""
+    workspace: str = ""  # the C function that tells how much workspace is needed, but where there are algorithms
+    # (specs) -> bytes of workspace, where no C function tells them; all arguments that are one divide them evenly
     scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
-    reserve: str = ""
-    algorithms: Algorithms | None = None
+    reserve: str = ""  # the C function that tells how large the reserve space between a forward and a backward call is
+    algorithms: Algorithms | None = None  # where there is a choice
+    # (all specs, options and scalars) -> nothing; ArgumentError where cuDNN answers SUCCESS and computes another thing
     check: Callable[[Mapping[str, Any], Mapping[str, Any]], None] = lambda specs, options: None
+    # (specs, options) -> options with what was left open filled in, and written in one way: equal problems are equal
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = lambda specs, options: options
-    flops: Callable[[Any], int] = lambda problem: 0
+    flops: Callable[[Any], int] = lambda problem: 0  # (problem) -> multiplications and additions of the usual way
+    # (problem) -> the math type that the user asked for
     math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
-    hint: Callable[[Any], str] = lambda problem: ""
-    words: Callable[[Any], str] = str
+    hint: Callable[[Any], str] = lambda problem: ""  # (problem) -> what is known of a refusal, for its message
+    words: Callable[[Any], str] = str  # (problem) -> it in a few words, for tables
 
     def __post_init__(self) -> None:
         if self.name in OPERATIONS:
@@ -243,10 +184,7 @@ class Operation:
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
         """Return the specs of what is written, by name, from those of what is read or given, and the options.
 
-        Raises
-        ------
-        ArgumentError
-            They do not fit together, or something that has to be given is not.
+        ArgumentError where they do not fit together, or something that has to be given is not.
         """
         missing = [argument for name, argument in self.given.items() if values.get(name) is None]
         if missing:

@@ -15,7 +15,7 @@ from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, do
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.pointwise import OpTensorSpec, ReduceTensorSpec
+from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
 
 def _spread(name: str, small: TensorSpec, over: str, large: TensorSpec) -> TensorSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
-from cudnnlite.specs.pooling import PoolingSpec
+from cudnnlite.specs.layers import PoolingSpec
 
 _OUTPUT, _OPTIONS = (lambda x, pooling: pooling.output_spec(x)), {"pooling": PoolingSpec}
 FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _OUTPUT, _OPTIONS)
@@ -41,13 +41,6 @@ def pooling_backward(
     beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a pooling's input; of equal maxima in a window the first has it.
-
-    Parameters
-    ----------
-    y, dy, x : device arrays
-        What the forward call returned, the gradient of that, and what it was given.
-    pooling : PoolingSpec
-        As in `pooling_forward`.
 
     Examples
     --------

@@ -17,8 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.plain import from_plain, to_plain
+from cudnnlite.specs.frozen import FrozenSpec, from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 KINDS: dict[str, type[Problem]] = {}  # of operations whose problems users make: a class with a signature of its own
@@ -181,13 +180,7 @@ def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
 
 
 def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` was called on.
-
-    Raises
-    ------
-    ArgumentError
-        It is no problem, lacks a field, or has one that is not allowed.
-    """
+    """Return the problem that `Problem.to_plain` was called on; ArgumentError if it is none, or not a whole one."""
     name = plain.get("kind") if isinstance(plain, Mapping) else None
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:

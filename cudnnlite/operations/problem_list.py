@@ -203,24 +203,18 @@ class ProblemList(Sequence[ListedProblem]):
         if plain.get("version") != VERSION:
             raise ArgumentError(f"{where} has version {plain.get('version')!r}; this cudnnlite reads {VERSION}")
         found = cls()
-        for number, entry in enumerate(_entries(plain, "problems", where)):
-            try:
-                found._add_plain(entry)
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-                raise ArgumentError(f"{where}, problems[{number}]: {error}") from error
-        for number, entry in enumerate(_entries(plain, "skipped", where)):
-            texts = entry if isinstance(entry, Mapping) else {}
-            if set(texts) != {"name", "what", "why"} or not all(isinstance(text, str) for text in texts.values()):
-                raise ArgumentError(f"{where}, skipped[{number}]: {entry!r} is not an object of 'name', 'what', 'why'")
-            found.skipped.append(SkippedNode(**texts))
-        for number, entry in enumerate(_entries(plain, "notes", where)):
-            if not isinstance(entry, str):
-                raise ArgumentError(f"{where}, notes[{number}]: {entry!r} is not a string")
-            found.notes.append(entry)
+        for part, add in (("problems", found._add_plain), ("skipped", found._add_skipped), ("notes", found._add_note)):
+            entries = plain.get(part)
+            if not isinstance(entries, list):
+                raise ArgumentError(f"{where}: {part!r} is not a list")
+            for number, entry in enumerate(entries):
+                try:
+                    add(entry)
+                except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                    raise ArgumentError(f"{where}, {part}[{number}]: {error}") from error
         return found
 
     def _add_plain(self, entry: Any) -> None:
-        """Add an entry of a file."""
         if not isinstance(entry, Mapping) or set(entry) != {"count", "names", "problem"}:
             raise ArgumentError(f"{entry!r} is not an object of 'count', 'names', 'problem'")
         names = entry["names"]
@@ -229,6 +223,17 @@ class ProblemList(Sequence[ListedProblem]):
         problem = problem_from_plain(entry["problem"])
         self.add(problem, count=entry["count"])
         self._name(problem, names)
+
+    def _add_skipped(self, entry: Any) -> None:
+        texts = entry if isinstance(entry, Mapping) else {}
+        if set(texts) != {"name", "what", "why"} or not all(isinstance(text, str) for text in texts.values()):
+            raise ArgumentError(f"{entry!r} is not an object of 'name', 'what', 'why'")
+        self.skipped.append(SkippedNode(**texts))
+
+    def _add_note(self, entry: Any) -> None:
+        if not isinstance(entry, str):
+            raise ArgumentError(f"{entry!r} is not a string")
+        self.notes.append(entry)
 
     def __str__(self) -> str:
         heading = ("count", "GFLOP", "problem", "where")
@@ -261,10 +266,3 @@ def _one_a_line(entries: list[Any]) -> str:
     if not entries:
         return "[]"
     return "[\n  " + ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries) + "\n ]"
-
-
-def _entries(plain: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    entries = plain.get(name)
-    if not isinstance(entries, list):
-        raise ArgumentError(f"{where}: {name!r} is not a list")
-    return entries

@@ -69,13 +69,6 @@ def softmax_backward(
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a softmax's input from its output.
 
-    Parameters
-    ----------
-    y, dy : device arrays
-        What the forward call returned, and the gradient of that.
-    algorithm, mode
-        As in `softmax_forward`.
-
     Examples
     --------
     >>> with dnn.Handle() as handle:

@@ -13,7 +13,7 @@ from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, do
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.spatial_transformer import SpatialTransformerSpec
+from cudnnlite.specs.layers import SpatialTransformerSpec
 
 
 def _theta(transformer: SpatialTransformerSpec, dtype: DataType) -> TensorSpec:
@@ -74,28 +74,22 @@ SAMPLE_BACKWARD = _operation(
 )  # fmt: skip
 
 
-def _spec(handle: Handle, transformer: Any, array: Any, argument: str) -> Any:
-    """Return the spec of a shape, in an array's dtype."""
+def _spec(handle: Handle, transformer: Any, array: Any, argument: str, grid: Any = None) -> Any:
+    """Return the spec of a shape, in an array's dtype; that of () is what the images and the grid say."""
     if isinstance(transformer, SpatialTransformerSpec):
         return transformer
     if not isinstance(transformer, (tuple, list)):
-        raise ArgumentError(
-            f"transformer={shown(transformer)} is neither a SpatialTransformerSpec nor a shape (N, C, H, W)"
-        )
+        what = "is neither a SpatialTransformerSpec nor a shape (N, C, H, W)"
+        raise ArgumentError(f"transformer={shown(transformer)} {what}")
     use(handle)
     spec = on_device(handle, array, argument).spec
+    if transformer == () and grid is not None:
+        points = on_device(handle, grid, "grid").spec
+        if points.rank != 4 or spec.rank != 4:
+            needed = "(N, C, H, W) and (N, H', W', 2)"
+            raise ArgumentError(f"x has shape {spec.shape}, grid {points.shape}; needed: {needed}")
+        transformer = (*spec.shape[:2], *points.shape[1:3])
     return SpatialTransformerSpec(transformer, spec.dtype)
-
-
-def _implied(handle: Handle, transformer: Any, x: Any, grid: Any) -> Any:
-    """Return what was given; where that is (), what the images and the grid say."""
-    if not isinstance(transformer, tuple) or transformer:
-        return _spec(handle, transformer, x, "x")
-    use(handle)
-    images, points = on_device(handle, x, "x").spec, on_device(handle, grid, "grid").spec
-    if points.rank != 4 or images.rank != 4:
-        raise ArgumentError(f"x has shape {images.shape}, grid {points.shape}; needed: (N, C, H, W) and (N, H', W', 2)")
-    return SpatialTransformerSpec((*images.shape[:2], *points.shape[1:3]), images.dtype)
 
 
 @documented(
@@ -175,7 +169,7 @@ def spatial_transformer_sample(
     [[2. 1. 0.]
      [5. 4. 3.]]
     """
-    return call(handle, SAMPLE, (x, grid), (_implied(handle, transformer, x, grid),), alpha, beta, out)
+    return call(handle, SAMPLE, (x, grid), (_spec(handle, transformer, x, "x", grid),), alpha, beta, out)
 
 
 @documented(SAMPLE_BACKWARD, "shaped as `x` and as `grid`")
@@ -184,15 +178,6 @@ def spatial_transformer_sample_backward(
     alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of the images that were sampled, and of the grid.
-
-    Parameters
-    ----------
-    x, grid
-        What the forward call was given.
-    dy : device array
-        The gradient of what it returned.
-    transformer
-        What the forward call was given.
 
     Examples
     --------
@@ -206,6 +191,6 @@ def spatial_transformer_sample_backward(
      [0. 2. 0.]] [1.  1.5]
     """
     result: Any = call(
-        handle, SAMPLE_BACKWARD, (x, grid, dy), (_implied(handle, transformer, x, grid),), alpha, beta, out
+        handle, SAMPLE_BACKWARD, (x, grid, dy), (_spec(handle, transformer, x, "x", grid),), alpha, beta, out
     )
     return result  # type: ignore[no-any-return]

@@ -16,8 +16,8 @@ from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import LAYER_DTYPES
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layers import TensorTransformSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
-from cudnnlite.specs.transform import TensorTransformSpec
 
 _NAMES = {"transDesc": "transformDesc", "srcDesc": "xDesc", "srcData": "x", "destDesc": "yDesc", "destData": "y"}
 

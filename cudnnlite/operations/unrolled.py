@@ -13,6 +13,7 @@ from cudnnlite.operations import recording
 from cudnnlite.operations.described import involve
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
 from cudnnlite.operations.operation import Operation
+from cudnnlite.specs.layers import DropoutSpec
 
 _OPERAND = """\
     if type({name}) is not DeviceArray or {name}.device is not device:
@@ -81,23 +82,27 @@ def unrolled(operation: Operation) -> Callable[..., DeviceArray]:
     reads, writes, several = operation.reads, operation.writes, len(operation.writes) > 1
     everything, outputs = (*reads, *writes), operation.outputs or operation.writes
     kept = ("reserve",) if operation.reserve else ()
+    # an option's random states, which the call advances: ordered, kept by graphs, but no argument
+    states = [f"self.{name}.state.array" for name, kind in operation.options.items() if kind is DropoutSpec]
+    held = (*everything, *kept, *("states" for _ in states))
     source = _CALL.format(
         reads="".join(f"{name}, " for name in reads),
         operands="".join(_OPERAND.format(name=name) for name in reads),
         written=", ".join(writes),
         unpacked="self.problem.operation.all_written(out)" if several else "out",
         outputs="".join(_OUTPUT.format(name=name, argument=operation.argument(name)) for name in writes),
-        pointers="".join(f"{name}.ptr, " for name in (*everything, *kept)),
+        pointers="".join(f"{name}.ptr, " for name in held),
         checks="".join(_check(operation, name) for name in writes),
         by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
         by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name))
         + "".join(f", {name}Space={name}.ptr" for name in kept),
         scratch=_scratch(operation.header("workSpace")),
         result=", ".join(outputs if operation.by_reserve else (*outputs, *kept)),
-        elsewhere=" or ".join(f"{name}.stream is not stream" for name in (*everything, *kept)),
-        all=", ".join((*everything, *kept)),
+        elsewhere=" or ".join(f"{name}.stream is not stream" for name in held),
+        all=", ".join(held),
         reserve=", reserve=None" if kept else "",
-        reserved=f"    reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
+        reserved="".join(f"    states = {array}\n" for array in states)
+        + (f"    reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else ""),
     )
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks

@@ -10,7 +10,6 @@ import numpy as np
 
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
 from cudnnlite.arguments import instance_of, shown
-from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -190,10 +189,6 @@ class NamedWeights(Mapping[str, DeviceArray]):
 
 class EmptyTensorDescriptor(NativeObject[cudnnTensorDescriptor_t]):
     """A tensor descriptor that cuDNN will describe."""
-
-    _type = cudnnTensorDescriptor_t
-    _create = TensorDescriptor._create
-    _destroy = TensorDescriptor._destroy
 
     def __init__(self) -> None:
         super().__init__(None)

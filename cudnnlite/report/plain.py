@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.autotune.rows import row_to_plain
+from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost, shared_workspace
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import summary
@@ -31,7 +31,7 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     -------
     dict
         'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all its candidates under 'rows',
-        each as `cudnnlite.autotune.rows.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
+        each as `cudnnlite.autotune.entries.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are indices of these.
         A figure that is missing, or that is no finite number, is None.
 
     Raises

@@ -57,11 +57,6 @@ class AttentionSpec(FrozenSpec):
     head_size, output_size : int
         The lengths of a projected query, and of an output vector.
 
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
     Notes
     -----
     C function: `cudnnSetAttnDescriptor`, with one beam of keys and values for all beams of queries
@@ -158,7 +153,7 @@ class AttentionSpec(FrozenSpec):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class SeqDataSpec(FrozenSpec):
+class SeqDataSpec(FrozenSpec, told_by="cudnnSetSeqDataDescriptor"):
     """Sequences of vectors for attention: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -171,15 +166,6 @@ class SeqDataSpec(FrozenSpec):
         Of the values.
     axes : iterable of SeqDataAxis or str
         Their order in memory, from the outermost; the vectors come last.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C function: `cudnnSetSeqDataDescriptor`.
 
     Examples
     --------

@@ -17,7 +17,11 @@ from cudnnlite.specs.tensor import TensorSpec
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class ConvolutionSpec(SpatialSpec):
+class ConvolutionSpec(
+    SpatialSpec,
+    told_by="cudnnSetConvolutionNdDescriptor cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType "
+    "cudnnSetConvolutionReorderType",
+):
     """How a convolution is done: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -37,16 +41,6 @@ class ConvolutionSpec(SpatialSpec):
         `MathType.FMA` ("true_float32"): never.  TENSOR_OP and TENSOR_OP_ALLOW_CONVERSION as in cuDNN.
     reorder_type : ReorderType or str
         Whether cuDNN reorders an int8x32 filter itself (DEFAULT), or it was done before (NO).
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C functions: `cudnnSetConvolutionNdDescriptor`, `cudnnSetConvolutionGroupCount`, `cudnnSetConvolutionMathType`,
-    `cudnnSetConvolutionReorderType`.
 
     Examples
     --------
@@ -68,27 +62,17 @@ class ConvolutionSpec(SpatialSpec):
     _stepped = ("padding", "stride", "dilation")
 
     def __init__(
-        self,
-        padding: int | Iterable[Any] = 0,
-        stride: int | Iterable[int] = 1,
-        dilation: int | Iterable[int] = 1,
-        groups: int = 1,
-        *,
-        mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
-        compute_type: Any = None,
-        math_type: MathType | str = MathType.DEFAULT,
-        reorder_type: ReorderType | str = ReorderType.DEFAULT,
-    ) -> None:
+        self, padding: int | Iterable[Any] = 0, stride: int | Iterable[int] = 1, dilation: int | Iterable[int] = 1,
+        groups: int = 1, *, mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION, compute_type: Any = None,
+        math_type: MathType | str = MathType.DEFAULT, reorder_type: ReorderType | str = ReorderType.DEFAULT,
+    ) -> None:  # fmt: skip
         self._freeze(
-            padding=parse_padding(padding),
-            stride=parse_steps(stride, "stride", 1),
-            dilation=parse_steps(dilation, "dilation", 1),
-            groups=integer(groups, "groups", 1),
+            padding=parse_padding(padding), stride=parse_steps(stride, "stride", 1),
+            dilation=parse_steps(dilation, "dilation", 1), groups=integer(groups, "groups", 1),
             mode=parse_enum(ConvolutionMode, mode, "mode"),
             compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
-            math_type=parse_math_type(math_type),
-            reorder_type=parse_enum(ReorderType, reorder_type, "reorder_type"),
-        )
+            math_type=parse_math_type(math_type), reorder_type=parse_enum(ReorderType, reorder_type, "reorder_type"),
+        )  # fmt: skip
         self.spatial_rank  # noqa: B018  (raises if the lengths disagree)
 
     @property

@@ -23,8 +23,8 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class FilterSpec(FrozenSpec):
-    """What a filter looks like: a frozen value, equal and hashable by its fields.
+class FilterSpec(FrozenSpec, told_by="cudnnSetFilterNdDescriptor"):
+    """What a filter looks like, which has no strides in cuDNN: a frozen value, equal and hashable by its fields.
 
     Parameters
     ----------
@@ -35,15 +35,6 @@ class FilterSpec(FrozenSpec):
         Such as "float32".
     layout : str, optional
         "NCHW" (in memory K, C, height, width) or "NHWC" (K, height, width, C), "NCHW_VECT_C", or the names of other ranks.
-
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C function: `cudnnSetFilterNdDescriptor`.  cuDNN's filters have no strides: they are packed.
 
     Examples
     --------

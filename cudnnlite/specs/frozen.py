@@ -1,12 +1,14 @@
-"""`FrozenSpec`: what the specs share as values."""
+"""`FrozenSpec`: what the specs share as values; and they as plain ones (strings, numbers, lists, dicts), as JSON has them."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import fields
-from inspect import signature
 from typing import Any, TypeVar
 
+from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import shown
 from cudnnlite.dtypes import compute_type_for, dtype_name
 from cudnnlite.enums import DataType
@@ -15,6 +17,19 @@ from cudnnlite.errors import ArgumentError
 SpecT = TypeVar("SpecT", bound="FrozenSpec")
 
 SPECS: dict[str, type[FrozenSpec]] = {}  # by name, as files have it
+_RAISES = """\
+Raises
+------
+ArgumentError
+    A value that is not allowed; the message names the argument.
+
+"""
+_NOTES = """\
+Notes
+-----
+C functions: {}.
+
+"""
 
 
 class FrozenSpec:
@@ -28,9 +43,15 @@ class FrozenSpec:
     _hash: int
     _key: tuple[Any, ...]
 
-    def __init_subclass__(cls) -> None:
-        if "__init__" in vars(cls):  # not what only gathers what others share
-            SPECS.setdefault(cls.__name__, cls)
+    def __init_subclass__(cls, told_by: str = "") -> None:
+        """Note a spec, and complete its docstring; `told_by` are the C functions that cuDNN is told it by."""
+        if "__init__" not in vars(cls):  # what only gathers what others share
+            return
+        if SPECS.setdefault(cls.__name__, cls) is cls:
+            functions = ", ".join(f"`{name}`" for name in told_by.split())
+            sections = _RAISES + (_NOTES.format(functions) if functions else "")
+            text = inspect.cleandoc(cls.__doc__ or "")
+            cls.__doc__ = re.sub("^(?=(Notes|Examples)\n---)", sections, text, count=1, flags=re.MULTILINE)
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""
@@ -73,7 +94,7 @@ class FrozenSpec:
         return type(self)._from(values | changes)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        parts, defaults = [], signature(type(self)).parameters
+        parts, defaults = [], inspect.signature(type(self)).parameters
         for name, value in self.values().items():
             if name not in defaults or value != defaults[name].default:
                 text = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
@@ -97,3 +118,49 @@ def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
     spec = kind.__new__(kind)
     spec._freeze(**values)
     return spec
+
+
+def whole_or_made(kind: type[SpecT], first: Any, **others: Any) -> SpecT:
+    """Return the spec that is given instead of its first argument, or make one; what is beside a whole one is refused."""
+    given = {name: value for name, value in others.items() if value is not None}
+    if not isinstance(first, kind):
+        return kind(first, **given)  # type: ignore[call-arg]
+    for name, value in given.items():
+        raise ArgumentError(f"{name}={shown(value)} is given beside a whole spec, {first}, which has its own")
+    return first
+
+
+def to_plain(value: Any) -> Any:
+    """Return every field of a spec, under 'spec' the name of its class; enums as names.  TypeError if one has no plain form."""
+    if isinstance(value, FrozenSpec):
+        return {"spec": type(value).__name__, **{name: to_plain(field) for name, field in value.values().items()}}
+    if isinstance(value, DataType):
+        return dtype_name(value)
+    if isinstance(value, CEnum):
+        return value.name
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{value!r} of type {type(value).__name__} has no plain form")
+
+
+def from_plain(plain: Any, argument: str = "spec") -> Any:
+    """Return the spec that `to_plain` was given; ArgumentError if it is none, lacks a field, or has one that is not allowed."""
+    name = plain.get("spec") if isinstance(plain, dict) else None
+    kind = SPECS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ArgumentError(
+            f"{argument}={shown(plain)} is not a spec; allowed: an object with 'spec', one of {[*SPECS]}"
+        )
+    values = {name: _tuples(value) for name, value in plain.items() if name != "spec"}
+    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    if {*values} != {*known}:
+        raise ArgumentError(
+            f"{argument}={shown(plain)} is not a {kind.__name__}; it must have the fields {', '.join(known)}"
+        )
+    return kind.from_values(values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -29,13 +29,7 @@ PACKED = "packed"  # C order, at the ranks that have no layouts with names
 
 
 def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
-    """Return the layout's name for this rank; None means channels first.
-
-    Raises
-    ------
-    ArgumentError
-        No such layout, or not for this rank.
-    """
+    """Return the layout's name for this rank, None meaning channels first; ArgumentError if it has none such."""
     allowed = [names[rank] for names in (CHANNELS_FIRST, CHANNELS_LAST) if rank in names]
     if rank == 4:
         allowed.append(VECT_C)
@@ -52,13 +46,7 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
 
 
 def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True) -> tuple[int, ...]:
-    """Check a shape: 1 to 8 positive sizes; where a batch may be empty, the first of them, or the second of three, may be 0.
-
-    Raises
-    ------
-    ArgumentError
-        Not integers, wrong rank, negative or zero sizes, or a size beyond a C int.
-    """
+    """Return a shape of 1 to 8 positive C ints, or ArgumentError; an empty batch has 0 first, or second of three."""
     sizes = integers(shape, argument, MAX_RANK)
     if not 1 <= len(sizes) <= MAX_RANK:
         raise ArgumentError(f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")

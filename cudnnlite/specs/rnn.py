@@ -14,8 +14,8 @@ from cudnnlite.arguments import integer, one_of, real_number, shown
 from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.specs.dropout import parse_probability
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layers import parse_probability
 
 # The gates in cuDNN's order, which is the order of its linear layer numbers.
 GATES = {
@@ -68,11 +68,6 @@ class RNNSpec(FrozenSpec):
         `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.  `MathType.FMA`
         ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be rounded to float16 on the way.
 
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
     Notes
     -----
     C functions: `cudnnSetRNNDescriptor_v8`, `cudnnRNNSetClip_v9` (`cudnnRNNSetClip_v8` where the library is older).
@@ -103,40 +98,24 @@ class RNNSpec(FrozenSpec):
     math_type: MathType
 
     def __init__(
-        self,
-        cell: RNNMode | str,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-        *,
-        projection_size: int | None = None,
-        bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
-        input_mode: RNNInputMode | str = RNNInputMode.LINEAR,
-        dropout: float = 0.0,
-        clip: Iterable[float] | None = None,
-        dtype: Any = "float32",
-        compute_type: Any = None,
-        math_type: MathType | str = MathType.DEFAULT,
-    ) -> None:
+        self, cell: RNNMode | str, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        projection_size: int | None = None, bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
+        input_mode: RNNInputMode | str = RNNInputMode.LINEAR, dropout: float = 0.0, clip: Iterable[float] | None = None,
+        dtype: Any = "float32", compute_type: Any = None, math_type: MathType | str = MathType.DEFAULT,
+    ) -> None:  # fmt: skip
         kind = parse_dtype(dtype)
         if kind not in _FLOATS:
             raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {', '.join(map(dtype_name, _FLOATS))}")
         self._freeze(
-            cell=_parse_cell(cell),
-            input_size=integer(input_size, "input_size"),
-            hidden_size=integer(hidden_size, "hidden_size"),
-            num_layers=integer(num_layers, "num_layers"),
+            cell=_parse_cell(cell), input_size=integer(input_size, "input_size"),
+            hidden_size=integer(hidden_size, "hidden_size"), num_layers=integer(num_layers, "num_layers"),
             bidirectional=one_of(bidirectional, "bidirectional", True, False),
-            projection_size=_parse_projection(projection_size, hidden_size),
-            bias=_parse_bias(bias),
-            input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"),
-            dropout=parse_probability(dropout),
-            clip=_parse_clip(clip),
-            dtype=kind,
+            projection_size=_parse_projection(projection_size, hidden_size), bias=_parse_bias(bias),
+            input_mode=parse_enum(RNNInputMode, input_mode, "input_mode"), dropout=parse_probability(dropout),
+            clip=_parse_clip(clip), dtype=kind,
             compute_type=compute_type_for(kind) if compute_type is None else parse_dtype(compute_type, "compute_type"),
             math_type=parse_math_type(math_type),
-        )
+        )  # fmt: skip
         self._check_combination()
 
     @classmethod

@@ -27,7 +27,7 @@ _FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class RNNDataSpec(FrozenSpec):
+class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     """A batch of sequences of vectors: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -50,15 +50,6 @@ class RNNDataSpec(FrozenSpec):
     max_length, batch, vector_size : int
         T, N, and the length of a vector.
 
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed.
-
-    Notes
-    -----
-    C function: `cudnnSetRNNDataDescriptor`.
-
     Examples
     --------
     >>> data = dnn.RNNDataSpec((8, 64), lengths=[4, 3, 1], layout="packed")
@@ -77,14 +68,9 @@ class RNNDataSpec(FrozenSpec):
     padding_fill: float
 
     def __init__(
-        self,
-        shape: Iterable[int],
-        lengths: Iterable[int] | None = None,
-        dtype: Any = "float32",
-        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED,
-        *,
-        padding_fill: float = 0.0,
-    ) -> None:
+        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: Any = "float32",
+        layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, *, padding_fill: float = 0.0,
+    ) -> None:  # fmt: skip
         order = parse_data_layout(layout)
         sizes = parse_shape(shape, batch_may_be_empty=False)
         packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
@@ -107,14 +93,9 @@ class RNNDataSpec(FrozenSpec):
                     f"lengths={shown(known)}: {shown(max(known))} is longer than the data of {steps} steps"
                 )
         self._freeze(
-            max_length=steps,
-            batch=batch,
-            vector_size=sizes[-1],
-            lengths=known,
-            dtype=parse_dtype(dtype),
-            layout=order,
+            max_length=steps, batch=batch, vector_size=sizes[-1], lengths=known, dtype=parse_dtype(dtype), layout=order,
             padding_fill=parse_fill(padding_fill),
-        )
+        )  # fmt: skip
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> RNNDataSpec:

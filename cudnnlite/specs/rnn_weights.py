@@ -13,35 +13,17 @@ PROJECTION = 8  # its linear layer number, behind the eight of the gates
 
 
 class WeightPart(NamedTuple):
-    """One matrix or bias.
+    """One matrix or bias."""
 
-    Attributes
-    ----------
-    name : str
-        Such as "layer0.forward.input.i", "layer0.forward.input.i.bias", "layer1.backward.projection".
-    layer, direction : int
-        Of the stack; 0 forward, 1 backward.
-    gate : str
-        "i", ...; empty for the projection.
-    recurrent : bool
-        Whether it belongs to the hidden state, not to the input.
-    pseudo_layer, linear_layer : int
-        cuDNN's numbers for the pair of matrix and bias.
-    bias : bool
-        Which of the two it is.
-    shape : tuple of int
-        (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size) of a projection.
-    """
-
-    name: str
+    name: str  # such as "layer0.forward.input.i", "layer0.forward.input.i.bias", "layer1.backward.projection"
     layer: int
-    direction: int
-    gate: str
-    recurrent: bool
-    pseudo_layer: int
+    direction: int  # 0 forward, 1 backward
+    gate: str  # "i", ...; empty for the projection
+    recurrent: bool  # whether it belongs to the hidden state, not to the input
+    pseudo_layer: int  # cuDNN's numbers for the pair of matrix and bias
     linear_layer: int
-    bias: bool
-    shape: tuple[int, ...]
+    bias: bool  # which of the two it is
+    shape: tuple[int, ...]  # (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size)
 
 
 def weight_parts(spec: RNNSpec) -> Iterator[WeightPart]:

@@ -12,7 +12,7 @@ from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
-from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.frozen import FrozenSpec, whole_or_made
 from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
@@ -29,7 +29,7 @@ from cudnnlite.specs.layout import (
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class TensorSpec(FrozenSpec):
+class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorNdDescriptorEx"):
     """What a tensor looks like: a frozen value, equal and hashable by its fields.
 
     Parameters
@@ -49,15 +49,6 @@ class TensorSpec(FrozenSpec):
     strides : tuple of int
         In elements.  Under NCHW_VECT_C an element is a vector of 4 or 32 channels, as in cuDNN.
 
-    Raises
-    ------
-    ArgumentError
-        A value that is not allowed; the message names the argument.
-
-    Notes
-    -----
-    C functions: `cudnnSetTensorNdDescriptor`, `cudnnSetTensorNdDescriptorEx`.
-
     Examples
     --------
     >>> spec = dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC")
@@ -73,17 +64,17 @@ class TensorSpec(FrozenSpec):
     vector: int
 
     def __init__(
-        self,
-        shape: Iterable[int],
-        dtype: Any = "float32",
-        layout: str | None = None,
-        *,
+        self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None, *,
         strides: Iterable[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         sizes = parse_shape(shape)
         kind = parse_dtype(dtype)
         vector = vector_length(kind)
-        own = layout if layout in SEQUENCES and len(sizes) == 3 and vector == 1 and strides is None else ""
+        own = (
+            layout
+            if isinstance(layout, str) and layout in SEQUENCES and len(sizes) == 3 and vector == 1 and strides is None
+            else ""
+        )
         if own:
             steps = packed_strides(sizes, own)
         elif strides is None:
@@ -185,22 +176,9 @@ class TensorSpec(FrozenSpec):
         return dims, as_four(self.strides, missing=min(height, MAX_INT))
 
 
-def tensor_spec_of(
-    shape: Any, dtype: Any = None, layout: str | None = None, strides: Iterable[int] | None = None
-) -> TensorSpec:
-    """Return the spec that is given instead of a shape, or make one; float32 if no dtype is given.
-
-    Raises
-    ------
-    ArgumentError
-        As in `TensorSpec`; also where something is given beside a whole spec.
-    """
-    if not isinstance(shape, TensorSpec):
-        return TensorSpec(shape, "float32" if dtype is None else dtype, layout, strides=strides)
-    for argument, value in (("dtype", dtype), ("layout", layout), ("strides", strides)):
-        if value is not None:
-            raise ArgumentError(f"{argument}={shown(value)} is given beside a whole spec, {shape}, which has its own")
-    return shape
+def tensor_spec_of(shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None) -> TensorSpec:
+    """Return the spec that is given instead of a shape, or make one; ArgumentError also for what is beside a whole one."""
+    return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
 
 
 def _in_vectors(shape: tuple[int, ...], dtype: DataType, vector: int, layout: str | None = None) -> tuple[int, ...]:

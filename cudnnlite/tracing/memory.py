@@ -3,68 +3,99 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cudnnlite._raw.calls import Call
 from cudnnlite.descriptors.native import LIVE
+from cudnnlite.devices.choice import devices
 from cudnnlite.errors import CaptureError
-from cudnnlite.tracing.things import Buffer, Contents, Part, Place, Size, Step, Thing
+from cudnnlite.tracing.program import Contents, Part, Step, Thing
 from cudnnlite.warn import warn_user
 
 _PACKAGE = str(Path(__file__).parents[1])
 _ELSEWHERE = ("contextlib.py", "weakref.py")  # whose lines are nobody's
-_STREAMS = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
+_STREAMS: dict[int, Part] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
+_SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
 
 
-class _Freed(weakref.ref[Any]):
-    """Tells when memory is gone; `append` of a deque is all that runs then, where an interrupt would be lost."""
+@dataclass(eq=False)
+class Buffer(Thing):
+    """An allocation on a device: from `base` on so many bytes."""
 
-    __slots__ = ("buffer",)
-    buffer: Buffer
+    base: int = 0
+    nbytes: int = 0
+    device: Any = None
+    alive: Any = None  # a weak reference to what owns it; None where that is somebody else's: it was there before
+    answer: Thing | None = None  # cuDNN's, that is as large
+    shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
+    unread: bool = False  # whether something was written that nobody has read
+    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)  # when looked at last; by offset and bytes
+    parts: dict[int, tuple[int, Thing]] = field(default_factory=dict)  # by offset: bytes, and cuDNN's answer where
+
+    def size(self) -> Part:
+        """Return how large it is made: what cuDNN was asked for, where it is scratch memory; else so many bytes."""
+        return self.answer if self.answer and _SPACES.search(self.name) else self.nbytes
+
+    def at(self, offset: int, nbytes: int = -1) -> Part:
+        """Return somewhere in it; of a part of that size the variable in which cuDNN tells where it is, on whichever device."""
+        size, part = self.parts.get(offset, (0, self))
+        return part if size == nbytes else ["(char *)", self, f" + {offset}"] if offset else self
+
+
+Place: TypeAlias = tuple[Buffer, int]  # and an offset in it
 
 
 class Memory:
-    """The part of a recorder that is about memory; its methods `_on_...` stand in for those of devices while it records.
-
-    Attributes
-    ----------
-    before, steps : list of Step
-        What makes what was there before the block; what the block did.
-    told : list of str
-        What could not be written out.
-    devices : dict
-        Those that were used.
-    """
+    """The part of a recorder that is about memory; its methods `_on_...` stand in for those of devices while it records."""
 
     def __init__(self) -> None:
-        self.before: list[Step] = []
-        self.steps: list[Step] = []
-        self.told: list[str] = []
-        self.devices: dict[int, Any] = {}
+        self.steps: list[Step] = []  # what the block did, and what makes what was there before
+        self.told: list[str] = []  # what could not be written out
+        self.devices: set[Any] = set()  # those that were used
         self._things: dict[int, Thing] = {}  # handles, descriptors, graphs, by address
         self._buffers: dict[int, Buffer] = {}
-        self._streams: dict[int, Part] = dict(_STREAMS)
+        self._streams = dict(_STREAMS)
         self._stream_of: dict[int, int] = {}  # by handle
+        self._last_stream: int | None = None
         self._answers: dict[int, Thing] = {}  # sizes that cuDNN told, and the variables that hold them
         self._ranges: dict[int, int] = {}  # how long other libraries say that their arrays are
-        self._freed: deque[_Freed] = deque()
-        self._refs: dict[int, _Freed] = {}
         self._capturing = False
+        self.undo = ExitStack()  # of what stands in for something while it records
         self._lock, self._mine = threading.RLock(), threading.local()
 
-    @property
-    def busy(self) -> bool:
-        """Whether this thread is in the middle of a call."""
-        return getattr(self._mine, "busy", False)
+    def stand_in(self, of: Any) -> None:
+        """Put methods `_on_...` in the place of those of a class, or of those that one object has of its own."""
+        for name, original in [*vars(of).items()]:
+            if hasattr(self, f"_on_{name}") and not hasattr(original, "is_traced"):
+                hook = getattr(self, f"_on_{name}")
+                new = self._instead(hook, original if isinstance(of, type) else partial(_without_first, original))
+                self.replace(of, name, new if isinstance(of, type) else partial(new, of))
+
+    def _instead(self, hook: Call, own: Call) -> Call:
+        def hooked(one: Any, *arguments: Any, **options: Any) -> Any:
+            if getattr(self._mine, "busy", False):
+                return own(one, *arguments, **options)
+            with self.aside():
+                return hook(own, one, *arguments, **options)
+
+        vars(hooked)["is_traced"] = True
+        return hooked
+
+    def replace(self, of: Any, name: str, new: Any) -> None:
+        """Set an attribute, until the trace ends."""
+        self.undo.callback(setattr, of, name, vars(of)[name])
+        setattr(of, name, new)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -72,8 +103,7 @@ class Memory:
         with self._lock:
             self._mine.busy = True
             try:
-                while self._freed:
-                    self._forget(self._freed.popleft().buffer)
+                self._forget_freed()
                 yield
             finally:
                 self._mine.busy = False
@@ -91,46 +121,48 @@ class Memory:
                 if buffer.unread and buffer.named_by_use:
                     self._look_again(buffer)
                     for offset, nbytes in [*buffer.digests] or [(0, buffer.nbytes)]:
-                        self._report(Place(buffer, offset), self._read(buffer, offset, nbytes))
+                        self._report((buffer, offset), self._read(buffer, offset, nbytes))
 
-    def _add(self, *parts: Part, of: tuple[Thing, ...] | None = None, **more: Any) -> None:
-        self.steps.append(Step([*parts], of, where(), **more))
+    def _add(self, function: str, *arguments: Part, **more: Any) -> None:
+        self.steps.append(Step(function, [*arguments], where=where(), **more))
 
     def _place(self, address: int) -> Place | None:
-        """Return where an address lies; None if that is not on a device."""
-        for buffer in (self._buffers.get(address), *self._buffers.values()):
-            if buffer is not None and buffer.base <= address < buffer.base + buffer.nbytes:
-                return Place(buffer, address - buffer.base)
-        there = {id(owner.device): owner.device for owner in LIVE if hasattr(owner, "device")}
-        for device in (self.devices | there).values():
-            found = device.allocation_of(address)
-            if found is not None:
-                return Place(self._new(device, *found, steps=self.before), address - found[0])
+        """Return in which buffer an address lies, and where; None if that is not on a device."""
+        for buffer in self._buffers.values():
+            if buffer.base <= address < buffer.base + buffer.nbytes:
+                return buffer, address - buffer.base
+        for device in self.devices | used_devices():
+            if (found := device.allocation_of(address)) is not None:
+                return self._new(device, *found), address - found[0]
         return None
 
-    def _new(self, device: Any, base: int, nbytes: int, *, steps: list[Step]) -> Buffer:
-        self.devices[id(device)] = device
-        outside = steps is self.before
-        new = Buffer("void *", "memory", "CUDA(cudaFree({}));", base, nbytes, device, outside, shared=outside)
+    def _known(self, device: Any, ptr: int) -> Place:
+        self.devices.add(device)
+        place = self._place(ptr)
+        assert place is not None, f"{ptr:#x} is not on {device}"
+        return place
+
+    def _new(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
+        """Write down an allocation; without an owner it was there before."""
+        self.devices.add(device)
+        new = Buffer("void *", "memory", "cudaFree", base, nbytes, device, shared=owner is None)
+        if owner is not None:  # before the block nothing had been asked
+            new.alive, new.answer = weakref.ref(owner), self._answers.get(nbytes)
         for old in [*self._buffers.values()]:
             if base < old.base + old.nbytes and old.base < base + nbytes:
                 self._forget(old)
         self._buffers[base] = new
-        size = Size(new, None if outside else self._answers.get(nbytes))  # before the block nothing has been asked
-        steps.append(Step(["CUDA(cudaMalloc(&", new, ", ", size, "));"], (new,), where(), begins=new))
+        self._add("cudaMalloc", ["&", new], new.size, of=(new,), early=owner is None)
         return new
 
     def _forget(self, buffer: Buffer) -> None:
-        if self._buffers.get(buffer.base) is buffer:
-            del self._buffers[buffer.base]
-            self._refs.pop(buffer.base, None)
-            self._add("CUDA(cudaFree(", buffer, "));", of=(buffer,), ends=buffer)
+        del self._buffers[buffer.base]
+        self._add("cudaFree", buffer, of=(buffer,), ends=buffer)
 
-    def _known(self, device: Any, ptr: int) -> Place:
-        self.devices[id(device)] = device
-        place = self._place(ptr)
-        assert place is not None, f"{ptr:#x} is not on {device}"
-        return place
+    def _forget_freed(self) -> None:
+        for buffer in [*self._buffers.values()]:
+            if buffer.alive is not None and buffer.alive() is None:
+                self._forget(buffer)
 
     # what others may write to
 
@@ -140,23 +172,22 @@ class Memory:
         buffer.device.copy_out(found, buffer.base + offset, buffer.device.default_stream)
         return found.tobytes()
 
-    def _look(self, place: Place) -> None:
+    def _look(self, buffer: Buffer, offset: int) -> None:
         """Load what is in memory that others may write to, where it is not as it was."""
-        buffer, known = place.buffer, self._ranges.get(place.buffer.base + place.offset)
         if not buffer.shared or self._capturing:
             return
-        window = (0, buffer.nbytes) if known is None else (place.offset, known)
+        known = self._ranges.get(buffer.base + offset)
+        window = (0, buffer.nbytes) if known is None else (offset, known)
         content, before = self._read(buffer, *window), buffer.digests.get(window)
         if before != _digest(content):
             buffer.digests[window] = _digest(content)
             if before is not None:
                 self.tell("memory was written to by somebody else; the program loads what was there then")
-            first = before is None and buffer.outside
-            (self.before if first else self.steps).extend(self._load(Place(buffer, window[0]), content))
+            self._load((buffer, window[0]), content, early=before is None and buffer.alive is None)
 
     def _look_again(self, buffer: Buffer) -> None:
         for offset, _ in [*buffer.digests]:
-            self._look(Place(buffer, offset))
+            self._look(buffer, offset)
 
     def _note_written(self, buffer: Buffer) -> None:
         """Note what is in memory that others may write to, after we did."""
@@ -164,85 +195,58 @@ class Memory:
             windows = buffer.digests or {(0, buffer.nbytes): b""}
             buffer.digests = {window: _digest(self._read(buffer, *window)) for window in windows}
 
-    def _load(self, place: Place, content: bytes) -> list[Step]:
-        """Return what copies from a file; parts of a buffer go where cuDNN says that they lie."""
-        buffer, start, _ = place
-        parts = [(at, *part) for at, part in sorted(buffer.parts.items(), key=lambda each: each[0])]
-        inside: list[Any] = [part for part in parts if start <= part[0] and part[0] + part[1] <= start + len(content)]
-        file = Contents(buffer, content)
-        return [
-            Step(["load(", Place(buffer, at, part), f", {size}, ", file, f", {at - start});"], (buffer,), where())
-            for at, size, part in inside or [(start, len(content), None)]
-        ]
+    def _load(
+        self, place: Place, content: bytes, rows: int = 1, pitch: int = 0, width: int = 0, early: bool = False
+    ) -> None:
+        """Copy from a file, rows or parts; parts of a buffer go where cuDNN says that they lie."""
+        (buffer, start), nbytes = place, len(content)
+        file = Contents(buffer, content, width)
+        if rows > 1:
+            self._add("load_rows", buffer.at(start), pitch, nbytes // rows, rows, file, of=(buffer,))
+            return
+        inside = [(at, size) for at, (size, _) in buffer.parts.items() if start <= at and at + size <= start + nbytes]
+        for at, size in sorted(inside) or [(start, nbytes)]:
+            self._add("load", buffer.at(at, size), size, file, at - start, of=(buffer,), early=early)
 
-    def _report(self, place: Place, content: bytes) -> None:
-        size, part = place.buffer.parts.get(place.offset, (0, None))
-        there = place._replace(part=part) if size == len(content) else place
-        self._add('report("', place.buffer, '", ', there, f", {len(content)});", checksum=checksum(content))
-        place.buffer.unread = False
+    def _loaded(self, place: Place, *content: Any, **more: Any) -> None:
+        self._load(place, *content, **more)
+        self._note_written(place[0])
 
-    # in the place of a device's methods, which come first
+    def _report(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0) -> None:
+        (buffer, offset), nbytes = place, len(content)
+        function, shape = ("report", [nbytes]) if rows == 1 else ("report_rows", [pitch, nbytes // rows, rows])
+        self._add(function, ['"', buffer, '"'], buffer.at(offset, nbytes), *shape, checksum=checksum(content))
+        buffer.unread = False
+
+    # in the place of a device's methods, which come first; those that are not here call one that is
 
     def _on_allocate(self, own: Call, device: Any, nbytes: int, stream: Any) -> Any:
-        buffer = own(device, nbytes, stream)
-        while self._freed:  # to make room
-            self._forget(self._freed.popleft().buffer)
+        owner = own(device, nbytes, stream)
+        self._forget_freed()  # to make room
         if nbytes:
-            made = self._new(device, int(buffer.handle), nbytes, steps=self.steps)
-            ref = self._refs[made.base] = _Freed(buffer, self._freed.append)
-            ref.buffer = made
-        return buffer
+            self._new(device, int(owner.handle), nbytes, owner)
+        return owner
 
     def _on_copy_in(self, own: Call, device: Any, ptr: int, source: Any, stream: Any) -> None:
         own(device, ptr, source, stream)
-        self._loaded(self._known(device, ptr), source.tobytes())
-
-    def _loaded(self, place: Place, content: bytes) -> None:
-        self.steps += self._load(place, content)
-        self._note_written(place.buffer)
+        width = source.itemsize if source.dtype.kind == "f" else 0
+        self._loaded(self._known(device, ptr), source.tobytes(), width=width)
 
     def _on_copy_rows(self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool) -> None:
-        if not host.size:
-            own(device, ptr, pitch, host, stream, out=out)
-            return
-        place, (rows, width) = self._known(device, ptr), host.shape
-        if out:
-            self._look(place)
+        place = self._known(device, ptr) if host.size else None
+        if place is not None and out:
+            self._look(*place)
         own(device, ptr, pitch, host, stream, out=out)
-        if out:
+        if place is not None and out:
             device.wait(stream)  # with pinned memory nobody has
-        content = host.tobytes()
-        if rows == 1:
-            (self._report if out else self._loaded)(place, content)
-        elif out:
-            there: list[Part] = [place, f", {pitch}, {width}, {rows});"]
-            self._add('report_rows("', place.buffer, '", ', *there, checksum=checksum(content))
-            place.buffer.unread = False
-        else:
-            there = [place, f", {pitch}, {width}, {rows}, ", Contents(place.buffer, content), ");"]
-            self._add("load_rows(", *there, of=(place.buffer,))
-            self._note_written(place.buffer)
-
-    def _on_copy_out(self, own: Call, device: Any, target: Any, ptr: int, stream: Any) -> None:
-        place = self._known(device, ptr)
-        self._look(place)
-        own(device, target, ptr, stream)
-        self._report(place, target.tobytes())
+        if place is not None:
+            (self._report if out else self._loaded)(place, host.tobytes(), len(host), pitch)
 
     def _on_copy_within(self, own: Call, device: Any, target: int, source: int, nbytes: int, stream: Any) -> None:
-        to, origin = self._known(device, target), self._known(device, source)
-        self._look(origin)
+        to, (buffer, offset) = self._known(device, target), self._known(device, source)
+        self._look(buffer, offset)
         own(device, target, source, nbytes, stream)
-        self._enqueue(stream, to, "CUDA(cudaMemcpyAsync(", to, ", ", origin, f", {nbytes}, cudaMemcpyDeviceToDevice, ")
-
-    def _on_fill(self, own: Call, device: Any, ptr: int, nbytes: int, byte: int, stream: Any) -> None:
-        own(device, ptr, nbytes, byte, stream)
-        self._filled(self._known(device, ptr), nbytes, byte, stream)
-
-    def _filled(self, place: Place, nbytes: int, byte: int, stream: Any) -> None:
-        whole = nbytes == place.buffer.nbytes and not place.buffer.outside
-        size = Size(place.buffer, self._answers.get(nbytes)) if whole else str(nbytes)
-        self._enqueue(stream, place, "CUDA(cudaMemsetAsync(", place, f", {byte}, ", size, ", ")
+        self._enqueue(stream, "cudaMemcpyAsync", to, buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice")
 
     def _on_fill_rows(
         self, own: Call, device: Any, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
@@ -250,25 +254,27 @@ class Memory:
         own(device, ptr, pitch, width, rows, pattern, stream)
         if not width * rows:
             return
-        place, single = self._known(device, ptr), len(set(pattern)) == 1
-        if single and rows == 1:
-            self._filled(place, width, pattern[0], stream)
-        elif single:
-            end = f", {pitch}, {pattern[0]}, {width}, {rows}, "
-            self._enqueue(stream, place, "CUDA(cudaMemset2DAsync(", place, end)
-        elif self._capturing:  # where the program cannot load
+        place = self._known(device, ptr)
+        if len(set(pattern)) > 1 and self._capturing:  # where the program cannot load
             self.tell("a fill with more than one byte went into a CUDA graph: it is not in the program")
-        elif rows == 1:
-            self._loaded(place, pattern * (width // len(pattern)))
+        elif len(set(pattern)) > 1:
+            self._loaded(place, pattern * (width * rows // len(pattern)), rows, pitch)
+        elif rows > 1:
+            self._enqueue(stream, "cudaMemset2DAsync", place, pitch, pattern[0], width, rows)
         else:
-            file = Contents(place.buffer, pattern * (width // len(pattern) * rows))
-            self._add("load_rows(", place, f", {pitch}, {width}, {rows}, ", file, ");", of=(place.buffer,))
-            self._note_written(place.buffer)
+            size = place[0].size if width == place[0].nbytes else width
+            self._enqueue(stream, "cudaMemsetAsync", place, pattern[0], size)
 
-    def _enqueue(self, stream: Any, to: Place, *parts: Part) -> None:
-        address = int(stream.handle)
-        self._add(*parts, self._stream(address), "));", of=(to.buffer,), stream=address)
-        self._note_written(to.buffer)
+    def _enqueue(self, stream: Any, function: str, to: Place, *arguments: Part) -> None:
+        self._order(int(stream.handle))
+        self._add(function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1])
+        self._note_written(to[0])
+
+    def _order(self, stream: int) -> None:
+        """Wait where the program goes on with another stream."""
+        if self._last_stream not in (None, stream) and not self._capturing:
+            self._add("cudaDeviceSynchronize", note="another stream: Python orders them by events")
+        self._last_stream = self._last_stream if self._capturing else stream
 
     def _on_adopt(self, own: Call, device: Any, array: Any, argument: str, stream: Any) -> Any:
         foreign = own(device, array, argument, stream)
@@ -277,9 +283,9 @@ class Memory:
 
     def _on_export_dlpack(self, own: Call, device: Any, array: Any, *arguments: Any, **options: Any) -> Any:
         place = self._place(array.ptr)
-        if place is not None and not place.buffer.shared:
-            place.buffer.shared = True
-            self._note_written(place.buffer)
+        if place is not None and not place[0].shared:
+            place[0].shared = True
+            self._note_written(place[0])
         return own(device, array, *arguments, **options)
 
     _on_cuda_array_interface = _on_export_dlpack
@@ -288,8 +294,8 @@ class Memory:
 
     def _stream(self, address: int) -> Part:
         if address not in self._streams:
-            thing = self._streams[address] = Thing("cudaStream_t", "stream", "CUDA(cudaStreamDestroy({}));")
-            self.before.append(Step(["CUDA(cudaStreamCreate(&", thing, "));"], (thing,), begins=thing))
+            self._streams[address] = thing = Thing("cudaStream_t", "stream", "cudaStreamDestroy")
+            self._add("cudaStreamCreate", ["&", thing], of=(thing,), early=True)
         return self._streams[address]
 
     def _on_capture(self, own: Call, device: Any, work: Any, stream: Any) -> Any:
@@ -297,38 +303,44 @@ class Memory:
         return own(device, work, stream)
 
     def _on_recorder(self, own: Call, device: Any) -> Any:
-        """Let what records a graph say when it begins and ends; its own methods run first."""
-        return _TracedRecorder(own(device), self)
+        recorder = own(device)
+        self.stand_in(type(recorder))
+        return recorder
 
-    def began_graph(self, address: int) -> None:
+    def _on___enter__(self, own: Call, recorder: Any) -> Any:
         """Write down that a stream is recorded from here on."""
-        self._add("CUDA(cudaStreamBeginCapture(", self._stream(address), ", cudaStreamCaptureModeRelaxed));")
+        own(recorder)
+        self._add("cudaStreamBeginCapture", self._stream(int(recorder.stream.handle)), "cudaStreamCaptureModeRelaxed")
         self._capturing = True
+        return recorder
 
-    def ended_graph(self, address: int, graph: Any) -> None:
+    def _on___exit__(self, own: Call, recorder: Any, *error: Any) -> None:
         """Write down that the recording is over, and the graph that came of it, if any did."""
-        self._capturing = False
-        drawn = Thing("cudaGraph_t", "graph", "CUDA(cudaGraphDestroy({}));")
-        self._add("CUDA(cudaStreamEndCapture(", self._stream(address), ", &", drawn, "));", begins=drawn)
-        if graph is not None:
-            made = Thing("cudaGraphExec_t", "graph_exec", "CUDA(cudaGraphExecDestroy({}));")
-            self._things[id(graph)] = made
-            self._add("CUDA(cudaGraphInstantiate(&", made, ", ", drawn, ", 0));", begins=made)
+        try:
+            own(recorder, *error)
+        finally:
+            self._capturing = False
+            drawn = Thing("cudaGraph_t", "graph", "cudaGraphDestroy")
+            self._add("cudaStreamEndCapture", self._stream(int(recorder.stream.handle)), ["&", drawn])
+            if recorder.graph is not None:
+                self._things[id(recorder.graph)] = made = Thing("cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy")
+                self._add("cudaGraphInstantiate", ["&", made], drawn, 0)
 
-    def on_launch(self, own: Call, captured: Any) -> None:
+    def _on_launch(self, own: Call, captured: Any) -> None:
         """Launch a graph that `dnn.capture` recorded."""
-        made, address = self._things.get(id(captured._graph)), int(captured._stream.handle)
+        made, stream = self._things.get(id(captured._graph)), int(captured._stream.handle)
+        buffers = [*self._buffers.values()] if made else []
+        for buffer in buffers:
+            self._look_again(buffer)
+        own(captured)
         if made is None:
             self.tell(
                 "a CUDA graph that was recorded before the trace was launched: what it does is not in the program"
             )
-            own(captured)
-            return
-        for buffer in [*self._buffers.values()]:
-            self._look_again(buffer)
-        own(captured)
-        self._add("CUDA(cudaGraphLaunch(", made, ", ", self._stream(address), "));", stream=address)
-        for buffer in self._buffers.values():
+        else:
+            self._order(stream)
+            self._add("cudaGraphLaunch", made, self._stream(stream))
+        for buffer in buffers:
             self._note_written(buffer)
 
 
@@ -352,27 +364,14 @@ def where() -> tuple[str, int]:
     return "", 0
 
 
+def _without_first(function: Call, _: Any, *arguments: Any, **options: Any) -> Any:
+    return function(*arguments, **options)
+
+
+def used_devices() -> set[Any]:
+    """Return the devices that there are, as far as anybody can use them."""
+    return {*devices._made.values(), *(owner.device for owner in LIVE if hasattr(owner, "device"))}
+
+
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
-
-
-class _TracedRecorder:
-    """What records a graph on a device, and tells a trace when it begins and ends."""
-
-    def __init__(self, own: Any, memory: Memory) -> None:
-        self._own, self._memory, self.stream = own, memory, own.stream
-
-    @property
-    def graph(self) -> Any:
-        return self._own.graph
-
-    def __enter__(self) -> _TracedRecorder:
-        self._own.__enter__()
-        self._memory.began_graph(int(self.stream.handle))
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        try:
-            self._own.__exit__(*error)
-        finally:
-            self._memory.ended_graph(int(self.stream.handle), self.graph)

@@ -30,9 +30,10 @@
 /* For a call that failed in Python: says how it ends here, and goes on. */
 #define FAILED(call) printf("%s: %s\n", #call, cudnnGetErrorString(call))
 
-static inline unsigned char *host(size_t nbytes)
+/* Returns host memory, and ends the program where there is none. */
+static inline void *host(size_t nbytes)
 {
-    unsigned char *memory = malloc(nbytes);
+    void *memory = malloc(nbytes);
     if (memory == NULL) {
         fprintf(stderr, "out of host memory: %zu bytes\n", nbytes);
         exit(EXIT_FAILURE);
@@ -56,6 +57,21 @@ static inline unsigned char *contents(size_t nbytes, const char *path, long offs
 static inline void load(void *device, size_t nbytes, const char *path, long offset)
 {
     unsigned char *bytes = contents(nbytes, path, offset);
+    CUDA(cudaMemcpy(device, bytes, nbytes, cudaMemcpyHostToDevice));
+    free(bytes);
+}
+
+/* Fills device memory from an offset of a sequence on, which a seed begins: floating-point numbers of `width` bytes below 2. */
+static inline void generate(void *device, size_t nbytes, size_t width, uint64_t seed, long offset)
+{
+    unsigned char *bytes = host(nbytes);
+    for (size_t i = 0; i < nbytes; i++) {
+        uint64_t mixed = (seed << 40 | ((uint64_t)offset + i)) * 0x9e3779b97f4a7c15u;
+        mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
+        bytes[i] = (unsigned char)(mixed >> 56);
+        if (i % width == width - 1) /* sign, and most of the exponent */
+            bytes[i] = (bytes[i] & 0x80) | 0x3f;
+    }
     CUDA(cudaMemcpy(device, bytes, nbytes, cudaMemcpyHostToDevice));
     free(bytes);
 }

@@ -1,153 +1,199 @@
-"""`Program`: the statements of a trace as a program in C: what is of use, with names, loops and comments."""
+"""`Program`: statements of C, and the variables in them, as a program: what is of use, with names, loops and comments."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import linecache
+import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from cudnnlite.tracing.things import Contents, Part, Place, Size, Step, Thing
+from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.enums import C_MEMBERS, C_NAMES
 
 _WIDTH = 116
 _MOST_REPEATED = 64  # statements in the body of a loop
-_TAKEN = {"i", "j", "k", "l", "host", "load", "load_rows", "report", "report_rows", "contents", "print_sum", "main"}
-_INDICES = "ijkl"
+_TOGETHER = re.compile(r"(\((const )?\w+( \*)?\[\]\))?\{[^{}]*\}")  # what no line ends in
 
+ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 Item = tuple[Any, Any]  # a statement, and the comment that says where it comes from; or how often, and such items
 
 
+@dataclass(eq=False)
+class Thing:
+    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's."""
+
+    c_type: str  # of an array with its length behind: ``int[8]``
+    name: str = ""  # what it would like to be called
+    destroy: str = ""  # the function that gives it back at the end; empty if nothing has to
+    named_by_use: bool = field(default=False, init=False)
+
+    def used_as(self, name: str) -> None:
+        """Take the name of the first parameter that it is given as, where that is no mere setter's."""
+        if not self.named_by_use:
+            self.name, self.named_by_use = snake(name), True
+
+
+class Contents(NamedTuple):
+    """The name of a file with what is copied into memory; `width` bytes are a floating-point number, 0 if it is none."""
+
+    memory: Thing
+    content: bytes
+    width: int
+
+
+Part: TypeAlias = "str | int | Thing | Contents | list[Any] | Callable[[], Any]"  # the last are lists, and known later
+
+
+@dataclass(eq=False)
+class Step:
+    """One call of the program; variables get their names when it is written."""
+
+    function: str
+    arguments: list[Part]
+    of: tuple[Thing, ...] | None = None  # it is of use where one of these is; None: always
+    where: tuple[str, int] = ("", 0)  # the file and line of Python that it was made for
+    early: bool = False  # whether it makes what was there before
+    ends: Thing | None = None  # what is not there any more
+    failed: bool = False
+    note: str = ""
+    checksum: int | None = None  # of what it reads, as Python had it
+
+    @property
+    def things(self) -> list[Thing]:
+        """What it names."""
+        return [part for part in flat(self.arguments) if isinstance(part, Thing)]
+
+
 class Program:
-    """A program in C.
+    """A program in C: its `text`, the `files` that it reads, by path, and what it prints of Python's inputs, `checksums`.
 
-    Parameters
-    ----------
-    before, steps : sequence of Step
-        What makes what was there before, and what was done.
-    head : iterable of str
-        The lines of its first comment.
-
-    Attributes
-    ----------
-    text : str
-        The source.
-    files : dict
-        What it reads, by path.
-    checksums : list of (str, int)
-        What it prints.
-    left_out : int
-        How many calls are of no use to it.
+    With a seed, floating-point inputs are generated from that.
     """
 
-    def __init__(self, before: Sequence[Step], steps: Sequence[Step], head: Iterable[str]) -> None:
+    def __init__(self, steps: Iterable[Step], head: Iterable[str], seed: int | None = None) -> None:
         self.files: dict[str, bytes] = {}
         self.checksums: list[tuple[str, int]] = []
-        self._paths: dict[bytes, str] = {}
+        self._seed = seed
+        self._inputs: dict[Any, str] = {}
         self._names: dict[Thing, str] = {}
         self._types: dict[str, str] = {}  # of the variables that are declared
-        self._busy: set[str] = set()
-        kept = _useful([*before, *steps])
-        early = set(before)
-        self.left_out = len(before) + len(steps) - len(kept)
-        lines = self._lines(kept, early)
-        body = list(_rendered(_folded(lines), 0))
-        comment = textwrap.indent("\n".join(map(_harmless, head)), " * ", lambda _: True).replace(" * ", "/* ", 1)
         prelude = files("cudnnlite.tracing").joinpath("prelude.c").read_text()
-        start = self._declared()
-        self.text = "\n".join(
-            [comment, " */", prelude, "int main(void)", "{", *start, *body, "    return EXIT_SUCCESS;", "}", ""]
-        )
+        self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
+        body = [*_rendered(_folded(self._lines(_useful(sorted(steps, key=lambda step: not step.early)))), 0)]
+        start = ["/* " + "\n * ".join(map(_harmless, head)) + "\n */", prelude, "int main(void)", "{"]
+        self.text = "\n".join([*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""])
 
-    def _lines(self, kept: list[Step], early: set[Step]) -> list[Item]:
-        last = {thing: number for number, step in enumerate(kept) for thing in step.things()}
+    def _lines(self, steps: list[Step]) -> list[Item]:
+        last = {thing: step for step in steps for thing in step.things}
         lines: list[Item] = []
         alive: dict[Thing, None] = {}
-        stream, capturing = None, False
-        for number, step in enumerate(kept):
-            comment = "made before the trace" if step in early else _source(*step.where)
-            if step.stream is not None and not capturing:
-                if stream not in (None, step.stream):
-                    lines.append(
-                        ("CUDA(cudaDeviceSynchronize()); /* another stream: Python orders them by events */", comment)
-                    )
-                stream = step.stream
-            text = "".join(map(self._text, step.parts))
-            capturing = "cudaStreamBeginCapture" in text or (capturing and "cudaStreamEndCapture" not in text)
-            lines.append((text + (f" /* {step.note} */" if step.note else ""), comment))
+        for step in steps:
+            lines.append((self._statement(step), "made before the trace" if step.early else _source(*step.where)))
             if step.checksum is not None:
-                self.checksums.append((self._names[next(step.things())], step.checksum))
-            if step.begins is not None and step.begins.destroy:
-                alive[step.begins] = None
-            if step.ends is not None:
-                alive.pop(step.ends, None)
-            for thing in step.things():
-                if thing is step.ends or (last[thing] == number and not thing.destroy):
+                self.checksums.append((self._names[step.things[0]], step.checksum))
+            for thing in step.things:
+                if thing is step.ends:
+                    alive.pop(thing, None)
+                elif thing.destroy:
+                    alive[thing] = None
+                if thing is step.ends or (last[thing] is step and not thing.destroy):
                     self._busy.discard(self._names[thing])
-        lines += [(thing.destroy.format(self._names[thing]), "given back") for thing in reversed(alive)]
-        return lines
+        return lines + [(self._statement(Step(thing.destroy, [thing])), "given back") for thing in reversed(alive)]
+
+    def _statement(self, step: Step) -> str:
+        function, arguments = step.function, [*map(self._text, step.arguments)]
+        if function == "load" and not arguments[2].startswith('"'):
+            function = "generate"
+        call = f"{function}({', '.join(arguments)})"
+        macro = "FAILED" if step.failed else {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
+        return (f"{macro}({call});" if macro else f"{call};") + (f" /* {step.note} */" if step.note else "")
 
     def _text(self, part: Part) -> str:
-        if isinstance(part, str):
-            return part
+        if isinstance(part, Contents):
+            return self._input(part)
         if isinstance(part, Thing):
             return self._name(part)
-        if isinstance(part, Place):
-            name = self._name(part.part or part.buffer)
-            return f"(char *){name} + {part.offset}" if part.offset and not part.part else name
-        if isinstance(part, Size):
-            return str(part.buffer.nbytes) if part.variable is None else self._name(part.variable)
-        return f'"{self._path(part)}"'
+        return str(part) if isinstance(part, (str, int)) else "".join(map(self._text, flat([part])))
 
     def _name(self, thing: Thing) -> str:
         if thing not in self._names:
-            base, number = thing.name or "thing", 1
-            name = base if base not in _TAKEN else f"{base}_"
-            while name in self._busy or self._types.get(name, thing.c_type) != thing.c_type:
-                number += 1
-                name = f"{base}_{number}"
-            self._names[thing] = name
+            taken = {name for name, c_type in self._types.items() if c_type != thing.c_type} | self._busy
+            self._names[thing] = name = _another(thing.name, taken)
             self._types[name] = thing.c_type
             self._busy.add(name)
         return self._names[thing]
 
-    def _path(self, part: Contents) -> str:
-        key = hashlib.blake2b(part.content).digest()
-        if key not in self._paths:
-            name, number = self._name(part.buffer), 1
-            path = f"inputs/{name}.bin"
-            while path in self.files:
-                number += 1
-                path = f"inputs/{name}_{number}.bin"
-            self.files[path], self._paths[key] = part.content, path
-        return self._paths[key]
+    def _input(self, part: Contents) -> str:
+        """Return the path of a file, or the width of numbers and a seed; of what is equal the same."""
+        key = hashlib.blake2b(part.content).digest(), self._seed is not None and part.width > 0
+        if key not in self._inputs and key[1]:
+            self._inputs[key] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
+        elif key not in self._inputs:
+            name = _another(self._name(part.memory), {Path(path).stem for path in self.files})
+            self.files[f"inputs/{name}.bin"], self._inputs[key] = part.content, f'"inputs/{name}.bin"'
+        return self._inputs[key]
 
     def _declared(self) -> list[str]:
         by_type = defaultdict(list)
         for name, c_type in self._types.items():
             kind, bracket, length = c_type.partition("[")
-            star = "*" if kind.endswith("*") else ""
-            by_type[kind.removesuffix("*").strip()].append(f"{star}{name}{bracket}{length}")
+            by_type[kind.rstrip(" *")].append("*" * kind.endswith("*") + name + bracket + length)
         return [line for kind, names in by_type.items() for line in _wrapped(f"{kind} {', '.join(names)};", 4)]
+
+
+def flat(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield parts, those in lists too."""
+    for part in parts:
+        found = part() if callable(part) else part
+        yield from flat(found) if isinstance(found, list) else (found,)
+
+
+def _another(name: str, taken: Iterable[str]) -> str:
+    """Return a name that is not taken, by a number behind it if need be."""
+    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
+
+
+def snake(name: str) -> str:
+    """Return a parameter's name as programs in C write variables: xDesc becomes x_desc."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("work_space", "workspace").rstrip("_")
+
+
+def number(value: Any, c_type: str) -> str:
+    """Return a number as C writes it, an enumerator by its name."""
+    kind = ENUMS.get(c_type.removeprefix("const "))
+    if kind is not None:
+        members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
+        return next((name for member, name in members if member == value), f"({c_type}){int(value)}")
+    if isinstance(value, (bool, bytes)):
+        return str(value).lower() if isinstance(value, bool) else str(value[0])
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        return repr(value) if "double" in c_type else f"{ctypes.c_float(value).value!r}f"
+    return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
 
 
 def _useful(steps: list[Step]) -> list[Step]:
     """Return what does something, and what that needs; queries whose answers nobody uses are none of it."""
     by_thing: dict[Thing, list[Step]] = defaultdict(list)
-    kept: set[Step] = set()
     for step in steps:
         for thing in step.of or ():
             by_thing[thing].append(step)
-    todo = [step for step in steps if step.of is None]
+    todo, kept = [step for step in steps if step.of is None], set[Step]()
     while todo:
         step = todo.pop()
         if step not in kept:
             kept.add(step)
-            for thing in step.things():
+            for thing in step.things:
                 todo += by_thing.pop(thing, ())
     return [step for step in steps if step in kept]
 
@@ -174,9 +220,9 @@ def _key(item: Any) -> object:
     return item[0] if isinstance(item[0], str) else (item[0], tuple(map(_key, item[1])))
 
 
-def _rendered(items: Iterable[Any], depth: int) -> Iterator[str]:
+def _rendered(items: Iterable[Any], depth: int, said: str = "") -> Iterator[str]:
     """Yield the lines of a block, with a comment wherever it goes on for another line of Python."""
-    space, said = "    " * (depth + 1), ""
+    space, index = "    " * (depth + 1), "ijkl"[min(depth, 3)]
     for item in items:
         first = item
         while not isinstance(first[0], str):
@@ -185,39 +231,26 @@ def _rendered(items: Iterable[Any], depth: int) -> Iterator[str]:
             said = first[1]
             yield from ("", f"{space}/* {_harmless(said)} */")
         if item is first:
-            yield from _wrapped(item[0], 4 * (depth + 1))
-            continue
-        index = _INDICES[min(depth, 3)]
-        yield f"{space}for (int {index} = 0; {index} < {item[0]}; {index}++) {{"
-        inner = list(_rendered(item[1], depth + 1))
-        yield from inner[2:] if inner[1].strip() == f"/* {_harmless(said)} */" else inner
-        yield f"{space}}}"
+            yield from _wrapped(item[0], len(space))
+        else:
+            yield f"{space}for (int {index} = 0; {index} < {item[0]}; {index}++) {{"
+            yield from _rendered(item[1], depth + 1, said)
+            yield f"{space}}}"
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
     """Return a statement in lines; what stands in braces stays together."""
-    space, whole = (
-        " " * indent,
-        re.sub(r"(\((const )?\w+( \*)?\[\]\))?\{[^{}]*\}", lambda found: found[0].replace(" ", "\xa0"), text),
-    )
     lines = textwrap.wrap(
-        whole,
-        _WIDTH,
-        initial_indent=space,
-        subsequent_indent=space + " " * 8,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        _TOGETHER.sub(lambda found: found[0].replace(" ", "\xa0"), text), _WIDTH, initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 8), break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
     return [line.replace("\xa0", " ") for line in lines]
 
 
 def _source(file: str, line: int) -> str:
     """Return a line of Python with where it stands."""
-    if not file:
-        return ""
-    text = " ".join(linecache.getline(file, line).split())
     name = "notebook" if "ipykernel_" in file else Path(file).name
-    return f"{name}:{line}: {text}"
+    return f"{name}:{line}: {' '.join(linecache.getline(file, line).split())}" if file else ""
 
 
 def _harmless(text: str) -> str:

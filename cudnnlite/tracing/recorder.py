@@ -1,4 +1,4 @@
-"""`Recorder`: turns the calls of a block into statements of C, while they are made."""
+"""`Recorder`: turns the calls of a block into statements of C, by the signatures of the function table, while they are made."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from cudnnlite.descriptors.native import LIVE
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
-from cudnnlite.tracing.memory import Memory, where
-from cudnnlite.tracing.things import ENUMS, Buffer, Part, Place, Step, Thing, literal, number, snake
+from cudnnlite.tracing.memory import Buffer, Memory, Place, where
+from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, number, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
+_UIDS, _POINTERS = "VARIANT_PACK_UNIQUE_IDS", "VARIANT_PACK_DATA_POINTERS"
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
-_C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double"}
+_C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
 
 
 class TracedCall(NamedTuple):
@@ -59,22 +60,26 @@ class TracedCall(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        shown = {name: hex(v) if type(v) is int and v >= 2**32 else v for name, v in self.arguments.items()}
-        told = ", ".join(f"{name}={value}" for name, value in shown.items())
-        return f"{self.microseconds:9.1f} us  {self.function}({told})" + (
-            f" returned {self.status}" if self.status else ""
+        pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
+        told = ", ".join(
+            f"{name}={hex(v) if type(v) is int and _is_address(v, kind) else v}" for (name, v), kind in pairs
         )
+        end = f" returned {self.status}" if self.status else ""
+        return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
+
+
+class Argument(NamedTuple):
+    """One argument of a call: its name and types in the header, what C sees, and what was passed to ctypes."""
+
+    name: str
+    c_type: str
+    kind: Any
+    value: Any
+    passed: Any
 
 
 class Recorder(Memory):
-    """What was recorded so far.
-
-    Attributes
-    ----------
-    calls : list of TracedCall
-    failed : Step or None
-        The call that failed last.
-    """
+    """What was recorded so far: `calls`, and `failed`, the statement that failed last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,30 +94,23 @@ class Recorder(Memory):
         see = untyped(callback := through_c(record, print))
 
         def traced(*given: Any, _alive: Any = callback) -> Any:
-            if self.busy:
+            if getattr(self._mine, "busy", False):
                 return call(*given)
             with self.aside():
-                return self._call(call, record, given, see(*given).args)
+                return self._call(call, record, given, _arguments(record, given, see(*given).args))
 
         return traced
 
-    def _call(self, call: Call, record: Function, given: Any, seen: Any) -> Any:
-        if not self._capturing and self._is_captured(seen):
+    def _call(self, call: Call, record: Function, given: Any, seen: list[Argument]) -> Any:
+        owner: Any = _owner(seen[0].value.value) if seen and seen[0].kind is cudnnHandle_t else None
+        lost = not self._capturing and owner is not None and owner.device.is_capturing(owner.stream)
+        if lost:
             self.tell(
                 "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
             )
             self._capturing = True  # nothing may be waited for
-            try:
-                return self._call(call, record, given, seen)
-            finally:
-                self.steps[-1].of = ()
-                packed = self._packed(seen[2].value) if record.name == "cudnnBackendExecute" else []
-                for buffer in (*self.steps[-1].things(), *packed):
-                    if isinstance(buffer, Buffer):  # which the graph may write to, unseen
-                        buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
-                self._capturing = False
-        step, outputs = self._statement(record, given, seen, self.steps)
-        step.where, status, start = where(), 0, time.perf_counter_ns()
+        step, outputs = self._statement(record, seen, early=False)
+        status, start = 0, time.perf_counter_ns()
         try:
             result = call(*given)
             status = int(result or 0) if record.returns_status else 0
@@ -120,232 +118,204 @@ class Recorder(Memory):
             status = int(error.status)
             raise
         finally:
-            us, each = (time.perf_counter_ns() - start) / 1000, zip(C_TYPES[record.name], seen, given, strict=True)
-            arguments = dict(zip(record.argnames, (self._plain(*one) for one in each), strict=True))
+            us = (time.perf_counter_ns() - start) / 1000
+            arguments = {each.name: self._plain(each) for each in seen}
             self.calls.append(TracedCall(record.name, arguments, Status(status), us, *step.where))
-            self._done(record, step, outputs, seen, status)
+            self._done(step, outputs, seen, status)
+            if lost:
+                self._capturing, step.of = False, ()
+                for buffer in (*step.things, *(buffer for buffer, _ in self._packed(step, seen))):
+                    if isinstance(buffer, Buffer):  # which the graph may write to, unseen
+                        buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
         return result
-
-    def _is_captured(self, seen: Any) -> bool:
-        handle = seen[0] if seen and isinstance(seen[0], cudnnHandle_t) else None
-        owner: Any = None if handle is None else _owner(handle.value)
-        return hasattr(owner, "device") and owner.device.is_capturing(owner.stream)
 
     def write_down(self, record: Function, *arguments: Any) -> None:
         """Write a call into what is made before the block, without making it: it was made then."""
         see = untyped(callback := through_c(record, print))
         given = convert(record, arguments)
-        seen = see(*given).args
-        self._done(record, *self._statement(record, given, seen, self.before), seen, 0)
+        seen = _arguments(record, given, see(*given).args)
+        self._done(*self._statement(record, seen, early=True), seen, 0)
         del callback  # not before
 
-    def _statement(self, record: Function, given: Any, seen: Any, steps: list[Step]) -> tuple[Step, list[Any]]:
-        """Return a call as a statement, and what it writes: things with C's pointers to them, places with their names."""
-        name, things = record.name, list[Thing]()
-        outputs: list[Any] = []
-        of_handle = record.argtypes[:1] == (cudnnHandle_t,)
-        parts: list[Part] = []
-        for argname, c_type, kind, value, passed in zip(
-            record.argnames, C_TYPES[name], record.argtypes, seen, given, strict=True
-        ):
-            parts.append(", " if parts else f"CUDNN({name}(")
-            if argname == "arrayOfElements":
-                parts += (found := self._elements(seen, filled="Get" in name))
-                things += [part for part in found if isinstance(part, Thing)]
-            elif isinstance(value, Opaque):
-                thing = self._stream(value.value or 0) if "Stream" in c_type else self._thing(value)
-                parts.append(thing)
-                if isinstance(thing, Thing):
-                    things.append(thing)
-                    if of_handle:
-                        thing.used_as(argname)
-            elif kind is ctypes.c_void_p or isinstance(value, ctypes._Pointer):
-                parts += self._pointer(name, argname, c_type, kind, value, passed, outputs, self._dtype(name, seen))
-            elif c_type == "size_t" and value in self._answers:
-                parts.append(self._answers[value])
-            elif isinstance(value, (int, float)):
-                parts.append(number(value, c_type))
+    def _statement(self, record: Function, seen: list[Argument], *, early: bool) -> tuple[Step, list[Any]]:
+        """Return a call as a statement, and what it writes: variables with C's pointers to them, buffers with their names."""
+        name, outputs = record.name, list[Any]()
+        step = Step(name, [], where=where(), early=early)
+        handles = [each.value.value for each in seen if each.kind is cudnnHandle_t]
+        for each in seen:
+            if each.name == "arrayOfElements":
+                part = self._elements(*(one.value for one in seen), filled="Get" in name)
+            elif isinstance(each.value, Opaque):
+                is_stream = "Stream" in each.c_type
+                part = self._stream(each.value.value or 0) if is_stream else self._thing(each.value, name, each.name)
+                if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
+                    part.used_as(each.name)
+            elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
+                part = self._pointer(name, each, outputs, self._dtype(name, seen))
+            elif each.c_type == "size_t" and each.value in self._answers:
+                part = self._answers[each.value]
+            elif isinstance(each.value, (int, float)):
+                part = number(each.value, each.c_type)
             else:
-                parts += self._unknown(name, argname, f"a {type(value).__name__}")
-        step = Step([*(parts or [f"CUDNN({name}("]), "));"])
-        made = [thing for thing, _ in outputs if isinstance(thing, Thing)]
+                part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
+            step.arguments.append(part)
+        made = tuple(thing for thing, _ in outputs if not isinstance(thing, Buffer))
+        owned = tuple(thing for thing in step.things if thing not in made)
         if "Create" in name:
-            step.begins, step.of = made[0], (made[0],)
-            made[0].destroy = f"CUDNN({name.replace('Create', 'Destroy')}({{}}));"
+            step.of = made[:1]
             if name == "cudnnBackendCreateDescriptor":
-                made[0].name = BackendDescriptorType(seen[0]).name.lower().replace("graph", "_graph")
+                made[0].name = BackendDescriptorType(seen[0].value).name.lower().replace("graph", "_graph")
         elif "Destroy" in name:
-            step.of, step.ends = tuple(things), things[0] if things else None
+            step.of, step.ends = owned, next(iter(owned), None)
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
-            step.of = tuple(things[1:] if name == "cudnnBackendGetAttribute" else made)
-        elif "InitTransform" in name:
-            step.of = tuple(things[2:3])
-        elif name == "cudnnSetStream" or not (of_handle or name == "cudnnSetDropoutDescriptor"):
-            step.of = tuple(things[:1])
-        else:
-            step.stream = self._stream_of.get(seen[0].value or 0)
-        if name == "cudnnBackendExecute":
-            self._packed(seen[2].value)
-        steps.append(step)
+            step.of = owned[1:] if name == "cudnnBackendGetAttribute" else made
+        elif name == "cudnnSetStream" or not handles:
+            step.of = owned[:1]
+        elif not early:
+            self._order(self._stream_of.get(handles[0] or 0, 0))
+        for place in self._packed(step, seen):
+            self._look(*place)
+        self.steps.append(step)
         return step, outputs
 
-    def _pointer(
-        self, name: str, argname: str, c_type: str, kind: Any, value: Any, passed: Any, outputs: list[Any], dtype: Any
-    ) -> list[Part]:
+    def _pointer(self, function: str, argument: Argument, outputs: list[Any], dtype: DataType | None) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
-        untyped_ = kind is ctypes.c_void_p
-        address = value if untyped_ else ctypes.addressof(value.contents) if value else None
+        name, c_type, kind, value, _ = argument
+        is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
+        address = value if is_untyped else ctypes.addressof(value.contents) if value else None
         if not address:
-            return ["NULL"]
-        if untyped_ and _ON_HOST.fullmatch(argname):
-            return [_scalar(address, argname, dtype)]
-        place = self._place(address)
-        if place is not None:
-            place.buffer.used_as(argname)
-            self._look(place)
-            outputs += [] if c_type.startswith("const") else [(place, argname)]
-            return [place] if untyped_ else [f"({c_type.replace('[]', ' *')})", place]
-        if untyped_:
-            return self._unknown(name, argname, f"at {address:#x}, memory of which nothing is known")
-        if issubclass(value._type_, ctypes.Structure) and c_type.startswith("const"):
-            return self._unknown(name, argname, f"a {value._type_.__name__}")
-        if c_type.startswith("const"):
-            return [literal(c_type, passed if isinstance(passed, ctypes.Array) else value[:1])]
-        length = len(passed) if isinstance(passed, ctypes.Array) else 1
-        base = c_type.removesuffix("[]").removesuffix("*").strip()
-        variable = Thing(base + (f"[{length}]" if length > 1 else ""), _answer(name, argname))
+            return "NULL"
+        if is_untyped and _ON_HOST.fullmatch(name):
+            return _scalar(address, name, dtype)
+        if place := self._place(address):
+            buffer, offset = place
+            buffer.used_as(name)
+            self._look(buffer, offset)
+            outputs += [] if const else [(buffer, name)]
+            there = buffer.at(offset)
+            return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
+        if is_untyped:
+            return self._unknown(function, name, f"at {address:#x}, memory of which nothing is known")
+        if const and issubclass(value._type_, ctypes.Structure):
+            return self._unknown(function, name, f"a {value._type_.__name__}")
+        values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
+        if const:
+            return [f"({base}[]){{", ", ".join(number(each, base) for each in values), "}"]
+        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
         outputs.append((variable, value))
-        return [variable] if length > 1 else ["&", variable]
+        return variable if len(values) > 1 else ["&", variable]
 
-    def _unknown(self, function: str, argname: str, what: str) -> list[Part]:
+    def _unknown(self, function: str, argname: str, what: str) -> str:
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
-        return ["NULL"]
+        return "NULL"
 
-    def _done(self, record: Function, step: Step, outputs: list[Any], seen: Any, status: int) -> None:
+    def _done(self, step: Step, outputs: list[Any], seen: list[Argument], status: int) -> None:
         """Note what a call did."""
-        name, first = record.name, getattr(seen[0], "value", None) if seen else None
+        name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
         if status:
-            self.failed, step.of = step, step.of and ()
-            step.parts[0] = str(step.parts[0]).replace("CUDNN", "FAILED")
-            step.parts[-1] = f")); /* {number(status, 'cudnnStatus_t')} */"
+            self.failed, step.failed, step.of = step, True, step.of and ()
+            step.note = number(status, "cudnnStatus_t")
             return
         for thing, pointer in outputs:
-            if isinstance(thing, Place):
-                thing.buffer.unread |= not snake(pointer).startswith(_SCRATCH)
-                self._note_written(thing.buffer)
-            elif step.begins is not None:
-                self._things[pointer[0].value] = step.begins
+            if isinstance(thing, Buffer):
+                thing.unread |= not snake(pointer).startswith(_SCRATCH)
+                self._note_written(thing)
+            elif "Create" in name:
+                thing.destroy = name.replace("Create", "Destroy")
+                self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
                 self._answers = {size: other for size, other in self._answers.items() if other.name != thing.name}
                 self._answers[pointer[0]] = thing
                 step.note = str(pointer[0])
             elif thing.c_type == "void *" and pointer[0]:  # where a part lies, that the descriptor before it describes
-                place, described = (
-                    self._place(pointer[0]),
-                    next(one for one, other in pairwise(seen) if other is pointer),
-                )
-                if place is not None:
-                    place.buffer.parts[place.offset] = TensorDescriptor.read(library_api(), described).nbytes, thing
-        if name == "cudnnBackendExecute":
-            for buffer in self._packed(seen[2].value, look=False):  # what is new there the call wrote
-                self._note_written(buffer)
-        elif name == "cudnnSetStream":
-            self._stream_of[first or 0] = seen[1].value or 0
+                described = next(one.value for one, other in pairwise(seen) if other.value is pointer)
+                if (place := self._place(pointer[0])) is not None:
+                    place[0].parts[place[1]] = TensorDescriptor.read(library_api(), described).nbytes, thing
+        for buffer, _ in self._packed(step, seen):  # what is new there the call wrote
+            self._note_written(buffer)
+        if name == "cudnnSetStream":
+            self._stream_of[first] = seen[1].value.value or 0
         elif step.ends is not None:
-            self._things.pop(first or 0, None)
+            self._things.pop(first, None)
         elif name.startswith("cudnnSet") and first and (dtype := self._dtype(name, seen)) is not None:
             self._dtypes[first] = dtype
 
-    def _plain(self, c_type: str, value: Any, passed: Any) -> Any:
+    def _dtype(self, name: str, seen: list[Argument]) -> DataType | None:
+        """Return the data type that a call names, or that of its descriptors: float64 if one is."""
+        named = [DataType(each.value) for each in seen if each.c_type == "cudnnDataType_t"][:1]
+        known = named or [self._dtypes[at] for each in seen if (at := getattr(each.value, "value", 0)) in self._dtypes]
+        return DataType.DOUBLE if DataType.DOUBLE in known else next(iter(known), None)
+
+    def _plain(self, argument: Argument) -> Any:
         """Return an argument for people; what is on a device is an address, and is not followed."""
+        _, c_type, _, value, passed = argument
         if isinstance(value, ctypes._Pointer):
             address = ctypes.addressof(value.contents) if value else None
             if address is None or self._place(address) is not None:
                 return address
-            values = passed if isinstance(passed, ctypes.Array) else value[:1]
-            plain = tuple(self._plain(c_type.rstrip("[] *"), each, None) for each in values)
+            plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
             return plain if isinstance(passed, ctypes.Array) else plain[0]
-        if isinstance(value, ctypes.Structure):
-            return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
-        kind = ENUMS.get(c_type.removeprefix("const "))
-        return getattr(value, "value", value) if kind is None else kind(value)
-
-    def _dtype(self, name: str, seen: Any) -> DataType | None:
-        """Return the data type that a call names, or that of its descriptors: float64 if one is."""
-        named = [v for v, c_type in zip(seen, C_TYPES[name], strict=True) if c_type == "cudnnDataType_t"]
-        if named:
-            return DataType(named[0])
-        known = [self._dtypes[v.value] for v in seen if isinstance(v, Opaque) and v.value in self._dtypes]
-        return DataType.DOUBLE if DataType.DOUBLE in known else known[0] if known else None
+        return _simple(value, c_type)
 
     # graphs
 
-    def _elements(self, seen: Any, *, filled: bool) -> list[Part]:
+    def _elements(self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
-        descriptor, attribute, type_name = (
-            seen[0].value,
-            BackendAttributeName(seen[1]).name,
-            BackendAttributeType(seen[2]).name,
-        )
+        name, type_name, at = BackendAttributeName(attribute).name, BackendAttributeType(kind).name, rest[-1]
         opaque = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}.get(type_name)
-        if not (seen[-1] and seen[3]) or (filled and opaque is not cudnnBackendDescriptor_t):
-            return ["NULL"]
-        kind = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        values = list((kind * seen[3]).from_address(seen[-1]))
-        pack = self._packs.setdefault(descriptor, {})
-        pack[attribute] = values
-        if attribute == "TENSOR_UNIQUE_ID":
-            self._uids[values[0]] = self._things[descriptor]
-        if kind is not ctypes.c_void_p:
-            enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
-            return [literal(_C_NAMES.get(kind) or (C_NAMES[enum] if enum else "int"), values)]
-        found: list[Part] = []
-        uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ()) if attribute == "VARIANT_PACK_DATA_POINTERS" else ()
-        for number_, value in enumerate(values):
-            part = self._thing(opaque(value)) if opaque else self._place(value) if value else "NULL"
-            if part is None:
+        if not (at and count) or (filled and opaque is not cudnnBackendDescriptor_t):
+            return "NULL"
+        element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
+        values = list((element * count).from_address(at))
+        pack = self._packs.setdefault(native.value, {})
+        pack[name] = values
+        if name == "TENSOR_UNIQUE_ID":
+            self._uids[values[0]] = self._things[native.value]
+        enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
+        c_type = opaque.__name__ if opaque else _C_NAMES.get(element) or (C_NAMES[enum] if enum else "int")
+        uids = pack.get(_UIDS, ()) if name == _POINTERS else ()
+        parts: list[Part] = []
+        for index, value in enumerate(values):
+            part: Part = "NULL"
+            if opaque:
+                part = self._thing(opaque(value), "cudnnBackendSetAttribute", name)
+                if isinstance(part, Thing) and part.name == "tensor":
+                    part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
+            elif element is not ctypes.c_void_p:
+                part = number(value, c_type)
+            elif value and (place := self._place(value)):
+                tensor = self._uids.get(uids[index]) if uids else None
+                place[0].used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
+                part = place[0].at(place[1])
+            elif value:
                 what = f"at {value:#x}, memory of which nothing is known"
-                (part,) = self._unknown("cudnnBackendSetAttribute", attribute, what)
-            if isinstance(part, Place):
-                tensor = self._uids.get(uids[number_]) if uids else None
-                part.buffer.used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
-            elif isinstance(part, Thing) and part.name == "tensor":
-                part.used_as(attribute.split("_")[-1].removesuffix("DESC") + "_tensor")
-            found += [", ", part] if found else [part]
-        return [f"({opaque.__name__ if opaque else 'void *'}[]){{", *found, "}"]
+                part = self._unknown("cudnnBackendSetAttribute", name, what)
+            parts += [", ", part] if index else [part]
+        return [f"({c_type}[]){{", *parts, "}"]
 
-    def _packed(self, pack: int, *, look: bool = True) -> list[Buffer]:
-        """Look at the memory of a variant pack; return it, with what is written marked as far as its tensors' names tell."""
-        values, found = self._packs.get(pack, {}), []
-        pairs = zip(
-            values.get("VARIANT_PACK_DATA_POINTERS", ()), values.get("VARIANT_PACK_UNIQUE_IDS", ()), strict=False
-        )
-        for address, uid in pairs:
-            place = self._place(address) if address else None
-            if place is not None:
-                if look:
-                    self._look(place)
-                place.buffer.unread |= uid in self._uids and self._uids[uid].name in _WRITTEN
-                found.append(place.buffer)
+    def _packed(self, step: Step, seen: list[Argument]) -> list[Place]:
+        """Return the memory of a variant pack that is executed; what is written, as far as names tell, is marked as unread."""
+        values = self._packs.get(seen[2].value.value, {}) if step.function == "cudnnBackendExecute" else {}
+        found = []
+        for address, uid in zip(values.get(_POINTERS, ()), values.get(_UIDS, ()), strict=False):
+            if address and (place := self._place(address)) is not None:
+                place[0].unread |= uid in self._uids and self._uids[uid].name in _WRITTEN
+                found.append(place)
         return found
 
     # what was there before
 
-    def _thing(self, native: Opaque) -> Part:
+    def _thing(self, native: Opaque, function: str, argname: str) -> Part:
         """Return a handle or descriptor; one that was made before the block is made before the program's."""
-        address = native.value
-        if not address:
-            return "NULL"
-        if address not in self._things:
+        address, kind = native.value, type(native).__name__
+        if address and address not in self._things:
             owner = _owner(address)
             if owner is None:
-                kind = type(native).__name__
-                self.tell(
-                    f"a {kind} was made before the trace, and not by cudnnlite: the program has NULL in its place"
+                return self._unknown(
+                    function, argname, f"a {kind} that was made before the trace, and not by cudnnlite"
                 )
-                return "NULL"
             self._rehearse(owner, address)
-        return self._things[address]
+        return self._things[address] if address else "NULL"
 
     def _rehearse(self, owner: Any, address: int) -> None:
         """Write down how an object was made: by its own methods, on a table that calls nothing."""
@@ -358,7 +328,7 @@ class Recorder(Memory):
         if isinstance(owner, BackendDescriptor):
             packs = (plan.pack_values(address) for plan in PREPARED if isinstance(plan, ExecutionPlan))
             values = owner.values or next((found for found in packs if found is not None), {})
-            for name, value in list(values.items()):
+            for name, value in [*values.items()]:
                 twin.set(name, value)
             if owner.finalized or not owner.values:
                 twin.finalize()
@@ -376,14 +346,36 @@ class _Rehearsal:
 
 def _owner(address: int | None) -> Any:
     """Return whose native object is at an address; None if it is none of ours."""
-    owners = (owner for owner in LIVE if not owner.closed and owner.ptr.value == address)
-    return next(owners, None)
+    return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
 
 
 def _answer(function: str, argname: str) -> str:
     """Return the name of a variable for what a function tells."""
     words = snake(function).split("_")
     return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+
+
+def _is_address(value: int, kind: Any) -> bool:
+    """Tell whether a number is an address: by its type; of a typed pointer that was not followed, by its size."""
+    pointed = kind._type_ if issubclass(kind, ctypes._Pointer) else kind
+    return value >= 2**32 or issubclass(pointed, ctypes.c_void_p)
+
+
+def _arguments(record: Function, given: Any, seen: Any) -> list[Argument]:
+    return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
+
+
+def _pointed(argument: Argument) -> Any:
+    """Return what an argument points to on the host."""
+    return argument.passed if isinstance(argument.passed, ctypes.Array) else argument.value[:1]
+
+
+def _simple(value: Any, c_type: str) -> Any:
+    """Return a value of C for people."""
+    if isinstance(value, ctypes.Structure):
+        return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
+    kind = ENUMS.get(c_type.removeprefix("const "))
+    return getattr(value, "value", value) if kind is None else kind(value)
 
 
 def _scalar(address: int, argname: str, dtype: DataType | None) -> str:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
-from cudnnlite.descriptors.native import LIVE
-from cudnnlite.devices.choice import device_classes, devices
+from cudnnlite.arguments import integer
+from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
 from cudnnlite.texts import counted
+from cudnnlite.tracing.memory import used_devices
 from cudnnlite.tracing.program import Program
 from cudnnlite.tracing.recorder import Recorder, TracedCall
 from cudnnlite.version import __version__
@@ -34,7 +34,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self._program: tuple[int, Program] | None = None
+        self._program: tuple[Any, Program] | None = None
         self.warnings = self._recorder.told
 
     @property
@@ -50,36 +50,53 @@ class Trace:
         """
         return [(name, f"{value:016x}") for name, value in self._written().checksums]
 
-    def as_c(self) -> str:
+    def as_c(self, seed: int | None = None) -> str:
         """Return the program in C; what it reads is written by `save`.
 
         It has the calls that compute, and those that they need; queries whose answers nobody uses are left out.
-        """
-        return self._written().text
 
-    def save(self, folder: Any) -> Path:
-        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be."""
-        there, program = Path(folder), self._written()
-        (there / "inputs").mkdir(parents=True, exist_ok=True)
-        for path, content in program.files.items():
+        Parameters
+        ----------
+        seed : int, optional
+            The program generates the floating-point arrays that the block copied to the device whole, and needs no files of
+            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.  From
+            0 to 2^24 - 1.
+
+        Raises
+        ------
+        ArgumentError
+            Another seed.
+        """
+        return self._written(seed).text
+
+    def save(self, folder: Any, seed: int | None = None) -> Path:
+        """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Where to.
+        seed : int, optional
+            As in `as_c`.
+        """
+        there, program = Path(folder), self._written(seed)
+        makefile = files("cudnnlite.tracing").joinpath("program.mk").read_bytes()
+        for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
+            (there / path).parent.mkdir(parents=True, exist_ok=True)
             (there / path).write_bytes(content)
-        (there / "Makefile").write_text(files("cudnnlite.tracing").joinpath("program.mk").read_text())
-        (there / "program.c").write_text(program.text)
         return there
 
-    def _written(self) -> Program:
-        recorder = self._recorder
-        if self._program is None or self._program[0] != len(recorder.steps):
-            version = library_api().library.version_text
-            names = ", ".join(sorted({str(device.name) for device in recorder.devices.values()})) or "no device"
-            head = [
-                f"Written by cudnnlite {__version__} from {counted(len(recorder.calls), 'call')} of cuDNN {version} on {names}."
-            ]
-            if any(device.kind == "emulated" for device in recorder.devices.values()):
+    def _written(self, seed: int | None = None) -> Program:
+        recorder, seed = self._recorder, None if seed is None else integer(seed, "seed", 0, 2**24 - 1)
+        if self._program is None or self._program[0] != (len(recorder.steps), seed):
+            version, calls = library_api().library.version_text, counted(len(recorder.calls), "call")
+            names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
+            head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
+            if any(device.kind == "emulated" for device in recorder.devices):
                 head.append("It was traced on the emulated device and was never run on a GPU.")
             head += [f"Not written out: {told}" for told in recorder.told]
             head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
-            self._program = len(recorder.steps), Program(recorder.before, recorder.steps, head)
+            self._program = (len(recorder.steps), seed), Program(recorder.steps, head, seed)
         return self._program[1]
 
     def __len__(self) -> int:
@@ -141,20 +158,11 @@ def trace() -> Iterator[Trace]:
         raise ArgumentError("a trace is being recorded already; traces are not nested")
     made = _active = Trace()
     recorder = made._recorder
-    patched: list[tuple[Any, str, Any]] = []
     try:
-        for kind in device_classes():
-            for name in dir(recorder):
-                if name.startswith("_on_") and name[4:] in vars(kind):
-                    _patch(patched, kind, name[4:], recorder, getattr(recorder, name))
-        for device in _devices():
-            for name in [*vars(device)]:  # a method that somebody set on the device itself hides the class's
-                if hasattr(recorder, f"_on_{name}"):
-                    _patch(patched, device, name, recorder, getattr(recorder, f"_on_{name}"))
-        _patch(patched, CapturedGraph, "launch", recorder, recorder.on_launch)
+        for of in (*device_classes(), *used_devices(), CapturedGraph):
+            recorder.stand_in(of)
         for name in ("function", "__call__"):
-            patched.append((ReplayedCall, name, vars(ReplayedCall)[name]))
-            setattr(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
+            recorder.replace(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
         watch(recorder.wrap)
         yield made
         recorder.finish()
@@ -164,33 +172,5 @@ def trace() -> Iterator[Trace]:
         raise
     finally:
         watch(None)
-        for kind, name, original in patched:
-            setattr(kind, name, original)
+        recorder.undo.close()
         _active = None
-
-
-def _devices() -> list[Any]:
-    """Return the devices that there are, as far as anybody can use them."""
-    used = (owner.device for owner in LIVE if hasattr(owner, "device"))
-    return [*{id(device): device for device in (*devices._made.values(), *used)}.values()]
-
-
-def _patch(
-    patched: list[tuple[Any, str, Any]], of: Any, name: str, recorder: Recorder, hook: Callable[..., Any]
-) -> None:
-    """Let a method of a class, or of one device, go through a hook, which is given the method itself first."""
-    original = vars(of)[name]
-
-    @wraps(original)
-    def hooked(self: Any, *arguments: Any, **options: Any) -> Any:
-        if recorder.busy:
-            return own(self, *arguments, **options)
-        with recorder.aside():
-            return hook(own, self, *arguments, **options)
-
-    def of_device(_: Any, *arguments: Any, **options: Any) -> Any:
-        return original(*arguments, **options)
-
-    own = original if isinstance(of, type) else of_device
-    patched.append((of, name, original))
-    setattr(of, name, hooked if isinstance(of, type) else partial(hooked, of))

@@ -17,6 +17,7 @@ import cudnnlite
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library
+from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.doctor import probe
 from cudnnlite.emulated.registry import IMPLEMENTATIONS
 from cudnnlite.operations.operation import OPERATIONS
@@ -115,9 +116,12 @@ def called() -> dict[str, set[str]]:
     """Return the C functions that the package calls, each with the modules that do, as the sources tell.
 
     A function is called as an attribute (``api.cudnnCreate``), or by its name in a string (``api.prepare("cudnnRNNForward"``,
-    ``_create = "cudnnCreate"``).
+    ``_create = "cudnnCreate"``), or as a descriptor whose type says it.
     """
     found: dict[str, set[str]] = {}
+    for kind in DESCRIPTORS.values():
+        for function in kind.functions():
+            found.setdefault(function, set()).add(kind.__module__)
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
         if module.startswith(NO_CALLS):

@@ -3,42 +3,14 @@
  * Build: gcc convolution_with_search.c -o convolution_with_search -lcudnn -lcudart
  * The same in Python: convolution_with_search.py
  */
-#include <cuda_runtime_api.h>
-#include <cudnn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */
 
 #define WORKSPACE_LIMIT ((size_t)64 << 20)
-
-#define CUDA(call)                                                                                   \
-    do {                                                                                             \
-        cudaError_t error_ = (call);                                                                 \
-        if (error_ != cudaSuccess) {                                                                 \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-            exit(EXIT_FAILURE);                                                                      \
-        }                                                                                            \
-    } while (0)
-
-#define CUDNN(call)                                                                                  \
-    do {                                                                                             \
-        cudnnStatus_t status_ = (call);                                                              \
-        if (status_ != CUDNN_STATUS_SUCCESS) {                                                       \
-            char message_[512] = "";                                                                 \
-            cudnnGetLastErrorString(message_, sizeof message_);                                      \
-            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,                        \
-                    cudnnGetErrorString(status_), message_);                                         \
-            exit(EXIT_FAILURE);                                                                      \
-        }                                                                                            \
-    } while (0)
 
 /* Host values that another program can make too: multiples of 1/8 between -0.75 and 0.75. */
 static float *ramp(size_t count, int start)
 {
-    float *values = malloc(count * sizeof *values);
-    if (values == NULL) {
-        fprintf(stderr, "out of host memory: %zu values\n", count);
-        exit(EXIT_FAILURE);
-    }
+    float *values = host(count * sizeof *values);
     for (size_t i = 0; i < count; i++)
         values[i] = (float)((int)((7 * i + (size_t)start) % 13) - 6) / 8.0f;
     return values;
@@ -89,11 +61,7 @@ int main(void)
     /* the search: every algorithm is run and timed; y is overwritten */
     int room, found;
     CUDNN(cudnnGetConvolutionForwardAlgorithmMaxCount(handle, &room));
-    cudnnConvolutionFwdAlgoPerf_t *results = malloc((size_t)room * sizeof *results);
-    if (results == NULL) {
-        fprintf(stderr, "out of host memory: %d results\n", room);
-        return EXIT_FAILURE;
-    }
+    cudnnConvolutionFwdAlgoPerf_t *results = host((size_t)room * sizeof *results);
     CUDNN(cudnnFindConvolutionForwardAlgorithmEx(handle, x_desc, x_data, w_desc, w_data, conv_desc, y_desc, y_data,
                                                  room, &found, results, search_space, WORKSPACE_LIMIT));
     CUDA(cudaFree(search_space));
@@ -121,11 +89,7 @@ int main(void)
     CUDNN(cudnnConvolutionForward(handle, &alpha, x_desc, x_data, w_desc, w_data, conv_desc, best->algo, workspace,
                                   workspace_size, &beta, y_desc, y_data));
 
-    float *y = malloc(y_count * sizeof *y);
-    if (y == NULL) {
-        fprintf(stderr, "out of host memory: %zu values\n", y_count);
-        return EXIT_FAILURE;
-    }
+    float *y = host(y_count * sizeof *y);
     CUDA(cudaMemcpy(y, y_data, y_count * sizeof *y, cudaMemcpyDeviceToHost)); /* waits for the convolution */
     double checksum = 0.0;
     for (size_t i = 0; i < y_count; i++)

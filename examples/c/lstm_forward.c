@@ -3,48 +3,14 @@
  * Build: gcc lstm_forward.c -o lstm_forward -lcudnn -lcudart
  * The same in Python: lstm_forward.py
  */
-#include <cuda_runtime_api.h>
-#include <cudnn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */
 
 enum { STEPS = 6, BATCH = 3, INPUT = 5, HIDDEN = 8, LAYERS = 2, DIRECTIONS = 2, GATES = 4 };
-
-#define CUDA(call)                                                                                   \
-    do {                                                                                             \
-        cudaError_t error_ = (call);                                                                 \
-        if (error_ != cudaSuccess) {                                                                 \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-            exit(EXIT_FAILURE);                                                                      \
-        }                                                                                            \
-    } while (0)
-
-#define CUDNN(call)                                                                                  \
-    do {                                                                                             \
-        cudnnStatus_t status_ = (call);                                                              \
-        if (status_ != CUDNN_STATUS_SUCCESS) {                                                       \
-            char message_[512] = "";                                                                 \
-            cudnnGetLastErrorString(message_, sizeof message_);                                      \
-            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,                        \
-                    cudnnGetErrorString(status_), message_);                                         \
-            exit(EXIT_FAILURE);                                                                      \
-        }                                                                                            \
-    } while (0)
-
-static float *allocate(size_t count)
-{
-    float *values = malloc(count * sizeof *values);
-    if (values == NULL) {
-        fprintf(stderr, "out of host memory: %zu values\n", count);
-        exit(EXIT_FAILURE);
-    }
-    return values;
-}
 
 /* Host values that another program can make too: multiples of 1/8 between -0.75 and 0.75. */
 static float *ramp(size_t count, int start)
 {
-    float *values = allocate(count);
+    float *values = host(count * sizeof *values);
     for (size_t i = 0; i < count; i++)
         values[i] = (float)((int)((7 * i + (size_t)start) % 13) - 6) / 8.0f;
     return values;
@@ -66,9 +32,9 @@ static void fill(cudnnTensorDescriptor_t desc, void *address, int number)
     free(values);
 }
 
-static void report(const char *name, const float *device, size_t count)
+static void print_values(const char *name, const float *device, size_t count)
 {
-    float *values = allocate(count);
+    float *values = host(count * sizeof *values);
     CUDA(cudaMemcpy(values, device, count * sizeof *values, cudaMemcpyDeviceToHost)); /* waits for the LSTM */
     double checksum = 0.0;
     for (size_t i = 0; i < count; i++)
@@ -144,9 +110,9 @@ int main(void)
     CUDNN(cudnnRNNForward(handle, rnn, CUDNN_FWD_MODE_INFERENCE, NULL, x_desc, x, y_desc, y, state_desc, NULL, hy,
                           state_desc, NULL, cy, weight_size, weights, workspace_size, workspace, 0, NULL));
 
-    report("y", y, y_count);
-    report("hy", hy, state_count);
-    report("cy", cy, state_count);
+    print_values("y", y, y_count);
+    print_values("hy", hy, state_count);
+    print_values("cy", cy, state_count);
 
     free(x_host);
     CUDA(cudaFree(workspace));

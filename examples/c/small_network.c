@@ -3,46 +3,12 @@
  * Build: gcc small_network.c -o small_network -lcudnn -lcudart
  * The same in Python: small_network.py
  */
-#include <cuda_runtime_api.h>
-#include <cudnn.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define CUDA(call)                                                                                   \
-    do {                                                                                             \
-        cudaError_t error_ = (call);                                                                 \
-        if (error_ != cudaSuccess) {                                                                 \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-            exit(EXIT_FAILURE);                                                                      \
-        }                                                                                            \
-    } while (0)
-
-#define CUDNN(call)                                                                                  \
-    do {                                                                                             \
-        cudnnStatus_t status_ = (call);                                                              \
-        if (status_ != CUDNN_STATUS_SUCCESS) {                                                       \
-            char message_[512] = "";                                                                 \
-            cudnnGetLastErrorString(message_, sizeof message_);                                      \
-            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,                        \
-                    cudnnGetErrorString(status_), message_);                                         \
-            exit(EXIT_FAILURE);                                                                      \
-        }                                                                                            \
-    } while (0)
-
-static void *allocate(size_t nbytes)
-{
-    void *memory = malloc(nbytes);
-    if (memory == NULL) {
-        fprintf(stderr, "out of host memory: %zu bytes\n", nbytes);
-        exit(EXIT_FAILURE);
-    }
-    return memory;
-}
+#include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */
 
 /* On the device, values that another program can make too: multiples of 1/8 between -0.75 and 0.75, scaled. */
 static float *ramp(size_t count, int start, float scale)
 {
-    float *values = allocate(count * sizeof *values), *device;
+    float *values = host(count * sizeof *values), *device;
     for (size_t i = 0; i < count; i++)
         values[i] = (float)((int)((7 * i + (size_t)start) % 13) - 6) / 8.0f * scale;
     CUDA(cudaMalloc((void **)&device, count * sizeof *device));
@@ -99,7 +65,7 @@ static float *convolve(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, con
 
 static void print(const char *name, const float *device, size_t count)
 {
-    float *values = allocate(count * sizeof *values);
+    float *values = host(count * sizeof *values);
     CUDA(cudaMemcpy(values, device, count * sizeof *values, cudaMemcpyDeviceToHost)); /* waits for the network */
     double checksum = 0.0;
     for (size_t i = 0; i < count; i++)

@@ -1,22 +1,24 @@
-"""Pooling, activation, softmax and batch normalisation on the device, beside PyTorch's call that does the same.
+"""Layers on the device, beside PyTorch's call that does the same.
 
-    python tests/benchmarks/layers.py [--markdown] [--json OUT.json]
+    python tests/benchmarks/layers.py [--only WORD ...] [--markdown] [--json OUT.json]
 
-Ten typical shapes each, of image networks and of classifiers; float32 with the channels first, float16 with the channels last.
-Each call is captured twenty times into a CUDA graph, ours and PyTorch's; the graphs are replayed between two events in shuffled
-rounds; medians, divided by twenty.  Both write into memory that is there, but for batch normalisation, whose outputs PyTorch
-makes anew from its pool.
+Typical shapes of each: images and rows of classifiers in float32 with the channels first and float16 with the channels last,
+numbers for dropout and sequences for attention in float32 and float16, for CTC in float32.  Each call is captured twenty times
+into a CUDA graph, ours and PyTorch's; the graphs are replayed between two events in shuffled rounds; medians, divided by
+twenty.  Both write into memory that is there, but where PyTorch has no such form, and makes its outputs anew from its pool.
+CTC is called eagerly: PyTorch copies lengths from the host.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,42 +26,56 @@ import numpy as np
 import torch
 
 import cudnnlite as dnn
-from cudnnlite.operations.activation import FORWARD as ACTIVATION
-from cudnnlite.operations.batch_normalization import BACKWARD, TRAINING
-from cudnnlite.operations.call import make_plan
-from cudnnlite.operations.pooling import FORWARD as POOLING
-from cudnnlite.operations.softmax import FORWARD as SOFTMAX
 
 CALLS, ROUNDS = 20, 15
-IMAGES = (
+Shape = tuple[int, ...]
+IMAGES: tuple[Shape, ...] = (
     (32, 64, 112, 112), (32, 256, 56, 56), (32, 512, 28, 28), (32, 1024, 14, 14), (32, 2048, 7, 7),
     (8, 64, 224, 224), (16, 192, 56, 56), (64, 96, 27, 27), (1, 64, 112, 112), (128, 32, 32, 32),
 )  # fmt: skip
-ROWS = (
+ROWS: tuple[Shape, ...] = (
     (32, 1000, 1, 1), (256, 1000, 1, 1), (1024, 1000, 1, 1), (4096, 128, 1, 1), (512, 512, 1, 1), (64, 10, 1, 1),
     (2048, 2048, 1, 1), (128, 32000, 1, 1), (8, 21, 256, 256), (4, 19, 512, 512),
 )  # fmt: skip
-CONFIGS = (("float32", "NCHW"), ("float16", "NHWC"))
+NUMBERS: tuple[Shape, ...] = (
+    (64, 4096, 1, 1),
+    (32, 512, 28, 28),
+    (16, 512, 1, 1024),
+    (128, 1000, 1, 1),
+    (8, 64, 224, 224),
+)
+# batch, steps, vector, heads of 64 numbers
+SEQUENCES: tuple[Shape, ...] = (
+    (8, 128, 512, 8),
+    (32, 128, 768, 12),
+    (16, 512, 768, 12),
+    (4, 1024, 1024, 16),
+    (64, 64, 256, 4),
+)
+# steps, batch, alphabet; labels of a fourth of the steps
+SPEECH: tuple[Shape, ...] = ((128, 16, 32), (200, 64, 29), (512, 32, 64), (100, 128, 1024), (800, 8, 5000))
+IMAGE_TYPES = (("float32", "NCHW"), ("float16", "NHWC"))
+PLAIN_TYPES = (("float32", ""), ("float16", ""))
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def pooling(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Maxima of 3 by 3, stride 2."""
-    plan = make_plan(handle, POOLING, (x,), (dnn.PoolingSpec(3, 1, 2),))
+    plan = dnn.plan_operation(handle, dnn.pooling_forward, x, dnn.PoolingSpec(3, 1, 2))
     y = plan(x)
     return (lambda: plan(x, out=y)), (lambda: torch.nn.functional.max_pool2d(there, 3, 2, 1))
 
 
 def activation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """A relu, into memory of its own."""
-    plan, out = make_plan(handle, ACTIVATION, (x,), (dnn.ActivationSpec("relu"),)), torch.empty_like(there)
+    plan, out = dnn.plan_operation(handle, dnn.activation_forward, x, "relu"), torch.empty_like(there)
     y = plan(x)
     return (lambda: plan(x, out=y)), (lambda: torch.clamp_min(there, 0, out=out))
 
 
 def softmax(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     """Over the channels."""
-    plan = make_plan(handle, SOFTMAX, (x,), ("accurate", "channel"))
+    plan = dnn.plan_operation(handle, dnn.softmax_forward, x)
     y, out = plan(x), torch.empty_like(there)
     return (lambda: plan(x, out=y)), (lambda: torch.softmax(there, 1, out=out))
 
@@ -70,10 +86,9 @@ def normalisation(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     fill = {"scale": 1, "bias": 0, "mean": 0, "variance": 1}
     ours = [handle.array(np.full(each, value, np.float32), layout=x.layout) for value in fill.values()]
     theirs = [torch.full((x.shape[1],), float(value), device="cuda") for value in fill.values()]
-    mode = "spatial_persistent" if x.layout == "NHWC" else "spatial"
-    out = (None, None, None, *ours[2:])
-    plan = make_plan(handle, TRAINING, (x, *ours[:2]), (mode, 0.1, 1e-5), out=out)
-    y = (*plan(x, *ours[:2], out=out), *ours[2:])
+    running = dict(zip(("running_mean", "running_var"), ours[2:], strict=True))
+    plan = dnn.plan_operation(handle, dnn.batch_normalization_training, x, *ours[:2], **running)
+    y = (*plan(x, *ours[:2], out=(None, None, None, *ours[2:])), *ours[2:])
     return (lambda: plan(x, *ours[:2], out=y)), (lambda: torch.native_batch_norm(there, *theirs, True, 0.1, 1e-5))
 
 
@@ -82,18 +97,140 @@ def normalisation_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
     each, channels = (1, x.shape[1], 1, 1), x.shape[1]
     scale, mean, inverse = (handle.array(np.full(each, value, np.float32), layout=x.layout) for value in (1, 0, 1))
     dy, theirs = torch.randn_like(there), [torch.full((channels,), float(value), device="cuda") for value in (1, 0, 1)]
-    mode = "spatial_persistent" if x.layout == "NHWC" else "spatial"
     given = (x, handle.view(dy), scale, mean, inverse)
-    plan = make_plan(handle, BACKWARD, given, (mode, 1e-5))
+    plan = dnn.plan_operation(handle, dnn.batch_normalization_backward, *given)
     out, backward = plan(*given), torch.ops.aten.native_batch_norm_backward
     weights = (theirs[0], None, None, *theirs[1:])
     return (lambda: plan(*given, out=out)), (lambda: backward(dy, there, *weights, True, 1e-5, [True] * 3))
 
 
-LAYERS: dict[str, tuple[Callable[..., Pair], tuple[tuple[int, ...], ...]]] = {
-    "max pooling": (pooling, IMAGES), "relu": (activation, IMAGES), "softmax": (softmax, ROWS),
-    "batch normalisation": (normalisation, IMAGES), "batch normalisation, backward": (normalisation_backward, IMAGES),
+def dropout(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+    """Of half of the numbers, with what the backward call needs."""
+    plan = dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=dnn.DropoutState(handle))
+    y, reserve = plan(x)
+    return (lambda: plan(x, out=y, reserve=reserve)), (lambda: torch.native_dropout(there, 0.5, True))
+
+
+def dropout_backward(handle: dnn.Handle, x: Any, there: Any) -> Pair:
+    """Its gradient."""
+    state = dnn.DropoutState(handle)
+    _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+    plan = dnn.plan_operation(handle, dnn.dropout_backward, x, 0.5, reserve, dropout_state=state)
+    mask = torch.native_dropout(there, 0.5, True)[1]
+    dx = plan(x, reserve=reserve)
+    return (lambda: plan(x, out=dx, reserve=reserve)), (
+        lambda: torch.ops.aten.native_dropout_backward(there, mask, 2.0)
+    )
+
+
+class _Attention:
+    """Multi-head self-attention with its four projections, ours and PyTorch's, of the same weights."""
+
+    def __init__(self, handle: dnn.Handle, shape: Shape, dtype: str) -> None:
+        batch, steps, size, heads = shape
+        kind = getattr(torch, dtype)
+        self.handle, self.module = (
+            handle,
+            torch.nn.MultiheadAttention(size, heads, batch_first=True, device="cuda", dtype=kind),
+        )
+        self.there = torch.randn((batch, steps, size), device="cuda", dtype=kind)
+        self.x, self.dy = handle.view(self.there), torch.randn_like(self.there)
+        self.spec = dnn.AttentionSpec(
+            heads, size, q_proj_size=size // heads, o_proj_size=size, bias=True, dtype=dtype,
+            math_type="fma" if dtype == "float32" else "tensor_op",
+        )  # fmt: skip
+        state = {name: values.float().cpu() for name, values in self.module.state_dict().items()}
+        self.weights = dnn.AttentionWeights.from_torch(handle, self.spec, state)
+
+    def near(self, ours: Any, theirs: Any) -> None:
+        """Raise unless both have computed the same."""
+        torch.testing.assert_close(torch.from_dlpack(ours).float(), theirs.float(), rtol=0.02, atol=0.02)
+
+
+def attention(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
+    """Inference; PyTorch's fused kernel for whole layers."""
+    self = _Attention(handle, shape, dtype)
+    x, there, module, weights = self.x, self.there, self.module.eval().requires_grad_(False), self.weights
+    plan = dnn.plan_operation(handle, dnn.multi_head_attention_forward, self.spec, weights, x, x, x)
+    y = plan(weights, x, x, x)
+    self.near(y, module(there, there, there, need_weights=False)[0])
+    return (lambda: plan(weights, x, x, x, out=y)), (lambda: module(there, there, there, need_weights=False))
+
+
+def attention_training(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
+    """Forward and both backward passes; PyTorch's flash attention between products."""
+    self = _Attention(handle, shape, dtype)
+    x, weights, dy = self.x, self.weights, handle.view(self.dy)
+    y, reserve = dnn.multi_head_attention_forward(handle, self.spec, weights, x, x, x, training=True)
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, dy)
+    dweights = dnn.multi_head_attention_backward_weights(handle, reserve)
+
+    def ours() -> None:
+        dnn.multi_head_attention_forward(handle, self.spec, weights, x, x, x, training=True, out=y, reserve=reserve)
+        dnn.multi_head_attention_backward_data(handle, reserve, dy, out=gradients)
+        dnn.multi_head_attention_backward_weights(handle, reserve, out=dweights)
+
+    leaf, parameters = self.there.requires_grad_(), list(self.module.parameters())
+
+    def theirs() -> Any:
+        found = self.module(leaf, leaf, leaf, need_weights=False)[0]
+        return found, *torch.autograd.grad(found, [leaf, *parameters], self.dy)
+
+    found, dx, *_ = theirs()
+    self.near(y, found)
+    torch.testing.assert_close(
+        sum(torch.from_dlpack(each).float() for each in gradients), dx.float(), rtol=0.02, atol=0.05
+    )
+    return ours, theirs
+
+
+def ctc(handle: dnn.Handle, shape: Shape, dtype: str) -> Pair:
+    """The losses and their gradients by the logits; PyTorch's own kernels, and a softmax before them."""
+    steps, batch, alphabet = shape
+    longest = steps // 4
+    logits = torch.randn(shape, device="cuda")
+    labels = torch.randint(1, alphabet, (batch, longest), device="cuda", dtype=torch.int32)
+    ends, lengths = (torch.full((batch,), n, device="cuda", dtype=torch.int32) for n in (steps, longest))
+    numbers = [handle.view(each) for each in (labels.reshape(-1), lengths, ends)]
+    x, spec = handle.view(logits), dnn.CTCLossSpec(max_label_length=longest)
+    plan = dnn.plan_operation(handle, dnn.ctc_loss, x, *numbers, spec)
+    out = plan(x, *numbers)
+    loss, whole, ones = torch.ops.aten._ctc_loss, labels.long(), torch.ones(batch, device="cuda")
+    counts = [n.tolist() for n in (ends, lengths)]
+
+    def theirs() -> Any:
+        probabilities = torch.log_softmax(logits, 2)
+        costs, alphas = loss(probabilities, whole, *counts)
+        slopes = torch.ops.aten._ctc_loss_backward(ones, probabilities, whole, *counts, costs, alphas, 0)
+        return costs, torch.ops.aten._log_softmax_backward_data(slopes, probabilities, 2, logits.dtype)
+
+    costs, slopes = theirs()
+    torch.testing.assert_close(torch.from_dlpack(out[0]), costs, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(torch.from_dlpack(out[1]), slopes, rtol=1e-2, atol=1e-3)
+    return (lambda: plan(x, *numbers, out=out)), theirs
+
+
+LAYERS: dict[str, tuple[Callable[..., Pair], tuple[Shape, ...], tuple[tuple[str, str], ...]]] = {
+    "max pooling": (pooling, IMAGES, IMAGE_TYPES), "relu": (activation, IMAGES, IMAGE_TYPES),
+    "softmax": (softmax, ROWS, IMAGE_TYPES), "batch normalisation": (normalisation, IMAGES, IMAGE_TYPES),
+    "batch normalisation, backward": (normalisation_backward, IMAGES, IMAGE_TYPES),
+    "dropout": (dropout, NUMBERS, PLAIN_TYPES), "dropout, backward": (dropout_backward, NUMBERS, PLAIN_TYPES),
+    "attention": (attention, SEQUENCES, PLAIN_TYPES), "attention, training": (attention_training, SEQUENCES, PLAIN_TYPES),
+    "CTC loss and gradients": (ctc, SPEECH, PLAIN_TYPES[:1]),
 }  # fmt: skip
+GIVEN_SHAPES = (attention, attention_training, ctc)  # what makes its operands itself
+
+
+class Eager:
+    """So many calls, made one by one."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def replay(self) -> None:
+        """Make them."""
+        for _ in range(CALLS):
+            self.call()
 
 
 def captured(call: Callable[[], Any], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
@@ -103,13 +240,18 @@ def captured(call: Callable[[], Any], stream: torch.cuda.Stream) -> torch.cuda.C
             call()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        for _ in range(CALLS):
-            call()
+    gc.collect()
+    gc.disable()  # what it frees would end the capture
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(CALLS):
+                call()
+    finally:
+        gc.enable()
     return graph
 
 
-def measured(graphs: list[torch.cuda.CUDAGraph], stream: torch.cuda.Stream) -> list[float]:
+def measured(graphs: Sequence[torch.cuda.CUDAGraph | Eager], stream: torch.cuda.Stream) -> list[float]:
     """Return the microseconds of one call in each."""
     times: list[list[float]] = [[] for _ in graphs]
     with torch.cuda.stream(stream):
@@ -128,32 +270,43 @@ def row(name: str, make: Callable[..., Pair], shape: tuple[int, ...], dtype: str
     """Return a row of the table."""
     stream = torch.cuda.Stream()
     with dnn.Handle("cuda", stream=stream) as handle, torch.cuda.stream(stream):
-        format_ = torch.channels_last if layout == "NHWC" else torch.contiguous_format
-        there = torch.randn(shape, device="cuda").to(getattr(torch, dtype), memory_format=format_)
-        x = handle.view(there)
-        graphs = [captured(call, stream) for call in make(handle, x, there)]
+        if make in GIVEN_SHAPES:
+            calls = make(handle, shape, dtype)
+        else:
+            format_ = torch.channels_last if layout == "NHWC" else torch.contiguous_format
+            there = torch.randn(shape, device="cuda").to(getattr(torch, dtype), memory_format=format_)
+            calls = make(handle, handle.view(there), there)
+        graphs = [Eager(call) if make is ctc else captured(call, stream) for call in calls]
         ours, theirs = measured(graphs, stream)
         del graphs
-    return [name, "x".join(map(str, shape)), f"{dtype} {layout}", ours, theirs, ours / theirs]
+    return [name, "x".join(map(str, shape)), f"{dtype} {layout}".rstrip(), ours, theirs, ours / theirs]
 
 
 def main(arguments: list[str]) -> int:
     """Measure, print, and write."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[""], help="words in the layers' names")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     rows, join = [], " | " if options.markdown else "  "
     print(join.join(("layer", "shape", "type", "ours us", "PyTorch us", "ratio")))
-    for name, (make, shapes) in LAYERS.items():
-        for dtype, layout in CONFIGS:
-            ratios = []
+    for name, (make, shapes, types) in LAYERS.items():
+        for dtype, layout in types if any(word in name for word in options.only) else ():
+            ratios: list[float] = []
             for shape in shapes:
-                rows.append(row(name, make, shape, dtype, layout))
+                try:
+                    rows.append(row(name, make, shape, dtype, layout))
+                except Exception as error:  # the others are measured all the same
+                    print(f"# {name} {shape} {dtype}: {type(error).__name__}: {error}", flush=True)
+                    continue
                 ratios.append(rows[-1][-1])
                 print(join.join((*rows[-1][:3], *(f"{value:.2f}" for value in rows[-1][3:]))), flush=True)
-            mean = math.exp(statistics.mean(map(math.log, ratios)))
-            print(f"# {name}, {dtype} {layout}: geometric mean {mean:.3f}, worst {max(ratios):.3f}", flush=True)
+            mean = math.nan if not ratios else math.exp(statistics.mean(map(math.log, ratios)))
+            print(
+                f"# {name}, {dtype} {layout}: geometric mean {mean:.3f}, worst {max(ratios, default=math.nan):.3f}",
+                flush=True,
+            )
     if options.json:
         head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "calls": CALLS}
         options.json.write_text(json.dumps(head | {"rows": rows}, indent=1))

@@ -46,7 +46,7 @@ def small():
 def warm_up(folder, count):
     """Make a worker ready, and wait until all are."""
     from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.workers import Task, tune_task
+    from cudnnlite.autotune.tuning_run import Task, tune_task
 
     answer = tune_task(Task(small(), TuningPolicy(), "cuda"))
     Path(folder, f"ready-{os.getpid()}").touch()

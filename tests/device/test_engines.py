@@ -12,7 +12,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
-from cudnnlite.autotune.rows import row_from_plain, row_to_plain
+from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.backend.engines import HEURISTICS, named_by
 from cudnnlite.backend.graph import Graph, convolution_graph
 from cudnnlite.backend.plan import MOST_PACKS, ExecutionPlan

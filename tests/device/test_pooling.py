@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
-from cudnnlite.specs.plain import from_plain, to_plain
+from cudnnlite.specs.frozen import from_plain, to_plain
 
 from .operation_samples import LAYOUTS, spec_of
 from .problems import FLOATS, Array, moderate_values, poisoned, upload

@@ -17,8 +17,7 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.check import status_error
-from cudnnlite.descriptors.rnn import RNNStateDescriptor, read_rnn
-from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
+from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNStateDescriptor, read_rnn
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.operations.rnn.choice import heuristic
 
@@ -493,7 +492,7 @@ def test_sequences_beyond_the_workspace_limit(handle: dnn.Handle, monkeypatch: p
 
     def much_for_the_longer(*arguments: Any) -> Any:
         ask(*arguments)
-        if read_rnn_data_spec(handle.api, arguments[3]).max_length == 50:
+        if RNNDataDescriptor.read(handle.api, arguments[3]).max_length == 50:
             arguments[4].value = limit + 1
 
     monkeypatch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", much_for_the_longer)

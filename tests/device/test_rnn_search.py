@@ -14,8 +14,7 @@ from rnn_oracles import onnx_rnn
 
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.descriptors.rnn import read_rnn
-from cudnnlite.descriptors.rnn_data import read_rnn_data_spec
+from cudnnlite.descriptors.rnn import RNNDataDescriptor, read_rnn
 from cudnnlite.operations.rnn.search import why_too_large
 from cudnnlite.search.timing_policy import TimingPolicy
 
@@ -358,7 +357,7 @@ def test_an_algorithm_that_computes_garbage(
     def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
         call()
         if algorithm == "PERSIST_STATIC":
-            spec = read_rnn_data_spec(handle.api, arguments[ARGUMENTS.index("yDesc")]).tensor()
+            spec = RNNDataDescriptor.read(handle.api, arguments[ARGUMENTS.index("yDesc")]).tensor()
             nbytes = spec.nbytes if victim == "y" else state_bytes
             target = address(arguments[ARGUMENTS.index(victim)])
             handle.device.fill(target, nbytes, byte, handle.stream)

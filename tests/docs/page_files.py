@@ -8,8 +8,7 @@ from markdown_pages import Page
 
 from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import DeviceIdentity, make_key
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import json
 import re
@@ -112,23 +111,9 @@ def test_the_numbers_of_deprecated_functions():
     assert "cudnnRNNForward" not in {record.name for record in marked}
 
 
-def functions_called():
-    """The C functions whose names stand in the code (not in the docstrings) above the raw layer."""
-    called = set()
-    for path in (ROOT / "cudnnlite").rglob("*.py"):
-        if path.relative_to(ROOT / "cudnnlite").parts[0] in ("_raw", "emulated"):
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        called |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        called |= {
-            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
-    return called & set(FUNCTIONS)
-
-
 def test_the_deprecated_functions_that_we_call_are_listed():
     """On the page, or by a docstring which says that they are."""
-    called = functions_called()
+    called = set(load("coverage_table").called())
     assert {"cudnnConvolutionForward", "cudnnRNNForward", "cudnnCreate"} <= called
     marked = {name for name in called if FUNCTIONS[name].deprecated}
     docs = [doc for _, doc, _ in load("coverage_table").public_docstrings() if "deprecated since cuDNN" in doc]

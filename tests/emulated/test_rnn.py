@@ -17,8 +17,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import cudnnHandle_t, cudnnRNNDataDescriptor_t, cudnnTensorDescriptor_t
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
-from cudnnlite.descriptors.rnn import RNNDescriptor, RNNStateDescriptor
-from cudnnlite.descriptors.rnn_data import RNNDataDescriptor
+from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNDescriptor, RNNStateDescriptor
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec

@@ -231,6 +231,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     "find_rnn_forward": lambda t: _recurrent(t, weights=t.weights, algorithms=["standard"]),
     "get_convolution_forward": lambda t: _convolving(t, out=t.y),
     "plan_convolution_forward": lambda t: _convolving(t, **_PLAN),
+    "plan_operation": lambda t: {"handle": t.handle, "operation": dnn.scale_tensor, "y": t.y, "alpha": 1.0},
     "plan_rnn": lambda t: _recurrent(t, algorithm=None, padding_fill=0.0, dropout_state=None),
     "problems_from_onnx": lambda t: {"model": t.model, "batch": 2, "shapes": {}, "dtype": "float16", "layout": "NHWC"},
     "record_problems": lambda t: {},

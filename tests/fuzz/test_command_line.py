@@ -31,7 +31,7 @@ OPTIONS = [
 ]  # fmt: skip
 COMMANDS = (
     [["autotune"]] * 6
-    + [["cache", each] for each in ("show", "path", "export", "merge", "clear")]
+    + [["cache", each] for each in ("show", "compare", "path", "export", "merge", "clear")]
     + [["info"], ["demo"]]
 )
 COMMANDS += [["nothing"], []]

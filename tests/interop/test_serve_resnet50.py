@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -88,19 +89,19 @@ def test_channels_of_zeros_change_nothing(handle: dnn.Handle, serving: Any) -> N
         assert np.abs(logits - expected).max() < 1e-2 * np.abs(expected).max()
 
 
-def test_a_search_keeps_the_results(handle: dnn.Handle, serving: Any) -> None:
+def test_tuning_keeps_the_results(handle: dnn.Handle, serving: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cudnnlite")
     handle.stream = handle.device.create_stream()
-    proto, found = serving.resnet((1,), 8, 16, 5), {}
-    search = serving.EngineSearch(handle, found, seconds=0.2)
-    answers = []
-    for choose in (None, search):
-        server = serving.Server(handle, proto, 2, "float16", choose)
+    proto, answers = serving.resnet((1,), 8, 16, 5), []
+    for tune in (False, True):
+        server = serving.Server(handle, proto, 2, "float16", tune)
         server.fill(images(2)[:, :, :16, :16])
         server.start()
         answers.append(server.finish().astype(np.float32))
         server.close()
-    assert len(found) == 6  # five convolutions and a product
     np.testing.assert_allclose(answers[1], answers[0], atol=1e-2 * np.abs(answers[0]).max())
+    tuned = [one for one in caplog.messages if one.startswith("tuned ")]
+    assert len(tuned) == 6  # five convolutions and a product
 
 
 def test_pytorch_gets_the_same_network(serving: Any) -> None:
@@ -112,12 +113,23 @@ def test_pytorch_gets_the_same_network(serving: Any) -> None:
 
 
 def test_the_program_serves_on_two_devices(
-    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     gc.collect()  # arrays of other tests on these devices are not counted
     monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
     monkeypatch.setattr(serving, "EVERY", 0.1)
-    monkeypatch.setattr(sys, "argv", ["serve", "--batch", "2", "--minutes", "0.005", "--devices", "1,0", "--layers"])
+    arguments = [
+        "--batch",
+        "2",
+        "--minutes",
+        "0.005",
+        "--devices",
+        "1,0",
+        "--layers",
+        "--json",
+        str(tmp_path / "figures"),
+    ]
+    monkeypatch.setattr(sys, "argv", ["serve", *arguments])
     serving.main()
     told = capsys.readouterr().out
     assert "emulated (NumPy), small" in told
@@ -125,7 +137,13 @@ def test_the_program_serves_on_two_devices(
     line = r"(emulated:\d): .*device [\d.]+ MiB, grew by 0.0; logits as on the others to 0e\+00"
     assert re.findall(line, told) == ["emulated:1", "emulated:1", "emulated:0"]  # one alone, then both
     assert re.search(r"2 GPUs: [\d,]+ images/s, [\d.]+ of one", told)
-    assert re.search(r"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; resident [\d.]+ MiB", told)
+    memory = r"resident [\d.]+ to [\d.]+ MiB, device ([\d.]+) to \1 MiB"
+    assert re.search(rf"emulated:0, minute 1: p50 [\d.]+ ms, p99 [\d.]+ ms .*; {memory}", told)
+    figures = [json.loads(line) for line in (tmp_path / "figures").read_text().splitlines()]
+    told_of = [one["what"] for one in figures]
+    assert [told_of.count(what) for what in ("network", "latency", "throughput", "together")] == [1, 1, 3, 1]
+    assert told_of.count("layer") == 22  # a row for each call, and their sums
+    assert min(one["p99_ms"] - one["p50_ms"] for one in figures if one["what"] == "minute") >= 0
 
 
 def test_a_gpu_that_fails_is_not_waited_for(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +155,9 @@ def test_a_gpu_that_fails_is_not_waited_for(serving: Any, monkeypatch: pytest.Mo
         return made(handle, *arguments)
 
     monkeypatch.setattr(serving, "Server", fails_on_the_second)
-    given, model = SimpleNamespace(arithmetic="float16", search=None), serving.resnet((1,), 8, 16, 5)
+    given, model = SimpleNamespace(arithmetic="float16", tune=False), serving.resnet((1,), 8, 16, 5)
     with pytest.raises(RuntimeError, match="no such luck"):
-        serving.served(["emulated:0", "emulated:1"], model, images(2)[:, :, :16, :16], given, {})
+        serving.served(["emulated:0", "emulated:1"], model, images(2)[:, :, :16, :16], given, print)
 
 
 def test_percentiles_of_counted_times_are_numpys(serving: Any) -> None:

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 import cudnnlite as dnn
 from cudnnlite import report
 from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.store import CACHE_VARIABLE
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune

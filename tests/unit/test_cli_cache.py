@@ -1,5 +1,6 @@
 """`cudnnlite cache`: what is shown, shipped, taken over and removed, and that nothing else is touched."""
 
+import csv
 import io
 import json
 import shutil
@@ -11,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cudnnlite._raw import library
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.keys import make_key
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.entries import TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.store import CACHE_VARIABLE
 from cudnnlite.cli import app
+from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
 from cudnnlite.operations.problem_list import summary
 
@@ -144,6 +145,106 @@ def test_a_cache_that_does_not_exist_yet_is_empty_and_is_not_made(path, tmp_path
         assert (result.exit_code, result.stdout) == (1, "")
         assert "does not exist" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- compare
+
+
+def timed(entry, **changes):
+    """The entry, its choice with other times."""
+    return replace(entry, rows=(replace(entry.rows[0], **changes), *entry.rows[1:]))
+
+
+@pytest.fixture
+def two(path):
+    """Two caches: two problems in both, one of them with another choice; one without a time; one, twice, in the second only."""
+    device = replace(H200, cudnn=92900)
+    with TuningCache("mine") as mine, TuningCache("theirs") as theirs:
+        for number, ms, theirs_ms in ((0, 2.0, 1.0), (1, 0.25, 1.0), (2, None, 1.0)):
+            mine.put(timed(entry(number), call_us=ms and 1e3 * ms))
+            theirs.put(timed(entry(number, device=device), call_us=1e3 * theirs_ms))
+        theirs.put(timed(entry(1, device=device), call_us=1e3, math_type=MathType.FMA))
+        theirs.put(entry(9, device=device))
+        theirs.put(entry(9, device=H100, tuned_at=LATE))
+
+
+def test_compare(two, tmp_path):
+    with nothing_written(tmp_path):
+        result = run("compare", "mine", "theirs")
+    a, b, heading, *rows, mean, left_out = result.stdout.splitlines()
+    assert a == f"A: {tmp_path / 'mine'}: 3 entries: NVIDIA H200 with cuDNN 9.28.0"
+    assert b == (
+        f"B: {tmp_path / 'theirs'}: 5 entries: NVIDIA H100 80GB HBM3 with cuDNN 9.28.0, NVIDIA H200 with cuDNN 9.29.0"
+    )
+    assert heading.split()[:6] == ["A", "ms", "B", "ms", "B/A", "choice"]
+    cells = {row[row.index("8x16x16") - 2 :][:1]: row.split() for row in rows}
+    assert {number: row[:3] for number, row in cells.items()} == {
+        "1": ["2.0000", "1.0000", "0.5000"], "2": ["0.2500", "1.0000", "4.0000"], "3": ["-", "1.0000", "-"],
+    }  # fmt: skip
+    assert [("same" in row, "(FMA)" in row) for row in cells.values()] == [(True, False), (False, True), (True, False)]
+    assert mean == "geometric mean of B/A: 1.4142, of 2 problems"
+    assert left_out == "left out: 1 in B only, 1 without a time, 1 older"
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_compare_for_programs(two):
+    plain = json.loads(run("compare", "mine", "theirs", "--json").stdout)
+    assert plain["geometric_mean"] == pytest.approx(2**0.5)
+    assert plain["left_out"] == {"in A only": 0, "in B only": 1, "without a time": 1, "older": 1}
+    heading, *rows = csv.reader(io.StringIO(run("compare", "mine", "theirs", "--csv").stdout))
+    assert heading == ["A ms", "B ms", "B/A", "choice of A", "choice of B", "problem", "wanted"]
+    assert [[cell or None for cell in row] for row in rows] == [
+        [None if cell is None else str(cell) for cell in pair.values()] for pair in plain["problems"]
+    ]
+    assert [(pair["a_ms"], pair["b_ms"], pair["ratio"]) for pair in plain["problems"]] == [
+        (2.0, 1.0, 0.5), (0.25, 1.0, 4.0), (None, 1.0, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sides", "counts", "both"),
+    [
+        (["theirs", "--gpu", H200.gpu, "--gpu", H100.gpu], (4, 1), 1),
+        (["theirs", "--cudnn", "9.29.0", "--cudnn", "92800"], (4, 1), 1),
+        (["--gpu", H200.gpu, "--cudnn", "9.28.0", "--cudnn", "9.1.0"], (2, 1), 0),
+        (["mine", "theirs", "--gpu", H200.gpu], (3, 4), 3),
+        (["mine", "theirs", "--kind", "rnn_forward"], (0, 0), 0),
+    ],
+)
+def test_compare_selections(two, sides, counts, both):
+    result = run("compare", *sides)
+    assert result.exit_code == 0
+    assert tuple(int(line.split(": ")[2].split()[0]) for line in result.stdout.splitlines()[:2]) == counts
+    assert len(json.loads(run("compare", *sides, "--json").stdout)["problems"]) == both
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], ["mine"], ["mine", "mine"], ["mine", "theirs", *["--gpu", "x"] * 3], ["mine", "theirs", "--csv", "--json"]],
+)
+def test_compare_of_one_side(two, wrong):
+    result = run("compare", *wrong)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("how", [[], ["--csv"], ["--json"]])
+def test_a_foreign_cache_commands_no_terminal(path, how):
+    """Whatever its GPU, problems and numbers are."""
+    evil, device = "\x1b[31m\n\x9b2J", replace(H200, gpu="\x1b]0;x\x07\n")
+    with TuningCache("mine") as mine, TuningCache("theirs") as theirs:
+        for cache, ms in ((mine, 1e3), (theirs, float("nan"))):
+            parts = entry(device=device).key.plain | {
+                "problem": {"kind": evil},
+                "policy": {evil: evil, "objective": evil},
+            }
+            made = replace(timed(entry(device=device), time_ms=ms), key=TuningKey.of(parts), title=evil)
+            cache.put(made)
+            cache.put(replace(timed(made, time_ms=-1.0), key=TuningKey.of(parts | {"alignments": {evil: 1}})))
+    result = run("compare", "mine", "theirs", *how)
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 7 or how
+    assert not set(result.stdout) & {"\x1b", "\x9b", "\x07"}
+    assert not set(run("show", "--cache", "theirs").stdout) & {"\x1b", "\x9b", "\x07"}
 
 
 # ---------------------------------------------------------------- export, merge

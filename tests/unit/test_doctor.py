@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import cudnnlite as dnn
 from cudnnlite._raw.library import load_library
-from cudnnlite.autotune.store import CACHE_VARIABLE
+from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.cli import app
 from cudnnlite.devices import cuda as cuda_device
 from cudnnlite.devices.choice import DEVICE_VARIABLE

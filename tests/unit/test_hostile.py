@@ -361,6 +361,7 @@ FOREIGN = {
     "a spec as a dtype": lambda h: dnn.TensorSpec((1,), LSTM),
     "digits as a dtype": lambda h: dnn.TensorSpec((1,), DIGITS),
     "digits as a size": lambda h: dnn.TensorSpec((1, DIGITS)),
+    "an array as a layout": lambda h: dnn.TensorSpec((1, 2, 3), layout=np.array([True, True])),
     "digits as a stride": lambda h: dnn.ConvolutionSpec(stride=DIGITS),
     "digits as a limit": lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000),
     "clip": lambda h: dnn.RNNSpec("lstm", 2, 3, clip=(0, 10**400)),

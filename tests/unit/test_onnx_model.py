@@ -68,11 +68,7 @@ def test_resnet50_as_onnx_ships_it():
 
 
 def test_what_is_symbolic_is_replaced_wherever_it_occurs():
-    nodes = [
-        conv("x", "w", "a", "one"),
-        helper.make_node("Add", ["a", "other"], ["sum"]),
-        conv("sum", "v", "b", "two"),
-    ]
+    nodes = [conv("x", "w", "a", "one"), helper.make_node("Add", ["a", "other"], ["sum"]), conv("sum", "v", "b", "two")]
     weights = [absent("w", FILTER), absent("v", (4, 4, 3, 3))]
     inputs = {"x": ("batch", 6, "size", "size"), "other": ("batch", 4, 1, "width")}
 
@@ -338,6 +334,16 @@ def test_a_function_of_another_operator_set_is_named():
     node = helper.make_node("Old", ["x", "w"], ["y"], "old", domain="own")
     given_model = model([node], {"x": IMAGE}, [absent("w", FILTER)], functions=[older], domains=["own"])
     assert why(problems_from_onnx(given_model)).endswith("inlined: it uses other operator sets than the model")
+
+
+def test_functions_that_lie_too_deep_in_each_other_are_refused():
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("own", 1)]
+    nodes = [helper.make_node("Relu", ["a"], ["b"])]
+    nodes += [helper.make_node(f"f{level}", ["a"], ["b"], domain="own") for level in range(1500)]
+    chain = [helper.make_function("own", f"f{level}", ["a"], ["b"], [node], opsets) for level, node in enumerate(nodes)]
+    last = helper.make_node("f1500", ["x"], ["y"], domain="own")
+    with pytest.raises(dnn.ArgumentError, match="depth"):
+        problems_from_onnx(model([last], {"x": IMAGE}, functions=chain, domains=["own"]))
 
 
 # ---------------------------------------------------------------- files

@@ -29,7 +29,7 @@ from cudnnlite import (
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.operations.problem import KINDS, problem_from_plain
-from cudnnlite.specs.plain import from_plain, to_plain
+from cudnnlite.specs.frozen import from_plain, to_plain
 
 from .tunings import specs_of
 
@@ -50,6 +50,10 @@ PROBLEMS = {
     ),
     "rnn_forward": RNN,
 }
+
+
+def test_what_is_added_is_scaled_by_1_as_by_the_call():
+    assert ConvolutionBiasActivationForwardProblem(*FUSED, z=FUSED_RESULT).alpha2 == 1.0
 
 
 def through_json(problem):

@@ -62,6 +62,7 @@ OPERANDS = {
     "trace": "",
     "tune_model": "problems",
     "find_rnn_forward": "handle spec weights x hx cx",
+    "plan_operation": "handle operation operands options",
     "plan_rnn": "handle spec x",
     "rnn_backward_data": "handle reserve dy dhy dcy",
     "rnn_backward_weights": "handle reserve",

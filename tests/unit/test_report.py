@@ -15,7 +15,7 @@ import matplotlib as mpl
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.autotune.rows import row_from_plain
+from cudnnlite.autotune.entries import row_from_plain
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.operations.problem import problem_from_plain
 from cudnnlite.operations.problem_list import SkippedNode

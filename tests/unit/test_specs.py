@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.dtypes import itemsize
-from cudnnlite.specs.plain import from_plain, to_plain
+from cudnnlite.specs.frozen import from_plain, to_plain
 
 SETTINGS = settings(deadline=None, max_examples=120)
 LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}

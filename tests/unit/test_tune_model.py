@@ -18,11 +18,12 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite import report
 from cudnnlite._raw.library import LIBRARY_VARIABLE
-from cudnnlite.autotune import model, tuning_run, workers
+from cudnnlite.autotune import model, tuning_run
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
+from cudnnlite.autotune.tuning_run import Task, tune_task
 from cudnnlite.errors import TuningWarning
 from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.problem import Problem
@@ -427,7 +428,7 @@ def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
     there = Pretence(monkeypatch, tmp_path, "AB")
 
     def confused(task):
-        return workers.tune_task(workers.Task(task.problem, task.policy, "cuda:1", cache=task.cache))
+        return tune_task(Task(task.problem, task.policy, "cuda:1", cache=task.cache))
 
     monkeypatch.setattr(tuning_run, "tune_task", confused)
     with (
@@ -446,7 +447,7 @@ def test_equal_tasks_are_asked_anew(one, path):
     tokens = []
 
     def note(function, *arguments):
-        tokens.append(arguments[-1].token if function is workers.tune_task else arguments[-1])
+        tokens.append(arguments[-1].token if function is tune_task else arguments[-1])
         return Threaded.submit(executor, function, *arguments)
 
     executor.submit = note

@@ -11,9 +11,8 @@ import pytest
 
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.keys import DeviceIdentity, TuningKey
-from cudnnlite.autotune.store import CACHE_VARIABLE, default_path
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.entries import DeviceIdentity, TuningKey
 from cudnnlite.errors import ClosedError, TuningCacheError
 
 from .tuning_entries import EARLY, H100, H200, LATE, entry, rnn
@@ -208,11 +207,11 @@ def test_the_default_path(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     with TuningCache() as cache:
-        assert cache.path == default_path() == tmp_path / "cudnnlite" / "tuning"
+        assert cache.path == tmp_path / "cudnnlite" / "tuning"
         assert cache.get(entry().key) is None
-        assert not default_path().parent.exists()  # nothing is made before there is something to keep
+        assert not cache.path.parent.exists()  # nothing is made before there is something to keep
         cache.put(entry())
-    assert names(default_path()) == [file_of(default_path()).name]
+    assert names(cache.path) == [file_of(cache.path).name]
 
 
 def test_the_environment_says_where(tmp_path, monkeypatch):

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.store import CACHE_VARIABLE, EntryFolder, default_path
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
 from .tuning_entries import LATE, entry, run_child
@@ -96,10 +95,18 @@ def test_a_pickle_is_not_loaded(filled, tmp_path):
     assert not (tmp_path / "harm").exists()
 
 
-def test_a_good_file_that_another_process_puts_there_meanwhile_is_not_set_aside(filled):
+def test_a_good_file_that_another_process_puts_there_meanwhile_is_not_set_aside(filled, monkeypatch):
     """Between this one's look at a damaged file and its setting it aside."""
-    folder, file = EntryFolder(filled), file_of(filled)
-    folder._set_aside(file, b"the damage that this one has read", "is damaged")
+    good, rename = file_of(filled).read_bytes(), os.rename
+
+    def late(old, new):
+        if old.read_bytes() == b"damage":
+            old.write_bytes(good)
+        rename(old, new)
+
+    file_of(filled).write_bytes(b"damage")
+    monkeypatch.setattr("os.rename", late)
+    assert TuningCache(filled).get(entry().key) is None
     assert found_in(TuningCache(filled)) == list(range(MANY))
     assert not list(filled.glob("*.damaged"))
 
@@ -187,8 +194,8 @@ def test_an_old_file_is_recognised_and_left_alone(path):
 def test_an_old_file_at_the_old_default_is_told_until_there_is_a_new_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
-    default_path().parent.mkdir()
-    old = default_path().with_name("tuning.sqlite")
+    old = tmp_path / "cudnnlite" / "tuning.sqlite"
+    old.parent.mkdir()
     write_old_cache(old)
     before = old.read_bytes()
     with pytest.warns(

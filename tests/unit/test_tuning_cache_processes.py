@@ -142,7 +142,7 @@ def test_a_hundred_deaths_in_the_middle_of_writing(path):
     """What was reported as saved is there, and no file is half written."""
     signals, reported, lost, told, unreadable, others = run_child(KILL.replace("DEATHS", str(DEATHS)), path)
     assert signals == [signal.SIGKILL] * DEATHS
-    assert reported > 3 * DEATHS
+    assert reported > 2 * DEATHS  # what is waited for is 3 of each on average; the rest depends on the machine
     assert (lost, told, unreadable, others) == ([], [], 0, [])
 
 

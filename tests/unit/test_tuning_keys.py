@@ -20,10 +20,16 @@ from cudnnlite import (
     RNNSpec,
     TensorSpec,
 )
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import SCHEMA, DeviceIdentity, make_key
+from cudnnlite.autotune.entries import (
+    LEFT_OUT,
+    SCHEMA,
+    DeviceIdentity,
+    TuningEntry,
+    make_key,
+    row_from_plain,
+    row_to_plain,
+)
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.rows import LEFT_OUT, row_from_plain, row_to_plain
 from cudnnlite.backend.engines import Engine
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
@@ -232,9 +238,22 @@ def test_every_field_of_the_device_changes_the_key(name):
 @pytest.mark.parametrize("name", [item.name for item in fields(TuningPolicy)])
 def test_every_field_of_the_policy_changes_the_key(name):
     assert name in CHANGED_POLICY, f"give CHANGED_POLICY another {name}"
-    changed = TuningPolicy(**{name: CHANGED_POLICY[name]})
-    assert getattr(changed, name) != getattr(TuningPolicy(), name)
-    assert key(policy=changed).digest != key().digest
+    base = TuningPolicy(search="knobs" if name == "search_seconds" else "heuristics")
+    changed = base.replace(**{name: CHANGED_POLICY[name]})
+    assert getattr(changed, name) != getattr(base, name)
+    assert key(policy=changed).digest != key(policy=base).digest
+
+
+def test_what_says_nothing_does_not_change_the_key():
+    """The seconds of a search that lasts as long as it lasts; an alignment that every allocation has."""
+    assert key(policy=TuningPolicy(search_seconds=2.5)) == key()
+    assert key(alignments={"x": 256, "y": 4096}) == key(alignments={})
+
+
+def test_what_was_tuned_by_earlier_versions_is_found():
+    assert key(alignments={}).digest == "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2"
+    knobs = TuningPolicy(search="knobs", search_seconds=2.5)
+    assert key(rnn(), {}, knobs).digest == "7f34e4e21f78bb7c46fed3726c2ffddc2b70e8b9e25400f56421f338d5ae483f"
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
@@ -246,7 +265,7 @@ def test_every_alignment_changes_the_key(name):
 def test_the_schema_changes_the_key(monkeypatch):
     before = key()
     assert before.plain["schema"] == SCHEMA
-    monkeypatch.setattr("cudnnlite.autotune.keys.SCHEMA", SCHEMA + 1)
+    monkeypatch.setattr("cudnnlite.autotune.entries.SCHEMA", SCHEMA + 1)
     assert key().digest != before.digest
 
 
@@ -263,7 +282,7 @@ def test_a_problem_comes_back_from_json(kind, path):
 @pytest.mark.parametrize("problem", BASE.values(), ids=BASE)
 def test_the_parts_of_a_key(problem):
     made = key(problem)
-    assert made.kind == problem.kind
+    assert made.plain["problem"]["kind"] == problem.kind
     assert made.device == H200
     assert made.plain["alignments"] == ALIGNMENTS
     assert made.plain["policy"] == TuningPolicy().to_plain()

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.autotune import workers
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune import tuning_run
+from cudnnlite.autotune.cache import Remembered, TuningCache
 from cudnnlite.autotune.claims import claimed_device, measuring_alone
+from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.remembered import Remembered, identity_of
+from cudnnlite.autotune.tuning_run import Task, identify, tune_task
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
-from cudnnlite.autotune.workers import Task, identify, tune_task
 from cudnnlite.devices import choice
 from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import DeviceFacts
@@ -274,9 +274,9 @@ def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     answer = tune_task(task)
     with TuningCache(path) as cache:
         assert cache.entries() == [answer.entry]
-        known = Remembered(cache, task.policy.within(None, 64 << 20), identity_of(get_device("cuda")), 64 << 20)
-        assert known.entry(task.problem) == answer.entry
-        assert known.entry(problem(6)) is None
+        known = Remembered(cache, task.policy.within(None, 64 << 20), DeviceIdentity.of(get_device("cuda")), 64 << 20)
+        assert cache.get(known.key(task.problem)) == answer.entry
+        assert known.find(known.key(problem(6))) is None
     assert answer.entry.key == elsewhere.entry.key
     assert there.searched == {5: 2}
     later = tune_task(task)
@@ -292,7 +292,7 @@ def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
         assert len(there.left_over) == 1
         return dnn.Handle(device)
 
-    monkeypatch.setattr(workers, "Handle", handle)
+    monkeypatch.setattr(tuning_run, "Handle", handle)
     assert tune_task(Task(problem(4), TuningPolicy(), "cuda")).table is not None
 
 
@@ -307,7 +307,7 @@ def test_a_worker_says_what_it_measures_on(pretend):
     pretend("A")
     identity, memory = identify("cuda", "")
     assert (identity.gpu, identity.kind, memory) == ("Pretend A", "cuda", 64 << 20)
-    assert identity == identity_of(get_device("cuda"))
+    assert identity == DeviceIdentity.of(get_device("cuda"))
     with dnn.Handle("cuda") as handle:
         assert identity == dnn.autotune.tuner.Tuner(handle, ":memory:").device
 

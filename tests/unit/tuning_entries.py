@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cudnnlite import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.keys import DeviceIdentity, make_key
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
@@ -17,7 +16,7 @@ from cudnnlite.search.results import ConvolutionResult, RNNResult
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
-ALIGNMENTS = {"x": 256, "w": 256, "y": 256}
+ALIGNMENTS = {"x": 128, "w": 64, "y": 32}
 EARLY, LATE = "2026-01-31T10:00:00+00:00", "2026-01-31T11:00:00+00:00"
 
 

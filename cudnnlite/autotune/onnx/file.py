@@ -1,14 +1,15 @@
-"""`OnnxFile`: an ONNX model without the weights that shapes do not depend on, from a file, bytes or a ModelProto."""
+"""`OnnxFile`: an ONNX model, read within bounds, and the shapes of its values; no weights but those that shapes depend on."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import check_file, path_of
+from cudnnlite.arguments import check_file, integer, path_of, sequence, shown
 from cudnnlite.errors import ArgumentError, MissingPackageError
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
@@ -16,6 +17,8 @@ _SMALL = 65536
 _MOST_BYTES = 2**31 - 1  # protobuf reads no more
 # Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
 _MOST_NODES = 1 << 16
+_DEEPEST = 200  # of functions in each other; onnx refuses more than 100
+_BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 
 
 class OnnxFile:
@@ -29,14 +32,13 @@ class OnnxFile:
     def __init__(self, model: Any) -> None:
         onnx = import_onnx()
         self.where, folder, self.proto = _read(onnx, model)
-        if not self.proto.HasField("graph"):
-            raise ArgumentError(f"{self.where} is not an ONNX model: it has no graph")
-        if not self.proto.opset_import:
-            raise ArgumentError(f"{self.where} is not a whole ONNX model: it does not say which operator set it uses")
-        if not _is_text(self.proto):
-            raise ArgumentError(f"{self.where} is not a whole ONNX model: a name in it is not UTF-8")
-        if _expanded(self.proto) > _MOST_NODES:  # onnx goes through all of them
-            raise ArgumentError(f"{self.where} has more than {_MOST_NODES} nodes, its functions inlined")
+        for holds, why in (
+            (self.proto.HasField("graph"), "is not an ONNX model: it has no graph"),
+            (self.proto.opset_import, "is not a whole ONNX model: it does not say which operator set it uses"),
+            (_is_text(self.proto), "is not a whole ONNX model: a name in it is not UTF-8"),
+            (_expanded(self.proto) <= _MOST_NODES, f"has more than {_MOST_NODES} nodes, its functions inlined"),
+        ):
+            require(holds, f"{self.where} {why}")
         self.unread: dict[str, str] = {}
         self._drop_weights(onnx, self.proto.graph, folder)
         self.why_not_inlined = "it uses other operator sets than the model"
@@ -48,56 +50,132 @@ class OnnxFile:
 
     def _drop_weights(self, onnx: Any, graph: Any, folder: Path | None) -> None:
         """Leave the values of small initializers, read those that shapes may need, and drop all others."""
-        types, outside = onnx.TensorProto, onnx.TensorProto.EXTERNAL
+        types, external = onnx.TensorProto, onnx.external_data_helper
         scales = {name for node in graph.node if node.op_type in ("Resize", "Upsample") for name in node.input}
         for tensor in graph.initializer:
             is_shape = tensor.data_type in (types.INT64, types.INT32) or tensor.name in scales
-            is_outside = onnx.external_data_helper.uses_external_data(tensor)
+            is_outside = external.uses_external_data(tensor)
             if prod(tensor.dims) > _SMALL or (is_outside and not is_shape):
-                of_type = types(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=outside)
-                tensor.CopyFrom(of_type)
+                facts = {"name": tensor.name, "data_type": tensor.data_type, "dims": tensor.dims}
+                tensor.CopyFrom(types(**facts, data_location=types.EXTERNAL))
             elif is_outside and folder is None:
                 self.unread[tensor.name] = "only the path of a model says where its external data is"
             elif is_outside:
                 try:
-                    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+                    external.load_external_data_for_tensor(tensor, str(folder))
                 except Exception as error:  # onnx's own kinds have no common base
                     self.unread[tensor.name] = str(error)
         for sparse in graph.sparse_initializer:
-            name, kind = sparse.values.name, sparse.values.data_type
-            graph.initializer.add(name=name, data_type=kind, dims=sparse.dims, data_location=outside)
+            facts = {"name": sparse.values.name, "data_type": sparse.values.data_type, "dims": sparse.dims}
+            graph.initializer.add(**facts, data_location=types.EXTERNAL)
         del graph.sparse_initializer[:]
 
+    def infer_shapes(self, batch: Any = None, shapes: Any = None) -> Any:
+        """Return the model with the shapes of its values; its inputs get the sizes that `problems_from_onnx` was asked for.
 
-def _expanded(model: Any) -> int:
-    """Return how many nodes a model has with its functions inlined, counted no further than to one more than the most."""
-    known: dict[tuple[str, str], int] = {}
-    functions = {(function.domain, function.name): function for function in model.functions}
+        ArgumentError where these do not go with the inputs, or the model is not valid.
+        """
+        sizes, declared = self._replace_in_inputs(batch, shapes), []
+        for graph in graphs(self.proto.graph):
+            for info in (*graph.input, *graph.value_info):
+                for dim in info.type.tensor_type.shape.dim:
+                    if dim.dim_param in sizes:
+                        dim.dim_value = sizes[dim.dim_param]
+            # What a model says of values inside is often older than its inputs, and inference would prefer it to what it finds.
+            declared.append(list(graph.value_info))
+            del graph.value_info[:]
+            for info in graph.output:
+                if info.type.HasField("tensor_type"):
+                    info.type.tensor_type.ClearField("shape")
+        inferred = self._infer()
+        # Of what inference knows nothing, the results of unknown operations for instance, the model is believed.
+        for graph, found, said in zip(graphs(self.proto.graph), graphs(inferred.graph), declared, strict=True):
+            known = {info.name for info in (*found.value_info, *found.output) if shape_of(info) is not None}
+            graph.value_info.extend(info for info in said if info.name not in known)
+        return self._infer() if any(graph.value_info for graph in graphs(self.proto.graph)) else inferred
 
-    def count(holder: Any) -> int:
-        total = 0
-        for node in (node for graph in graphs(holder) for node in graph.node):
-            called = (node.domain, node.op_type)
-            if called in functions and called not in known:
-                known[called] = _MOST_NODES + 1  # while it is counted: what calls itself has no end
-                known[called] = count(functions[called])
-            total = min(total + known.get(called, 1), _MOST_NODES + 1)
-        return total
+    def _infer(self) -> Any:
+        infer = import_onnx().shape_inference.infer_shapes
+        try:
+            return infer(self.proto, check_type=False, strict_mode=False, data_prop=True)
+        except Exception as error:  # onnx's own kinds have no common base
+            raise ArgumentError(f"{self.where} is not a valid ONNX model: {error}") from error
 
-    return count(model.graph)
+    def _replace_in_inputs(self, batch: Any, shapes: Any) -> dict[str, int]:
+        """Write the sizes that were asked for into the inputs; return those of the symbolic axes by name."""
+        constants = {tensor.name for tensor in self.proto.graph.initializer}
+        inputs = {info.name: info for info in self.proto.graph.input if info.name not in constants}
+        known = ", ".join(f"{name} {show(shape_of(info))}" for name, info in inputs.items()) or "none"
+        axes = [axis for info in inputs.values() for axis in enumerate(info.type.tensor_type.shape.dim)]
+        symbolic = [(place, dim) for place, dim in axes if dim.dim_value <= 0]
+        # the batch: axes that are named so, or else every first one that is symbolic
+        batches = [dim for _, dim in symbolic if _BATCH.search(dim.dim_param)]
+        batches = batches or [dim for place, dim in symbolic if place == 0]
+        wanted = []  # axes with their names, the sizes that they shall have, and who says so
+        is_mapping = isinstance(shapes, (Mapping, type(None)))
+        require(is_mapping, f"shapes={shown(shapes)} is not a mapping of input names to shapes")
+        for name, given in (shapes or {}).items():
+            said = f"shapes[{shown(name)}]"
+            shape = tuple(integer(size, said) for size in sequence(given, said, "a sequence of integers"))
+            require(name in inputs, f"{said}: {self.where} has no such input; its inputs: {known}")
+            said, kind, before = f"{said}={shape}", inputs[name].type, shape_of(inputs[name])
+            require(before is not None or kind.HasField("tensor_type"), f"{said}: that input is not a tensor")
+            if before is None:
+                before = ("",) * len(shape)
+                kind.tensor_type.shape.dim.extend(import_onnx().TensorShapeProto.Dimension() for _ in shape)
+            is_like = f"{said}: the model's input is {show(before)}"
+            require(len(before) == len(shape), is_like)
+            for axis, (dim, size) in enumerate(zip(kind.tensor_type.shape.dim, shape, strict=True)):
+                require(dim.dim_value <= 0 or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
+                wanted.append((dim, dim.dim_param, size, said))
+        if batch is not None:
+            size, said = integer(batch, "batch"), f"batch={batch}"
+            is_there = batches or size in [dim.dim_value for place, dim in axes if place == 0]
+            require(is_there, f"{said}: no input of {self.where} has a symbolic batch; its inputs: {known}")
+            wanted += [(dim, dim.dim_param, size, said) for dim in batches]
+        sizes: dict[str, int] = {}
+        for dim, name, size, said in wanted:
+            other = sizes.setdefault(name, size) if name else dim.dim_value
+            require(other <= 0 or other == size, f"{said}: the axis {name!r} would be of size {other} too")
+            dim.dim_value = size
+        return sizes
+
+
+def shape_of(value: Any) -> tuple[int | str, ...] | None:
+    """Return the shape of a TensorProto, or what a ValueInfoProto knows of one.
+
+    Symbolic sizes are names, empty where they mean nothing; the whole is None where not even the rank is known.
+    """
+    if hasattr(value, "dims"):
+        return tuple(value.dims)
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    # Some exporters write 0 or -1 for what is symbolic; what inference could not name is unk__ and a number.
+    names = [(dim.dim_value, dim.dim_param) for dim in value.type.tensor_type.shape.dim]
+    return tuple(size if size > 0 else "" if name.startswith("unk__") else name for size, name in names)
+
+
+def show(shape: tuple[int | str, ...] | None) -> str:
+    """Return a shape as messages have it."""
+    if shape is None:
+        return "unknown"
+    return f"({', '.join(str(size) or '?' for size in shape)}{',' if len(shape) == 1 else ''})"
 
 
 def import_onnx() -> Any:
     """Return the package onnx."""
     try:
-        import onnx.external_data_helper
         import onnx.inliner
-        import onnx.shape_inference
     except ImportError as error:
-        raise MissingPackageError(
-            f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
-        ) from error
+        why = f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
+        raise MissingPackageError(why) from error
     return onnx
+
+
+def require(holds: Any, why: str) -> None:
+    """Raise an ArgumentError unless something holds."""
+    if not holds:
+        raise ArgumentError(why)
 
 
 def graphs(graph: Any) -> Iterator[Any]:
@@ -121,18 +199,16 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         return f"model {model.graph.name!r}", None, copy
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        where, folder = f"model of {len(model)} bytes", None
-    elif isinstance(model, (str, os.PathLike)):
-        path = path_of(model, "model")
-        where, folder = f"model={str(path)!r}", path.parent
-    else:
-        raise ArgumentError(f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
+    is_data = isinstance(model, (bytes, bytearray, memoryview))
+    is_known = is_data or isinstance(model, (str, os.PathLike))
+    require(is_known, f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
+    path = Path() if is_data else path_of(model, "model")
+    where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
     try:
-        if folder is None:
-            return where, folder, onnx.load_model_from_string(bytes(model))
+        if is_data:
+            return where, None, onnx.load_model_from_string(bytes(model))
         check_file(path, _MOST_BYTES, where)
-        return where, folder, onnx.load_model(path, load_external_data=False)
+        return where, path.parent, onnx.load_model(path, load_external_data=False)
     except ArgumentError:
         raise
     except OSError as error:
@@ -144,9 +220,27 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
 def _is_text(message: Any) -> bool:
     """Tell whether every string is one, which protobuf leaves to whoever reads it."""
     for field, found in message.ListFields():
-        is_string = field.type == field.TYPE_STRING
-        if is_string or field.type == field.TYPE_MESSAGE:
-            values = [found] if isinstance(found, (str, bytes)) or hasattr(found, "ListFields") else found
-            if not all(isinstance(value, str) if is_string else _is_text(value) for value in values):
-                return False
+        values = found if hasattr(found, "append") else [found]
+        if field.type == field.TYPE_STRING and not all(isinstance(value, str) for value in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(map(_is_text, values)):
+            return False
     return True
+
+
+def _expanded(model: Any) -> int:
+    """Return how many nodes a model has with its functions inlined, counted no further than to one more than the most."""
+    known: dict[tuple[str, str], int] = {}
+    functions = {(function.domain, function.name): function for function in model.functions}
+
+    def count(holder: Any, depth: int = 0) -> int:
+        total = 0
+        for node in (node for graph in graphs(holder) for node in graph.node):
+            called = (node.domain, node.op_type)
+            if called in functions and called not in known:
+                known[called] = _MOST_NODES + 1  # while it is counted: what calls itself has no end
+                known[called] = count(functions[called], depth + 1) if depth < _DEEPEST else 1
+            total = min(total + known.get(called, 1), _MOST_NODES + 1)
+        return total
+
+    return count(model.graph)

@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudnnlite.arguments import shown
-from cudnnlite.autotune.onnx.file import OnnxFile, subgraphs
-from cudnnlite.autotune.onnx.nodes import FLOATS, Known, NoProblemError, OnnxNode, Reading, UnknownShapeError
-from cudnnlite.autotune.onnx.problems import READERS, why_skipped
-from cudnnlite.autotune.onnx.shapes import infer_shapes
+from cudnnlite.autotune.onnx.file import OnnxFile, require, subgraphs
+from cudnnlite.autotune.onnx.nodes import FLOATS, READERS, Known, OnnxNode, UnknownShapeError, why_skipped
 from cudnnlite.dtypes import dtype_name, parse_dtype
-from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+
+_LAYOUTS = {name: layouts for layouts in (CHANNELS_FIRST, CHANNELS_LAST) for name in layouts.values()}
 
 
 def problems_from_onnx(
@@ -77,31 +76,38 @@ def problems_from_onnx(
     >>> problems[0].problem.x.shape, problems.skipped
     ((4, 3, 32, 32), [])
     """
-    found, reading = ProblemList(), Reading(_parse_float(dtype), _parse_layout(layout))
-    found.notes = reading.notes
-    file = OnnxFile(model)
-    inferred = infer_shapes(file, batch, shapes)
+    kind = None if dtype is None else parse_dtype(dtype)
+    allowed = ", ".join(map(dtype_name, FLOATS.values()))
+    require(kind is None or kind in FLOATS.values(), f"dtype={dtype!r}; allowed: {allowed}")
+    layouts = _LAYOUTS.get("NCHW" if layout is None else str(layout).upper())
+    require(layouts, f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
+    found, file = ProblemList(), OnnxFile(model)
+    inferred = file.infer_shapes(batch, shapes)
     functions = {(function.domain, function.name) for function in inferred.functions}
     unknown: list[str] = []  # what is skipped for want of a shape
 
-    def read(raw: Any, node: OnnxNode) -> None:
-        why = why_skipped(node)
-        if (raw.domain, raw.op_type) in functions:
-            why = f"a function of the model that cannot be inlined: {file.why_not_inlined}"
+    def read(node: OnnxNode, why: str) -> None:
         try:
-            if why:
-                raise NoProblemError(why)
+            require(not why, why)
             if node.operation in READERS:
-                found.add(READERS[node.operation](node, reading), node.name)
-        except (NoProblemError, ArgumentError) as error:
+                found.add(READERS[node.operation](node), node.name)
+        except ArgumentError as error:
             found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
             unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
+        found.notes.extend(f"{node.name}: {note}" for note in node.notes)
 
     def walk(graph: Any, around: Known, prefix: str) -> None:
-        known = _known_in(graph, around)
+        known = around.new_child()  # of the graph itself, before what is around it
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            known.update({info.name: info} if info.HasField("type") else {})
+        known.update((tensor.name, tensor) for tensor in graph.initializer)
         for raw in graph.node:
-            node = OnnxNode(raw, known, prefix)
-            read(raw, node)
+            values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
+            known.update(zip(raw.output, values, strict=False))
+        for raw in graph.node:
+            node = OnnxNode(raw, known, prefix, kind, layouts or {})
+            left = f"a function of the model that cannot be inlined: {file.why_not_inlined}"
+            read(node, left if (raw.domain, raw.op_type) in functions else why_skipped(node))
             before = found.total
             for attribute, body in subgraphs(raw):
                 walk(body, known, f"{node.name}/{attribute}/")
@@ -110,36 +116,7 @@ def problems_from_onnx(
                 found.notes.append(f"{node.name} ({node.operation}): {how} counted once")
 
     walk(inferred.graph, ChainMap(), "")
-    if unknown and file.unread:
-        told = "; ".join(f"{tensor!r}: {why}" for tensor, why in sorted(file.unread.items()))
-        raise ArgumentError(
-            f"{file.where}: the shapes of {', '.join(unknown)} may depend on external data that cannot be read: {told}"
-        )
+    told = "; ".join(f"{tensor!r}: {why}" for tensor, why in sorted(file.unread.items()))
+    may = f"may depend on external data that cannot be read: {told}"
+    require(not (unknown and told), f"{file.where}: the shapes of {', '.join(unknown)} {may}")
     return found
-
-
-def _known_in(graph: Any, around: Known) -> Known:
-    """Return what is known of the values that a graph's nodes can refer to, its own before those around it."""
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    known = around.new_child({info.name: info for info in infos if info.HasField("type")})
-    known.update((tensor.name, tensor) for tensor in graph.initializer)
-    for node in graph.node:
-        if node.op_type == "Constant":
-            known.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
-    return known
-
-
-def _parse_float(dtype: Any) -> DataType | None:
-    kind = None if dtype is None else parse_dtype(dtype)
-    if kind is not None and kind not in FLOATS.values():
-        allowed = ", ".join(map(dtype_name, FLOATS.values()))
-        raise ArgumentError(f"dtype={dtype_name(kind)!r}; allowed: {allowed}")
-    return kind
-
-
-def _parse_layout(layout: Any) -> dict[int, str]:
-    name = "NCHW" if layout is None else layout.upper() if isinstance(layout, str) else ""
-    for layouts in (CHANNELS_FIRST, CHANNELS_LAST):
-        if name in layouts.values():
-            return layouts
-    raise ArgumentError(f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")

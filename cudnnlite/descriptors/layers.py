@@ -1,0 +1,197 @@
+"""The descriptors of layers that say what is done, one for each spec."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cudnnlite._raw.api import CudnnApi
+from cudnnlite._raw.enums import FoldingDirection, IndicesType, SamplerType
+from cudnnlite._raw.types import (
+    cudnnActivationDescriptor_t,
+    cudnnCTCLossDescriptor_t,
+    cudnnLRNDescriptor_t,
+    cudnnOpTensorDescriptor_t,
+    cudnnPoolingDescriptor_t,
+    cudnnReduceTensorDescriptor_t,
+    cudnnSpatialTransformerDescriptor_t,
+    cudnnTensorTransformDescriptor_t,
+)
+from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.declared import DeclaredDescriptor, SpatialDescriptor
+from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.enums import ActivationMode, DataType
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.layers import (
+    ActivationSpec,
+    CTCLossSpec,
+    LRNSpec,
+    OpTensorSpec,
+    PoolingSpec,
+    ReduceTensorSpec,
+    SpatialTransformerSpec,
+    TensorTransformSpec,
+)
+
+
+class PoolingDescriptor(SpatialDescriptor[cudnnPoolingDescriptor_t], describes=PoolingSpec):
+    """A `cudnnPoolingDescriptor_t`.
+
+    Examples
+    --------
+    >>> with dnn.PoolingDescriptor(dnn.PoolingSpec((3, 2), stride=2)) as pooling_desc:
+    ...     print(pooling_desc.read_back().window)
+    (3, 2)
+    """
+
+    _missing = (1, 0, 1)
+    _setter, _getter = "cudnnSetPoolingNdDescriptor", "cudnnGetPoolingNdDescriptor"
+    _arguments = "mode", "maxpoolingNanOpt:nan", "windowDimA:window", "paddingA:padding", "strideA:stride"
+
+
+class LRNDescriptor(DeclaredDescriptor[cudnnLRNDescriptor_t], describes=LRNSpec):
+    """A `cudnnLRNDescriptor_t`.
+
+    Examples
+    --------
+    >>> with dnn.LRNDescriptor(dnn.LRNSpec(7)) as norm_desc:
+    ...     print(norm_desc.read_back())
+    LRNSpec(n=7)
+    """
+
+    _arguments = "lrnN:n", "lrnAlpha:alpha", "lrnBeta:beta", "lrnK:k"
+
+
+class OpTensorDescriptor(DeclaredDescriptor[cudnnOpTensorDescriptor_t], describes=OpTensorSpec):
+    """A `cudnnOpTensorDescriptor_t`.
+
+    Examples
+    --------
+    >>> with dnn.OpTensorDescriptor(dnn.OpTensorSpec("mul")) as op_desc:
+    ...     print(op_desc.read_back())
+    OpTensorSpec(op='MUL')
+    """
+
+    _arguments = "opTensorOp:op", "opTensorNanOpt:nan", "opTensorCompType:compute_type"
+
+
+class ReduceTensorDescriptor(DeclaredDescriptor[cudnnReduceTensorDescriptor_t], describes=ReduceTensorSpec):
+    """A `cudnnReduceTensorDescriptor_t`; indices are of 32 bits, the only ones that cuDNN has.
+
+    Examples
+    --------
+    >>> with dnn.ReduceTensorDescriptor(dnn.ReduceTensorSpec("avg")) as op_desc:
+    ...     print(op_desc.read_back())
+    ReduceTensorSpec(op='AVG')
+    """
+
+    _arguments = "reduceTensorOp:op", "reduceTensorNanOpt:nan", "reduceTensorCompType:compute_type", \
+        "reduceTensorIndices:indices"  # fmt: skip
+    _constants = {"reduceTensorIndicesType": IndicesType.INDICES_32BIT}  # noqa: RUF012  (ClassVar in the base)
+
+
+class CTCLossDescriptor(DeclaredDescriptor[cudnnCTCLossDescriptor_t], describes=CTCLossSpec):
+    """A `cudnnCTCLossDescriptor_t`; of float32 where the spec has no compute type.
+
+    Examples
+    --------
+    >>> with dnn.CTCLossDescriptor(dnn.CTCLossSpec("none", max_label_length=20)) as ctc_desc:
+    ...     print(ctc_desc.read_back())
+    CTCLossSpec(normalization='NONE', max_label_length=20, compute_type='float32')
+    """
+
+    _setter, _getter = "cudnnSetCTCLossDescriptor_v9", "cudnnGetCTCLossDescriptor_v9"
+    _arguments = "compType:compute_type", "normMode:normalization", "ctcGradMode:grad_mode", \
+        "maxLabelLength:max_label_length"  # fmt: skip
+
+    def _value(self, field: str) -> Any:
+        value = super()._value(field)
+        return DataType.FLOAT if value is None else value
+
+
+class ActivationDescriptor(DeclaredDescriptor[cudnnActivationDescriptor_t], describes=ActivationSpec):
+    """A `cudnnActivationDescriptor_t`.
+
+    Examples
+    --------
+    >>> with dnn.ActivationDescriptor(dnn.ActivationSpec("elu", 0.5)) as activation_desc:
+    ...     print(activation_desc.read_back().coef)
+    0.5
+    """
+
+    _arguments = "mode", "reluNanOpt:nan", "coef"
+    _besides = "cudnnSetActivationDescriptorSwishBeta", "cudnnGetActivationDescriptorSwishBeta"  # swish has its own
+
+    def _set(self, spec: Any) -> None:
+        super()._set(spec)
+        if spec.mode == ActivationMode.SWISH:
+            self.api.cudnnSetActivationDescriptorSwishBeta(self.ptr, spec.coef)
+
+    @classmethod
+    def read(cls, api: CudnnApi, native: Any) -> Any:
+        """Read a native object back, by the getters."""
+        spec, beta = super().read(api, native), ctypes.c_double()
+        if spec.mode == ActivationMode.SWISH:
+            api.cudnnGetActivationDescriptorSwishBeta(native, beta)
+            spec = spec.replace(coef=beta.value)
+        return spec
+
+
+class SpatialTransformerDescriptor(NativeObject[cudnnSpatialTransformerDescriptor_t], describes=SpatialTransformerSpec):
+    """A `cudnnSpatialTransformerDescriptor_t`; cuDNN has no getter for it, so that it cannot be read back.
+
+    Examples
+    --------
+    >>> with dnn.SpatialTransformerDescriptor(dnn.SpatialTransformerSpec((2, 3, 8, 8))) as transformer_desc:
+    ...     print(transformer_desc.spec.shape)
+    (2, 3, 8, 8)
+    """
+
+    _setter = "cudnnSetSpatialTransformerNdDescriptor"
+    by_handle = True
+
+    def _set(self, spec: Any) -> None:
+        set_ = self.api.cudnnSetSpatialTransformerNdDescriptor
+        set_(self.ptr, SamplerType.BILINEAR, spec.dtype, len(spec.shape), c_ints(spec.shape))
+
+    def read_back(self) -> Any:
+        """Refuse: cuDNN has no getter for it."""
+        raise ArgumentError("cuDNN has no function that reads a spatial transformer; see .spec")
+
+
+class TensorTransformDescriptor(NativeObject[cudnnTensorTransformDescriptor_t], describes=TensorTransformSpec):
+    """A `cudnnTensorTransformDescriptor_t`; where there is no GPU driver libcudnn cannot set one, but the emulated device can.
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     spec = dnn.TensorTransformSpec((0, 0, 1, 1), layout="NHWC")
+    ...     with dnn.TensorTransformDescriptor(spec, api=handle.api) as transform_desc:
+    ...         print(transform_desc.read_back() == spec)
+    True
+    """
+
+    by_handle = True
+
+    def _set(self, spec: Any) -> None:
+        rank = len(spec.padding)
+        before, after = (c_ints(ends) for ends in zip(*spec.padding, strict=True))
+        fold = (ctypes.c_uint * len(spec.fold))(*spec.fold) if spec.fold else None
+        self.api.cudnnSetTensorTransformDescriptor(self.ptr, rank, spec.format, before, after, fold, spec.direction)
+
+    def read_back(self) -> Any:
+        """Return what cuDNN holds."""
+        rank = len(self.spec.padding)
+        kind, direction, fold = ctypes.c_int(), ctypes.c_int(), (ctypes.c_uint * rank)()
+        before, after = c_ints([0] * rank), c_ints([0] * rank)
+        self.api.cudnnGetTensorTransformDescriptor(self.ptr, rank, kind, before, after, fold, direction)
+        return transform_of(rank, kind.value, before, after, fold, direction.value)
+
+
+def transform_of(rank: int, kind: int, before: Any, after: Any, fold: Any, direction: int) -> TensorTransformSpec:
+    """Return the spec of what the setter is given; blocks of one pixel fold nothing."""
+    ends = zip(before[:rank] if before else (0,) * rank, after[:rank] if after else (0,) * rank, strict=True)
+    blocks = tuple(fold[: rank - 2]) if fold else ()
+    layout = (("NCHW", "NCDHW"), ("NHWC", "NDHWC"))[kind][rank - 4]
+    folds = blocks if max(blocks, default=0) > 1 else ()
+    return TensorTransformSpec(ends, folds, FoldingDirection(direction), layout)

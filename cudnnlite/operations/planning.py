@@ -1,0 +1,95 @@
+"""`plan_operation`: the plan that a one-line call would run, whatever operation it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from inspect import isfunction, signature
+from typing import Any
+
+from cudnnlite.arguments import shown
+from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.plan_cache import PlanCache
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.operands import use
+
+
+class _Asked(Exception):  # noqa: N818  (no error)
+    """Stands for a handle's plans, none of which is there, and ends the call that asks for one."""
+
+    def __init__(self, plans: PlanCache) -> None:
+        self._plans = plans
+
+    def find(self, key: Hashable) -> None:
+        """Return no plan."""
+
+    def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Say how the plan is made."""
+        self.make = partial(make, *arguments)
+        raise self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plans, name)
+
+
+def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+    """Decide and marshal a call of an operation once, for many calls of its kind; nothing is computed.
+
+    For convolutions and recurrent networks `plan_convolution_forward`, `plan_rnn` and so on say more.
+
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    operation : function
+        One of those here that take arrays: `pooling_forward`, `dropout_forward`, `ctc_loss`, ...
+    operands, options : object
+        What it is called with, after the handle.
+
+    Returns
+    -------
+    Plan
+        To be called as ``plan(*operands, out=..., workspace=...)`` with arrays like these: the operation's in the order of its
+        arguments, those that may be left out last; `reserve` besides, where the operation has it.  `out` is a tuple where
+        several arrays are written, those that are updated in place behind the others; what an operation updates, or takes a
+        shape from, has to be given.  `ctc_loss` and attention are called with their own options.
+
+    Raises
+    ------
+    ArgumentError
+        It is no operation, or not called so; or as the operation itself raises it.
+    CudnnError
+        As the operation.
+
+    Notes
+    -----
+    C functions: those that make the operation's descriptors, and tell its sizes (`cudnnGet...Size`).
+
+    Examples
+    --------
+    >>> with dnn.Handle() as handle:
+    ...     x, state = handle.array(np.ones((1, 1, 4, 5), np.float32)), dnn.DropoutState(handle, seed=7)
+    ...     with dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state) as plan:
+    ...         y, reserve = plan(x)
+    ...         y, _ = plan(x, out=y, reserve=reserve)  # drops others; nothing is decided or allocated again
+    ...     print(np.unique(y.numpy()))
+    [0. 2.]
+    """
+    use(handle)
+    if not isfunction(operation) or not operation.__module__.startswith(str(__package__)):
+        raise ArgumentError(f"operation={shown(operation)}; needed: a function such as dnn.pooling_forward")
+    try:
+        signature(operation).bind(handle, *operands, **options)
+    except TypeError as error:
+        raise ArgumentError(f"operation={operation.__name__}: {error}") from None
+    plans = handle.plans
+    asked = _Asked(plans)
+    handle.plans = asked  # type: ignore[assignment]
+    try:
+        operation(handle, *operands, **options)
+    except _Asked:
+        handle.plans = plans
+        return asked.make()
+    finally:
+        handle.plans = plans
+    raise ArgumentError(f"operation={operation.__name__} runs no plan")

@@ -1,0 +1,402 @@
+"""The specs of layers: which function, window, order or probability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from cudnnlite._raw.enums import FoldingDirection, ReduceTensorIndices
+from cudnnlite.arguments import instance_of, integer, real_number, sequence, shown
+from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.enums import (
+    ActivationMode,
+    CTCGradMode,
+    DataType,
+    LossNormalizationMode,
+    NanPropagation,
+    OpTensorOp,
+    PoolingMode,
+    ReduceTensorOp,
+    TensorFormat,
+    parse_enum,
+)
+from cudnnlite.errors import ArgumentError
+from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layout import CHANNELS_LAST, parse_layout, parse_shape
+from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
+from cudnnlite.specs.tensor import TensorSpec
+
+_LRN_MAX_N, _LRN_MIN_K, _LRN_MIN_BETA = 16, 1e-5, 0.01  # CUDNN_LRN_MAX_N, ...
+_SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses bfloat16
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class ActivationSpec(FrozenSpec, told_by="cudnnSetActivationDescriptor cudnnSetActivationDescriptorSwishBeta"):
+    """A function of each value by itself: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    mode : ActivationMode or str
+        "sigmoid", "relu", "tanh", "clipped_relu", "elu", "swish" or "identity" (which cuDNN has in fused convolutions only).
+    coef : float, optional
+        The upper limit of "clipped_relu", the alpha of "elu", the beta of "swish"; 1 if not given.  The others have none.
+    nan : NanPropagation or str
+        Whether a relu of a NaN is that: "propagate" or "not_propagate".
+
+    Examples
+    --------
+    >>> dnn.ActivationSpec("clipped_relu", 6)
+    ActivationSpec(mode='CLIPPED_RELU', coef=6.0)
+    """
+
+    mode: ActivationMode
+    coef: float
+    nan: NanPropagation
+    named_by = ActivationMode
+
+    def __init__(
+        self, mode: ActivationMode | str, coef: float | None = None, *,
+        nan: NanPropagation | str = NanPropagation.PROPAGATE,
+    ) -> None:  # fmt: skip
+        kind, propagation = parse_enum(ActivationMode, mode, "mode"), parse_enum(NanPropagation, nan, "nan")
+        has_one = kind in (ActivationMode.CLIPPED_RELU, ActivationMode.ELU, ActivationMode.SWISH)
+        value = float(has_one) if coef is None else real_number(coef, "coef")
+        if not has_one and value:
+            raise ArgumentError(f"coef={shown(coef)} with mode={kind.name}; allowed: 0, it has no coefficient")
+        self._freeze(mode=kind, coef=value, nan=propagation)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class DropoutSpec(FrozenSpec):
+    """With which probability a value is dropped: a frozen value.
+
+    The random numbers' state goes with it, by its identity, but is no field: files and copies do not have it.
+    """
+
+    dropout: float
+
+    def __init__(self, dropout: float, state: Any = None) -> None:
+        self._freeze(dropout=parse_probability(dropout), state=state)
+
+
+def parse_probability(value: Any, argument: str = "dropout") -> float:
+    """Return a probability of dropping values; ArgumentError if it is none."""
+    number = -1.0 if isinstance(value, (bool, str)) else real_number(value, argument)
+    if 0 <= number <= 1:
+        return number
+    raise ArgumentError(f"{argument}={shown(value)}; allowed: a probability from 0 to 1")
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class LRNSpec(FrozenSpec, told_by="cudnnSetLRNDescriptor"):
+    """How a value is divided by those of the channels around it: a frozen value, equal and hashable by its fields.
+
+    ``y = x / (k + alpha / n * sum(x ** 2)) ** beta``, the sum over `n` channels.
+
+    Parameters
+    ----------
+    n : int
+        How many channels, 1 to 16: ``(n - 1) // 2`` before, the others behind.
+    alpha, beta, k : float
+        As above; cuDNN wants `beta` from 0.01 and `k` from 1e-5 on.
+
+    Examples
+    --------
+    >>> dnn.LRNSpec(3, k=1)
+    LRNSpec(n=3, k=1.0)
+    """
+
+    n: int
+    alpha: float
+    beta: float
+    k: float
+
+    def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
+        channels, given = integer(n, "n", 1, _LRN_MAX_N), {"alpha": alpha, "beta": beta, "k": k}
+        numbers = {name: real_number(value, name) for name, value in given.items()}
+        for name, smallest in (("beta", _LRN_MIN_BETA), ("k", _LRN_MIN_K)):
+            if not numbers[name] >= smallest:
+                raise ArgumentError(f"{name}={shown(given[name])}; allowed: from {smallest} on")
+        self._freeze(n=channels, **numbers)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class OpTensorSpec(FrozenSpec, told_by="cudnnSetOpTensorDescriptor"):
+    """An operation on two values: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    op : OpTensorOp or str
+        "add", "mul", "min", "max", "sqrt" or "not".
+    nan : NanPropagation or str
+        Whether the smaller or the larger of a number and a NaN is that: "propagate" or "not_propagate".
+    compute_type : DataType or str
+        What is computed in: float32; an operation on float64 operands sets it to float64.
+
+    Examples
+    --------
+    >>> dnn.OpTensorSpec("max", nan="not_propagate")
+    OpTensorSpec(op='MAX', nan='NOT_PROPAGATE')
+    """
+
+    op: OpTensorOp
+    nan: NanPropagation
+    compute_type: DataType
+    named_by = OpTensorOp
+
+    def __init__(
+        self, op: OpTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        compute_type: Any = DataType.FLOAT,
+    ) -> None:  # fmt: skip
+        kind, propagation = parse_enum(OpTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
+        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
+    """What is made of many values: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    op : ReduceTensorOp or str
+        "add", "mul", "min", "max", "amax" (the largest absolute value), "avg", "norm1", "norm2" or "mul_no_zeros".
+    nan : NanPropagation or str
+        Whether a NaN makes the minimum or maximum one: "propagate" or "not_propagate".
+    compute_type : DataType or str
+        What is computed in: float32; an operation on float64 operands sets it to float64.
+    indices : ReduceTensorIndices or str
+        "flattened" where the place of what was found is wanted too, as `reduce_tensor(..., indices=True)` does; "no".
+
+    Examples
+    --------
+    >>> dnn.ReduceTensorSpec("norm2").op
+    <ReduceTensorOp.NORM2: 7>
+    """
+
+    op: ReduceTensorOp
+    nan: NanPropagation
+    compute_type: DataType
+    indices: ReduceTensorIndices
+    named_by = ReduceTensorOp
+
+    def __init__(
+        self, op: ReduceTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+        compute_type: Any = DataType.FLOAT, indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
+    ) -> None:  # fmt: skip
+        kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
+        places = parse_enum(ReduceTensorIndices, indices, "indices")
+        kinds = parse_dtype(compute_type, "compute_type")
+        self._freeze(op=kind, nan=propagation, compute_type=kinds, indices=places)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class CTCLossSpec(FrozenSpec, told_by="cudnnSetCTCLossDescriptor_v9"):
+    """How a CTC loss is computed: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    normalization : LossNormalizationMode or str
+        "softmax": what is given are logits, which cuDNN normalises; "none": they are probabilities already.
+    grad_mode : CTCGradMode or str
+        What becomes of the gradients beyond the end of an input: "zero_oob" writes zeros, "skip_oob" leaves them as they are.
+    max_label_length : int
+        The longest label that a call may have; 0 for the longest that it has, which only labels on the host tell.
+    compute_type : DataType or str, optional
+        What is computed in, and the type of the costs; that of the logits if not given, and cuDNN 9.19 takes no other.
+
+    Examples
+    --------
+    >>> dnn.CTCLossSpec(normalization="none")
+    CTCLossSpec(normalization='NONE')
+    """
+
+    normalization: LossNormalizationMode
+    grad_mode: CTCGradMode
+    max_label_length: int
+    compute_type: DataType | None
+
+    def __init__(
+        self, normalization: LossNormalizationMode | str = LossNormalizationMode.SOFTMAX,
+        grad_mode: CTCGradMode | str = CTCGradMode.ZERO_OOB, max_label_length: int = 0,
+        compute_type: Any = None,
+    ) -> None:  # fmt: skip
+        self._freeze(
+            normalization=parse_enum(LossNormalizationMode, normalization, "normalization"),
+            grad_mode=parse_enum(CTCGradMode, grad_mode, "grad_mode"),
+            max_label_length=integer(max_label_length, "max_label_length", 0),
+            compute_type=None if compute_type is None else parse_dtype(compute_type, "compute_type"),
+        )
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
+    """How images are pooled: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    window, padding, stride : int or iterable of int
+        One number for every spatial axis, or one for each.  Padding is on both sides, smaller than the window, and never a
+        maximum.  The stride is the window's size if not given (once: `replace` keeps it).
+    mode : PoolingMode or str
+        "max", "max_deterministic", "average_count_include_padding" or "average_count_exclude_padding".
+    nan : NanPropagation or str
+        Whether the maximum of a window with a NaN in it is that: "propagate" or "not_propagate".
+
+    Examples
+    --------
+    >>> dnn.PoolingSpec(3, padding=1, stride=2).output_spec(dnn.TensorSpec((1, 64, 112, 112))).shape
+    (1, 64, 56, 56)
+    """
+
+    window: Steps
+    padding: Steps
+    stride: Steps
+    mode: PoolingMode
+    nan: NanPropagation
+    _stepped = ("window", "padding", "stride")
+
+    def __init__(
+        self, window: AnySteps, padding: AnySteps = 0, stride: AnySteps | None = None, *,
+        mode: PoolingMode | str = PoolingMode.MAX, nan: NanPropagation | str = NanPropagation.PROPAGATE,
+    ) -> None:  # fmt: skip
+        taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0)
+        steps = taps if stride is None else parse_steps(stride, "stride", 1)
+        kind, propagation = parse_enum(PoolingMode, mode, "mode"), parse_enum(NanPropagation, nan, "nan")
+        self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)
+        sizes, margins, _ = self.steps(self.spatial_rank or 1)
+        if any(margin >= size for margin, size in zip(margins, sizes, strict=True)):
+            raise ArgumentError(
+                f"padding={shown(padding)} must be smaller than window={shown(window)}: it would hold no value"
+            )
+
+    @classmethod
+    def whole(
+        cls, x: Any, *, mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
+        nan: NanPropagation | str = NanPropagation.PROPAGATE,
+    ) -> PoolingSpec:  # fmt: skip
+        """Return the pooling over the whole image, to one value for each channel; of a spec, or an array that has one.
+
+        Raises
+        ------
+        ArgumentError
+            `x` has no spatial axes.
+        """
+        spec = getattr(x, "spec", x)
+        if not isinstance(spec, TensorSpec) or spec.rank < 3:
+            raise ArgumentError(f"x={shown(x)}: it must be (N, C, *spatial)")
+        return cls(spec.shape[2:], mode=mode, nan=nan)
+
+    def output_spec(self, x: TensorSpec) -> TensorSpec:
+        """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
+        if not 3 <= instance_of(x, TensorSpec, "x").rank <= 5:
+            raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 3, 4 or 5")
+        window, padding, stride = self.steps(x.rank - 2)
+        return x.packed((*x.shape[:2], *slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))))
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDescriptor"):
+    """What a spatial transformer makes of images: a frozen value, equal and hashable by its fields.
+
+    Parameters
+    ----------
+    shape : iterable of int
+        ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images only, bilinearly.
+    dtype : DataType or str
+        Of everything, float32, float64 or float16; an operation sets it to that of its operands.
+
+    Examples
+    --------
+    >>> dnn.SpatialTransformerSpec((2, 3, 8, 8), "float16")
+    SpatialTransformerSpec(shape=(2, 3, 8, 8), dtype='float16')
+    """
+
+    shape: tuple[int, ...]
+    dtype: DataType
+
+    def __init__(self, shape: Iterable[int], dtype: Any = DataType.FLOAT) -> None:
+        sizes, kind = parse_shape(shape, batch_may_be_empty=False), parse_dtype(dtype)
+        if len(sizes) != 4:
+            raise ArgumentError(
+                f"shape={sizes} has rank {len(sizes)}; needed: (N, C, H, W), cuDNN samples 2-D images only"
+            )
+        if kind not in _SAMPLED:
+            raise ArgumentError(f"dtype={dtype_name(kind)}; allowed: {', '.join(map(dtype_name, _SAMPLED))}")
+        self._freeze(shape=sizes, dtype=kind)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor"):
+    """How a tensor of rank 4 or 5 is padded, folded, and laid out anew: a frozen value, equal and hashable by its fields.
+
+    Folding takes blocks of pixels apart: ``(N, C, H, W)`` becomes ``(N, f * g * C, H / f, W / g)``, of which channel
+    ``(i * g + j) * C + c`` has row i and column j of each block of channel c.  Unfolding is the way back.
+
+    Parameters
+    ----------
+    padding : iterable of int or of pairs of int
+        For each axis of ``(N, C, *spatial)``, how many zeros come before and behind.
+    fold : iterable of int
+        The size of the blocks along each spatial axis; empty: no folding.
+    direction : FoldingDirection or str
+        "fold", after the padding, or "unfold", without one.
+    layout : str
+        Of the result: "NCHW", "NHWC", "NCDHW" or "NDHWC".
+
+    Examples
+    --------
+    >>> spec = dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3))
+    >>> spec.output_shape((8, 3, 5, 6))
+    (8, 18, 4, 2)
+    """
+
+    padding: tuple[tuple[int, int], ...]
+    fold: tuple[int, ...]
+    direction: FoldingDirection
+    layout: str
+
+    def __init__(
+        self, padding: Iterable[Any], fold: Iterable[int] = (), direction: FoldingDirection | str = FoldingDirection.FOLD,
+        layout: str | None = None,
+    ) -> None:  # fmt: skip
+        given = sequence(padding, "padding", "a sequence of numbers, one for each axis")
+        pairs = tuple(tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad) for pad in given)
+        sizes = sequence(fold, "fold", "a sequence of numbers, one for each spatial axis")
+        blocks = tuple(integer(size, "fold", 1) for size in sizes)
+        if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
+            raise ArgumentError(
+                f"padding={shown(padding)}; needed: a number, or a pair of them, for each of 4 or 5 axes"
+            )
+        ends: Any = tuple((integer(a, "padding", 0), integer(b, "padding", 0)) for a, b in pairs)
+        way = parse_enum(FoldingDirection, direction, "direction")
+        if blocks and len(blocks) != len(pairs) - 2:
+            raise ArgumentError(f"fold={shown(blocks)}; needed: a number for each of {len(pairs) - 2} spatial axes")
+        if way == FoldingDirection.UNFOLD and any(max(end) for end in ends):
+            raise ArgumentError(f"padding={shown(padding)} with direction=UNFOLD; allowed: 0")
+        self._freeze(padding=ends, fold=blocks, direction=way, layout=parse_layout(layout, len(pairs)))
+
+    @property
+    def format(self) -> TensorFormat:
+        """The layout as cuDNN calls it."""
+        return TensorFormat.NHWC if self.layout in CHANNELS_LAST.values() else TensorFormat.NCHW
+
+    def output_shape(self, shape: tuple[int, ...], argument: str = "x") -> tuple[int, ...]:
+        """Return the shape of what comes out; ArgumentError if the spec does not fit."""
+        shape = parse_shape(shape, instance_of(argument, str, "argument"))
+        if len(shape) != len(self.padding):
+            raise ArgumentError(
+                f"{argument} has shape {shape}; the transformation is one of {len(self.padding)} axes: {self}"
+            )
+        n, c, *image = (before + size + after for size, (before, after) in zip(shape, self.padding, strict=True))
+        volume = prod(self.fold)
+        if not self.fold:
+            return (n, c, *image)
+        if self.direction == FoldingDirection.UNFOLD:
+            if c % volume:
+                raise ArgumentError(f"{argument} has {c} channels, which fold={self.fold} does not divide")
+            return (n, c // volume, *(size * step for size, step in zip(image, self.fold, strict=True)))
+        if any(size % step for size, step in zip(image, self.fold, strict=True)):
+            raise ArgumentError(f"{argument} is padded to {(n, c, *image)}, which fold={self.fold} does not divide")
+        return (n, c * volume, *(size // step for size, step in zip(image, self.fold, strict=True)))

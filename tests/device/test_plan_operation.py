@@ -1,0 +1,120 @@
+"""`plan_operation`: the plan of any operation's call; in a CUDA graph, beside the call itself, and with what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+
+from .test_bad_input import ARGUMENT, ARRAY, refuses
+
+
+class Planned(NamedTuple):
+    """An operation, what it is called with, and how many of that its plan is."""
+
+    function: Callable[..., Any]
+    given: tuple[Any, ...]
+    operands: int = 1
+    options: dict[str, Any] = {}  # noqa: RUF012  (never changed)
+
+
+def planned(handle: dnn.Handle, name: str) -> Planned:
+    rng = np.random.default_rng(0)
+    x, y = (handle.array(rng.standard_normal((2, 4, 6, 5)).astype(np.float32)) for _ in range(2))
+    sequence = handle.array(rng.standard_normal((1, 5, 4)).astype(np.float32))
+    attention = dnn.AttentionSpec(1, 4)
+    return {
+        "pooling": lambda: Planned(dnn.pooling_forward, (x, dnn.PoolingSpec(2))),
+        "softmax_backward": lambda: Planned(dnn.softmax_backward, (y, x), 2, {"mode": "instance"}),
+        "reduce": lambda: Planned(dnn.reduce_tensor, (x, "add"), 1, {"axes": (0, 2), "alpha": 0.5}),
+        "transform": lambda: Planned(dnn.transform_tensor, (x,), 1, {"layout": "NHWC"}),
+        "transpose": lambda: Planned(
+            dnn.convolution_backward_data,
+            (handle.array(np.ones((4, 3, 2, 2), np.float32)), x, dnn.ConvolutionSpec()),
+            2,
+            {"x": (2, 3, 7, 6)},
+        ),
+        "attention": lambda: Planned(
+            dnn.multi_head_attention_forward,
+            (attention, dnn.AttentionWeights(handle, attention), sequence, sequence, sequence),
+            4,
+        ),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["pooling", "softmax_backward", "reduce", "transform", "transpose", "attention"])
+def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
+    function, given, count, options = planned(handle, name)
+    arrays = given[1 : 1 + count] if name == "attention" else given[:count]
+    before = len(handle.plans)
+    with dnn.plan_operation(handle, function, *given, **options) as plan:
+        assert len(handle.plans) == before  # nothing was kept, and nothing ran
+        out = function(handle, *given, **options)
+        expected = out.numpy()
+        if name != "reduce":  # which takes a shape from what it writes
+            np.testing.assert_array_equal(plan(*arrays).numpy(), expected)
+        out.device.fill(out.ptr, out.nbytes, 0xFF, out.stream)
+        assert plan(*arrays, out=out) is out
+        np.testing.assert_array_equal(out.numpy(), expected)
+    with pytest.raises(dnn.ClosedError):
+        plan(*arrays)
+
+
+def test_dropout(handle: dnn.Handle) -> None:
+    """The states are advanced by each call and each launch, and are kept for as long as a graph needs them."""
+    state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
+    saved = state.save()
+    expected = [dnn.dropout_forward(handle, x, 0.5, dropout_state=state)[0].numpy() for _ in range(4)]
+    state.restore(saved)
+    plan = dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state)
+    y, reserve = plan(x)
+    back = dnn.plan_operation(handle, dnn.dropout_backward, x, 0.5, reserve, dropout_state=state)
+    dx = back(x, reserve=reserve)
+    np.testing.assert_array_equal(y.numpy(), expected[0])
+    np.testing.assert_array_equal(dx.numpy(), expected[0])
+    with dnn.capture(handle) as graph:
+        plan(x, out=y, reserve=reserve)
+        back(x, out=dx, reserve=reserve)
+    plan.close(), back.close()
+    for mask in expected[1:3]:
+        graph.launch()
+        np.testing.assert_array_equal(y.numpy(), mask)
+        np.testing.assert_array_equal(dx.numpy(), mask)
+    state.close()  # the graph has them
+    graph.launch()
+    np.testing.assert_array_equal(y.numpy(), expected[3])
+    graph.close()
+
+
+def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
+    with dnn.Handle(handle.device) as other:
+        other.stream = handle.device.create_stream()
+        state, x = dnn.DropoutState(other, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))
+        expected = dnn.dropout_forward(other, x, 0.5, dropout_state=dnn.DropoutState(other, 3))[0].numpy()
+        with dnn.plan_operation(handle, dnn.dropout_forward, x, 0.5, dropout_state=state) as plan:
+            np.testing.assert_array_equal(plan(x)[0].numpy(), expected)
+            state.close()
+            with pytest.raises(dnn.ClosedError, match="closed"):
+                plan(x)
+
+
+def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
+    x, pooling = handle.array(np.ones((2, 1, 4), np.float32)), dnn.PoolingSpec(2)
+    for wrong in (3, None, np.add, dnn.Handle, handle.array, "pooling_forward"):
+        refuses(ARGUMENT, "operation=", lambda wrong=wrong: dnn.plan_operation(handle, wrong, x))
+    refuses(ARGUMENT, "operation=pooling_forward: missing", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x))
+    refuses(ARGUMENT, "runs no plan", lambda: dnn.plan_operation(handle, dnn.capture))
+    refuses(ARRAY, r"\bx\b", lambda: dnn.plan_operation(handle, dnn.pooling_forward, [1.0], pooling))
+    refuses(ARGUMENT, "pooling=", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x, 2))
+    assert type(handle.plans).__name__ == "PlanCache"
+    attention, other = dnn.AttentionSpec(1, 4), handle.array(np.ones((2, 2, 4), np.float32))
+    weights = dnn.AttentionWeights(handle, attention)
+    with dnn.plan_operation(handle, dnn.multi_head_attention_forward, attention, weights, x, x, x) as plan:
+        refuses(ARGUMENT, "q is", lambda: plan(weights, other, x, x))
+        refuses(ARGUMENT, "v is", lambda: plan(weights, x, x, other))
+    with dnn.plan_operation(handle, dnn.ctc_loss, x, [1], [1], [2]) as plan:
+        refuses(ARGUMENT, "x is", lambda: plan(other, [1], [1], [2]))
