@@ -10,35 +10,16 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from cudnnlite._raw.cenum import CEnum
+
+# isort: off
 from cudnnlite._raw.enums import (
-    ActivationMode,
-    BatchNormMode,
-    ConvolutionBwdDataAlgo,
-    ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo,
-    ConvolutionMode,
-    CTCGradMode,
-    CTCLossAlgo,
-    DataType,
-    Determinism,
-    LossNormalizationMode,
-    MathType,
-    NanPropagation,
-    OpTensorOp,
-    PoolingMode,
-    ReduceTensorOp,
-    ReorderType,
-    RNNAlgo,
-    RNNBiasMode,
-    RNNDataLayout,
-    RNNInputMode,
-    RNNMode,
-    SeqDataAxis,
-    SoftmaxAlgorithm,
-    SoftmaxMode,
-    Status,
-    TensorFormat,
-)
+    ActivationMode, BatchNormMode, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo,
+    ConvolutionMode, CTCGradMode, CTCLossAlgo, DataType, Determinism, LossNormalizationMode, MathType, NanPropagation,
+    OpTensorOp, PoolingMode, ReduceTensorOp, ReorderType, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode,
+    SeqDataAxis, SoftmaxAlgorithm, SoftmaxMode, Status, TensorFormat,
+)  # fmt: skip
+
+# isort: on
 from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 

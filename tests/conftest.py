@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import inspect
 import itertools
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -28,6 +30,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.devices import choice
 from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
 from cudnnlite.operations.plan import Plan
 
@@ -127,7 +130,7 @@ def pytest_runtest_logstart() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
     """Note which device a test ran on and whether it failed; turn into failures what must not be hidden."""
     report = yield
     started = ", ".join(_started)
@@ -135,14 +138,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     # on a GPU other libraries start some
     if started and report.passed and not REQUIRE_GPU and item.get_closest_marker("processes") is None:
         report.outcome, report.longrepr = "failed", f"not marked `processes`, but it starts {started}"
-    call = getattr(item, "callspec", None)
-    report.device = call.params.get("device", "") if call is not None else ""
+    if report.failed and (why := needed_version(str(call.excinfo.value) if call.excinfo else "")):
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {why}")
+    case = getattr(item, "callspec", None)
+    report.device = case.params.get("device", "") if case is not None else ""
     if REQUIRE_GPU and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped under CUDNNLITE_REQUIRE_GPU=1: {report.longrepr}"
     if report.failed:
         item.stash[_FAILED] = True
     return report
+
+
+def needed_version(message: str) -> str:
+    """Return what an old libcudnn lacks, and from which version it is there, if that is what a test failed of."""
+    told = re.search(r"^.* needs? cuDNN (\d+)\.(\d+) or newer; this is (\d+)\.(\d+).*$", message, re.MULTILINE)
+    return told[0] if told and tuple(map(int, told.groups()[2:])) < tuple(map(int, told.groups()[:2])) else ""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -177,6 +188,17 @@ def why_skipped(report: Any) -> str:
     """Return a skipped test's reason."""
     why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return why.removeprefix("Skipped: ")
+
+
+@pytest.fixture
+def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """pytest's own, which undoes the patch of a method by leaving that on the object: the process's devices get rid of it."""
+    yield monkeypatch
+    monkeypatch.undo()
+    for thing in [each for made in choice.devices._made.values() for each in (made, vars(made).get("api"))]:
+        for name, value in [*vars(thing).items()] if thing is not None else []:
+            if inspect.ismethod(value) and value.__self__ is thing and name in dir(type(thing)):
+                delattr(thing, name)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
 _FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
 _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
-# Tried with cuDNN 9.28, and those that need a GPU with 9.19 on an H200: these follow pointers without a look at them, every
+# Tried with cuDNN 9.28 and 9.0, and those that need a GPU with 9.19 on an H200: these follow pointers without a look, every
 # descriptor and typed pointer of the first list and what is named in the second; the others answer BAD_PARAM, or leave out a
 # result.
 _CRASH_AT_NULL: dict[str, frozenset[str]] = {
@@ -58,6 +58,8 @@ _CRASH_AT_NULL: dict[str, frozenset[str]] = {
         ("GetConvolutionBackwardFilterAlgorithmMaxCount", "count"),
         ("GetConvolutionForwardAlgorithmMaxCount", "count"),
         ("GetConvolutionForwardAlgorithm_v7", "handle perfResults"),
+        ("GetLRNDescriptor", "normDesc"),
+        ("GetPoolingNdForwardOutputDim", "inputTensorDesc"),
         ("GetRNNWeightParams", "bAddr mAddr"),
         ("GetReductionIndicesSize", "reduceTensorDesc sizeInBytes"),
         ("GetReductionWorkspaceSize", "aDesc cDesc reduceTensorDesc sizeInBytes"),
@@ -71,6 +73,7 @@ _CRASH_AT_NULL: dict[str, frozenset[str]] = {
         ("OpTensor", "opTensorDesc"),
         ("RNNBackwardData_v8", "dy"),
         ("ReduceTensor", "reduceTensorDesc workspace"),
+        ("SetRNNDataDescriptor", "seqLengthArray"),
         ("SpatialTfGridGeneratorBackward", "stDesc"),
         ("SpatialTfGridGeneratorForward", "stDesc"),
         ("SpatialTfSamplerBackward", "dxDesc dyDesc stDesc xDesc"),

@@ -100,15 +100,20 @@ def _load() -> Library:
 
 
 def _check_files(path: str, how: str) -> None:
-    """Look at the files first: cuDNN aborts the process without its part 'graph', and a file that is cut off kills it."""
+    """Look at the files first: cuDNN aborts the process where a part is missing, and a file that is cut off kills it.
+
+    (9.28 without 'graph', 9.0 without 'cnn' or 'adv' too.)
+    """
     front = Path(path).resolve()
-    graph = f"libcudnn_{_PARTS[0]}.so.9"
     files = (file for file in sorted(front.parent.glob("libcudnn*.so.9")) if file.is_file())
     wrong = [f"{file.name} {why}" for file in files if (why := why_unloadable(file))]
     if any(why.startswith(f"{front.name} is") for why in wrong):
         return  # of what is no library at all the loader says so
-    if not (front.parent / graph).is_file() and not any(graph in mapped for mapped in mapped_cudnn_files()):
-        wrong.append(f"{graph} is not beside it")
+    mapped = {Path(file).name for file in mapped_cudnn_files()}
+    parts = [f"libcudnn_{part}.so.9" for part in _PARTS]
+    wrong += [
+        f"{part} is not beside it" for part in parts if part not in mapped and not (front.parent / part).is_file()
+    ]
     if wrong:
         raise LibraryError(
             f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(wrong)}. Install it again"

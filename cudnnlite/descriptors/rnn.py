@@ -9,6 +9,7 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.enums import NanPropagation, RNNClipMode
+from cudnnlite._raw.library import format_version
 from cudnnlite._raw.types import (
     CUDNN_RNN_PADDED_IO_ENABLED,
     cudnnRNNDataDescriptor_t,
@@ -22,7 +23,7 @@ from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType, RNNAlgo, RNNDataLayout, parse_enum
-from cudnnlite.errors import CudnnError
+from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.frozen import whole_or_made
 
@@ -83,6 +84,8 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
         try:
             super()._set(spec)
         except CudnnError as error:
+            if isinstance(error, NotSupportedError):
+                name_needed_version(error, spec.dtype, self.api)
             raise error.involving(rnn=spec, compute_type=dtype_name(spec.compute_type)) from None
         if spec.clip is not None:
             if self.api.has("cudnnRNNSetClip_v9"):
@@ -147,10 +150,14 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
 
     def _set(self, spec: RNNDataSpec) -> None:
         fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it
-        self.api.cudnnSetRNNDataDescriptor(
-            self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
-            fill.ctypes.data,
-        )  # fmt: skip
+        try:
+            self.api.cudnnSetRNNDataDescriptor(
+                self.ptr, spec.dtype, spec.layout, spec.max_length, spec.batch, spec.vector_size, c_ints(spec.lengths),
+                fill.ctypes.data,
+            )  # fmt: skip
+        except NotSupportedError as error:
+            name_needed_version(error, spec.dtype, self.api)
+            raise
 
     def set(self, spec: RNNDataSpec) -> None:
         """Describe other sequences with the same native object (`cudnnSetRNNDataDescriptor`)."""
@@ -179,3 +186,10 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
         spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
         spec._freeze(**values)  # as it is: a packed descriptor may have a longer maximum than its longest sequence
         return spec
+
+
+def name_needed_version(error: NotSupportedError, dtype: DataType, api: CudnnApi) -> None:
+    """Add which cuDNN is needed where an older one refused a dtype: 9.12 and before refuse bfloat16, 9.13 takes it."""
+    if dtype == DataType.BFLOAT16 and (version := api.cudnnGetVersion()) < 91300:
+        needed = "recurrent networks in bfloat16 need cuDNN 9.13 or newer"
+        error.notes += (f"{needed}; this is {format_version(version)}",)

@@ -332,13 +332,25 @@ class CudaDevice:
             raise ArrayTypeError(f"{argument} of type {type(array).__name__} cannot be viewed: {error}") from error
         if not view.is_device_accessible:
             raise host_array_error(array, argument)
-        if view.device_id != self.index:
-            raise ArrayTypeError(f"{argument} is on cuda:{view.device_id}, the handle on cuda:{self.index}")
+        if not self._holds(view, hasattr(array, "__dlpack__")):
+            raise ArrayTypeError(f"{argument} is on another device than the handle, which is on cuda:{self.index}")
         if strides is None:
             strides = packed_strides(tuple(shape), "packed")
         # JAX's arrays never change, but neither protocol lets them say so
         immutable = view.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
         return ForeignArray(view.ptr, tuple(shape), tuple(strides), dtype, immutable, view)
+
+    def _holds(self, view: Any, told: bool) -> bool:
+        """Tell whether an array is on this device: DLPack says it; and of a pool's memory CUDA always says device 0."""
+        if not told and view.ptr:
+            driver, location = self._driver, self._driver.CUmemLocation()
+            attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+            failed, pool = driver.cuPointerGetAttribute(attribute, view.ptr)
+            if not failed and int(pool):
+                location.type, location.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, self.index
+                failed, access = driver.cuMemPoolGetAccess(pool, location)
+                return not failed and bool(access)
+        return bool(view.device_id == self.index)
 
     @telling_loss
     def export_dlpack(self, array: ForeignArray, stream: Any, consumer: int | None, **options: Any) -> Any:

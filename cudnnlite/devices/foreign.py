@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from cudnnlite.errors import ArrayTypeError
+from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import span
 
 
@@ -57,6 +58,7 @@ class SupportsCudaArrayInterface(Protocol):
 
 
 AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface  # on a device, whoever made it
+Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec  # what a plan can be made for
 
 
 def host_array_error(array: object, argument: str) -> ArrayTypeError:

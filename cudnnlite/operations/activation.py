@@ -26,8 +26,8 @@ BACKWARD = gradient_of(FORWARD, "cudnnActivationBackward", ("y", "dy", "x"), in_
 
 @documented(FORWARD, "shaped as `x`")
 def activation_forward(
-    handle: Handle, x: AnyArray, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    handle: Handle, x: AnyArray, activation: ActivationSpec | ActivationMode | str, *, alpha: float = 1.0,
+    beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Apply a function to each value: sigmoid, relu, tanh, clipped relu, elu or swish.
 
@@ -53,7 +53,7 @@ def activation_forward(
 @documented(BACKWARD, "shaped as `x`")
 def activation_backward(
     handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, activation: ActivationSpec | ActivationMode | str, *,
-    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of an activation's input.
 

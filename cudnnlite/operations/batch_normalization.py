@@ -6,6 +6,7 @@ from typing import Any
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.arguments import one_of, real_number, shown
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
 from cudnnlite.errors import ArgumentError
@@ -119,9 +120,9 @@ BACKWARD_ADD_RELU = _backward("_add_relu", _ADD_RELU, ("dz",))
 
 @documented(INFERENCE, "shaped as `x`")
 def batch_normalization_inference(
-    handle: Handle, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, *,
+    handle: Handle, x: AnyArray, scale: AnyArray, bias: AnyArray, mean: AnyArray, variance: AnyArray, *,
     mode: BatchNormMode | str = BatchNormMode.SPATIAL, epsilon: float = 1e-5, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Normalise by statistics that are given: ``scale * (x - mean) / sqrt(variance + epsilon) + bias``.
 
@@ -152,9 +153,9 @@ def batch_normalization_inference(
     TRAINING, "y shaped as `x`, the others as `scale`; what the backward call wants", TRAINING_RELU, TRAINING_ADD_RELU
 )
 def batch_normalization_training(
-    handle: Handle, x: Any, scale: Any, bias: Any, *, running_mean: Any, running_var: Any, momentum: float = 0.1,
-    epsilon: float = 1e-5, mode: BatchNormMode | str = "auto", activation: Any = None, z: Any = None,
-    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    handle: Handle, x: AnyArray, scale: AnyArray, bias: AnyArray, *, running_mean: AnyArray, running_var: AnyArray,
+    momentum: float = 0.1, epsilon: float = 1e-5, mode: BatchNormMode | str = "auto", activation: Any = None,
+    z: AnyArray | None = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Normalise by the batch's own statistics, and follow them with running ones.
 
@@ -211,9 +212,10 @@ def _mode(mode: Any, handle: Handle, x: Any, activation: Any, added: bool) -> An
 
 @documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
 def batch_normalization_backward(
-    handle: Handle, x: Any, dy: Any, scale: Any, saved_mean: Any, saved_inv_variance: Any, *,
-    mode: BatchNormMode | str = "auto", epsilon: float = 1e-5, activation: Any = None, y: Any = None, bias: Any = None,
-    reserve: Any = None, added: bool = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    handle: Handle, x: AnyArray, dy: AnyArray, scale: AnyArray, saved_mean: AnyArray, saved_inv_variance: AnyArray, *,
+    mode: BatchNormMode | str = "auto", epsilon: float = 1e-5, activation: Any = None, y: AnyArray | None = None,
+    bias: AnyArray | None = None, reserve: AnyArray | None = None, added: bool = False, alpha: float = 1.0,
+    beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of a batch normalisation's input, scale and bias.
 

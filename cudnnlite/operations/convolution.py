@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionFwdAlgo
 from cudnnlite.operations.algorithms import ranked
@@ -27,8 +28,9 @@ class ConvolutionForwardPlan(OperationPlan, operation=FORWARD):
 
 @documented_choice(FORWARD, "plan", "conv(x, w)")
 def plan_convolution_forward(
-    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, bias: Any = None, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
+    handle: Handle, x: Operand, w: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, bias: AnyArray | None = None,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> OperationPlan:  # fmt: skip
     """Make descriptors, choose an algorithm and marshal the arguments once, for many calls.
@@ -66,9 +68,10 @@ def plan_convolution_forward(
 @hides_unknown
 @documented_choice(FORWARD, "call", "conv(x, w)")
 def convolution_forward(
-    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, bias: Any = None, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, bias: AnyArray | None = None,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
     **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
@@ -112,7 +115,7 @@ def convolution_forward(
 
 @documented_choice(FORWARD, "get")
 def get_convolution_forward(
-    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, out: Any = None
+    handle: Handle, x: Operand, w: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, out: AnyArray | None = None
 ) -> AlgorithmTable:
     """Ask cuDNN's v7 heuristic for its ranking; nothing is run.
 
@@ -132,8 +135,8 @@ def get_convolution_forward(
 
 @documented_choice(FORWARD, "find")
 def find_convolution_forward(
-    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, beta: float = 0.0, out: Any = None,
-    workspace_limit: int | str | None = None,
+    handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, beta: float = 0.0,
+    out: AnyArray | None = None, workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm on these arrays.
 

@@ -10,6 +10,7 @@ from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
@@ -39,8 +40,9 @@ class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
 
 @documented_choice(DATA, "plan")
 def plan_convolution_backward_data(
-    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
+    handle: Handle, w: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
+    beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> ConvolutionBackwardDataPlan:  # fmt: skip
     """Decide and marshal the gradient of a convolution's input once, for many calls.
@@ -69,9 +71,10 @@ def plan_convolution_backward_data(
 @documented_choice(DATA, "call")
 @hides_unknown
 def convolution_backward_data(
-    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
     **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a convolution's input: how a change of x changes a loss whose gradient at y is dy.
@@ -106,8 +109,9 @@ def convolution_backward_data(
 
 @documented_choice(DATA, "get")
 def get_convolution_backward_data(
-    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, out: Any = None
-) -> AlgorithmTable:
+    handle: Handle, w: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None,
+    out: AnyArray | None = None,
+) -> AlgorithmTable:  # fmt: skip
     """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's input; nothing is run.
 
     Examples
@@ -125,8 +129,8 @@ def get_convolution_backward_data(
 
 @documented_choice(DATA, "find")
 def find_convolution_backward_data(
-    handle: Handle, w: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, beta: float = 0.0,
-    out: Any = None, workspace_limit: int | str | None = None,
+    handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None,
+    beta: float = 0.0, out: AnyArray | None = None, workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm for the gradient of a convolution's input.
 
@@ -144,8 +148,9 @@ def find_convolution_backward_data(
 
 @documented_choice(FILTER, "plan")
 def plan_convolution_backward_filter(
-    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
+    handle: Handle, x: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
+    beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> ConvolutionBackwardFilterPlan:  # fmt: skip
     """Decide and marshal the gradient of a convolution's filter once, for many calls.
@@ -174,9 +179,10 @@ def plan_convolution_backward_filter(
 @documented_choice(FILTER, "call")
 @hides_unknown
 def convolution_backward_filter(
-    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
     **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a convolution's filter: how a change of w changes a loss whose gradient at y is dy.
@@ -211,8 +217,9 @@ def convolution_backward_filter(
 
 @documented_choice(FILTER, "get")
 def get_convolution_backward_filter(
-    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, out: Any = None
-) -> AlgorithmTable:
+    handle: Handle, x: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None,
+    out: AnyArray | None = None,
+) -> AlgorithmTable:  # fmt: skip
     """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's filter; nothing is run.
 
     Examples
@@ -230,8 +237,8 @@ def get_convolution_backward_filter(
 
 @documented_choice(FILTER, "find")
 def find_convolution_backward_filter(
-    handle: Handle, x: Any, dy: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, beta: float = 0.0,
-    out: Any = None, workspace_limit: int | str | None = None,
+    handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None,
+    beta: float = 0.0, out: AnyArray | None = None, workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm for the gradient of a convolution's filter.
 
@@ -250,9 +257,10 @@ def find_convolution_backward_filter(
 @hides_unknown
 @documented_choice(DATA, "call", "result", "y")
 def convolution_transpose(
-    handle: Handle, x: Any, w: Any, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: Any = 0, alpha: float = 1.0,
-    beta: float = 0.0, out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: Any = 0,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
     **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve transposed, as PyTorch's `conv_transpose1d` to `conv_transpose3d`: from the shape of a result to that of images.

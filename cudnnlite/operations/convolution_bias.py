@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
@@ -22,7 +20,7 @@ BACKWARD = Operation("convolution_backward_bias", "cudnnConvolutionBackwardBias"
 
 @documented(BACKWARD, "``(1, C, 1, ...)``")
 def convolution_backward_bias(
-    handle: Handle, dy: AnyArray, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
+    handle: Handle, dy: AnyArray, *, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None
 ) -> DeviceArray:
     """Compute the gradient of a bias, which is the sum over images and positions.
 

@@ -17,6 +17,7 @@ from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import refuse_in_capture
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
@@ -32,7 +33,7 @@ _WHOLE = CTCLossSpec()
 
 @calling("cudnnCTCLoss", "cudnnGetCTCLossWorkspaceSize", "cudnnCTCLoss_v8", "cudnnGetCTCLossWorkspaceSize_v8")
 def ctc_loss(
-    handle: Handle, x: Any, labels: Any, label_lengths: Any, input_lengths: Any, ctc: CTCLossSpec = _WHOLE, *,
+    handle: Handle, x: AnyArray, labels: Any, label_lengths: Any, input_lengths: Any, ctc: CTCLossSpec = _WHOLE, *,
     algorithm: CTCLossAlgo | str = CTCLossAlgo.DETERMINISTIC, gradients: bool = True, out: Any = None,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     """Compute the CTC loss of each sequence of a batch, and its gradient; label 0 is the blank.

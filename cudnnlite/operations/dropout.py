@@ -10,6 +10,7 @@ import numpy as np
 from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, check_alike, documented
@@ -107,8 +108,9 @@ class DropoutState:
 
 @documented(FORWARD, "shaped as `x`; and the reserve space, which the backward call needs: a tuple of both")
 def dropout_forward(
-    handle: Handle, x: Any, dropout: float, *, dropout_state: DropoutState, out: Any = None, reserve: Any = None
-) -> tuple[DeviceArray, DeviceArray]:
+    handle: Handle, x: AnyArray, dropout: float, *, dropout_state: DropoutState, out: AnyArray | None = None,
+    reserve: AnyArray | None = None,
+) -> tuple[DeviceArray, DeviceArray]:  # fmt: skip
     """Set values to 0 at random, and divide the others by 1 - dropout: what a layer does in training.
 
     Parameters
@@ -137,8 +139,9 @@ def dropout_forward(
 
 @documented(BACKWARD, "shaped as `dy`")
 def dropout_backward(
-    handle: Handle, dy: Any, dropout: float, reserve: Any, *, dropout_state: DropoutState, out: Any = None
-) -> DeviceArray:
+    handle: Handle, dy: AnyArray, dropout: float, reserve: AnyArray, *, dropout_state: DropoutState,
+    out: AnyArray | None = None,
+) -> DeviceArray:  # fmt: skip
     """Compute the gradient of what dropout was given: 0 where a value was dropped.
 
     Parameters

@@ -13,6 +13,7 @@ from cudnnlite.arguments import real_number, shown
 from cudnnlite.backend.engines import Engine
 from cudnnlite.backend.graph import Graph, fused_graph
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import ActivationMode, ConvolutionFwdAlgo, DataType
@@ -204,9 +205,10 @@ def _posed(
 
 @documented_choice(FUSED, "plan")
 def plan_convolution_bias_activation_forward(
-    handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
-    out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
+    handle: Handle, x: Operand, w: Operand, bias: Operand, conv: ConvolutionSpec = DEFAULT_CONV,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0,
+    alpha2: float | None = None, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
 ) -> OperationPlan:  # fmt: skip
     """Decide and marshal a convolution with bias and activation once, for many calls.
@@ -239,10 +241,11 @@ def plan_convolution_bias_activation_forward(
 @hides_unknown
 @documented_choice(FUSED, "call")
 def convolution_bias_activation_forward(
-    handle: Handle, x: Any, w: Any, bias: Any, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0, alpha2: float | None = None,
-    out: Any = None, algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
-    workspace_limit: int | str | None = None, interface: str | None = None, workspace: Any = None,
+    handle: Handle, x: AnyArray, w: AnyArray, bias: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: AnyArray | None = None, alpha: float = 1.0,
+    alpha2: float | None = None, out: AnyArray | None = None,
+    algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
+    workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
     **unknown: NoReturn,
 ) -> DeviceArray:  # fmt: skip
     """Convolve, add, and apply a function, asynchronously: y = activation(alpha * conv(x, w) + alpha2 * z + bias).

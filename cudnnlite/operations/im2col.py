@@ -42,7 +42,7 @@ IM2COL = Operation(
 @documented(IM2COL, "of shape ``(C * taps, N * positions)``, so that ``w.reshape(K, -1) @ columns`` is the convolution")
 def im2col(
     handle: Handle, x: AnyArray, w: FilterSpec | tuple[int, ...], conv: ConvolutionSpec = DEFAULT_CONV, *,
-    out: Any = None,
+    out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Copy what each tap of a filter meets into a matrix: a row for each tap, a column for each position.
 

@@ -143,7 +143,7 @@ def set_tensor(handle: Handle, y: AnyArray, value: float) -> DeviceArray:
 @documented(OP, "shaped as `a`")
 def op_tensor(
     handle: Handle, a: AnyArray, b: AnyArray, op: OpTensorSpec | OpTensorOp | str, *, alpha1: float = 1.0, alpha2: float = 1.0,
-    beta: float = 0.0, out: Any = None,
+    beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Add, multiply, or take the smaller or larger of two tensors, value by value: c = op(alpha1 * a, alpha2 * b) + beta * c.
 
@@ -173,7 +173,7 @@ def op_tensor(
 @documented(REDUCE, "with a size of 1 along each axis that was reduced")
 def reduce_tensor(
     handle: Handle, a: AnyArray, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
-    indices: Any = False, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    indices: Any = False, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> Any:  # fmt: skip
     """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented, gradient_of
 from cudnnlite.specs.layers import PoolingSpec
@@ -15,8 +13,9 @@ BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
 
 @documented(FORWARD, "``(N, C, *pooled)``, of the dtype and layout of `x`")
 def pooling_forward(
-    handle: Handle, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
-) -> DeviceArray:
+    handle: Handle, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0,
+    out: AnyArray | None = None,
+) -> DeviceArray:  # fmt: skip
     """Pool images: the maximum or the average of each window.
 
     Parameters
@@ -38,8 +37,8 @@ def pooling_forward(
 
 @documented(BACKWARD, "shaped as `x`")
 def pooling_backward(
-    handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0,
+    beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a pooling's input; of equal maxima in a window the first has it.
 

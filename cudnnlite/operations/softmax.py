@@ -38,7 +38,7 @@ BACKWARD = gradient_of(
 @documented(FORWARD, "shaped as `x`")
 def softmax_forward(
     handle: Handle, x: AnyArray, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
-    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the softmax, or its logarithm.
 
@@ -65,7 +65,7 @@ def softmax_forward(
 @documented(BACKWARD, "shaped as `y`")
 def softmax_backward(
     handle: Handle, y: AnyArray, dy: AnyArray, *, algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
-    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a softmax's input from its output.
 

@@ -64,7 +64,7 @@ def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: A
 @documented(TRANSFORM, "shaped as `x`, or as padding and folding make it", EXTENDED)
 def transform_tensor(
     handle: Handle, x: AnyArray, *, layout: str | None = None, dtype: Any = None, padding: Any = None, fold: Any = None,
-    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Copy a tensor into another layout, strides or data type; pad it, and fold blocks of pixels into channels.
 
@@ -119,7 +119,7 @@ def transform_tensor(
 @documented(FILTER, "shaped as `w`, or as padding and folding make it")
 def transform_filter(
     handle: Handle, w: AnyArray, *, layout: str | None = None, dtype: Any = None, padding: Any = None, fold: Any = None,
-    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Copy a filter into another layout or data type; pad it, and fold blocks of taps into channels.
 

@@ -46,12 +46,12 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
 
 
 def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True) -> tuple[int, ...]:
-    """Return a shape of 1 to 8 positive C ints, the first 0 (an empty batch) where that is allowed; or ArgumentError."""
+    """Return a shape of 1 to 8 positive C ints, or ArgumentError; an empty batch has 0 first, or second of three."""
     sizes = integers(shape, argument, MAX_RANK)
     if not 1 <= len(sizes) <= MAX_RANK:
         raise ArgumentError(f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}")
     for axis, size in enumerate(sizes):
-        smallest = 0 if axis == 0 and batch_may_be_empty else 1
+        smallest = 0 if batch_may_be_empty and (axis == 0 or (axis, len(sizes)) == (1, 3)) else 1
         if not smallest <= size <= MAX_INT:
             raise ArgumentError(
                 f"{argument}={shown(sizes)}: size {shown(size)} on axis {axis}; allowed: {smallest} to {MAX_INT}"

@@ -188,7 +188,7 @@ X_CASES: dict[str, Case] = {
     ),
     "other_batch_than_hx": (ARGUMENT, r"\bhx\b.*\(1, 3, 8\)", lambda b: b.call(x=b.empty(T, N - 1, I), out=None)),
     "no_steps": (ARGUMENT, r"\bx\b.*none of them 0", lambda b: b.call(x=b.empty(0, N, I))),
-    "no_sequences": (ARGUMENT, r"\bx\b.*none of them 0", lambda b: b.call(x=b.empty(0, T, I), layout="batch_major")),
+    "no_sequences": (ARGUMENT, r"\bx\b.*none of them 0", lambda b: b.plan(x=b.empty(0, T, I), layout="batch_major")),
     "nothing_packed": (ARGUMENT, r"\bx\b|lengths", lambda b: b.packed([], 0)),
     "no_steps_of_a_plan": (ARGUMENT, r"\bx\b.*none of them 0", lambda b: b.plan(x=b.empty(0, N, I))),
     "no_steps_of_a_search": (ARGUMENT, r"\bx\b.*none of them 0", lambda b: b.find(x=b.empty(0, N, I))),

@@ -147,3 +147,35 @@ def test_channels_given_last_are_offered_the_transpose(handle, rank):
         dnn.convolution_forward(handle, handle.array(values, layout=layout), w)
     offered = eval(str(caught.value).split("handle.array(")[1].split(", layout")[0], {"x": values})
     assert dnn.convolution_forward(handle, handle.array(offered, layout=layout), w).shape[1] == 4
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
+def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
+    """Nothing is called, and the results are empty; in training, whose gradients of weights are not, it is refused."""
+    spec = dnn.RNNSpec(cell, 3, 4, 2, True)
+    weights = dnn.RNNWeights(handle, spec)
+    shape = (5, 0, 3) if layout == "sequence_major" else (0, 5, 3)
+    x, hx, cx = handle.empty(shape), handle.empty((4, 0, 4)), handle.empty((4, 0, 4))
+    states = (hx, cx) if cell == "lstm" else (hx,)
+    out = tuple(handle.empty(size) for size in ((*shape[:2], 8), (4, 0, 4), (4, 0, 4))[: len(states) + 1])
+    with dnn.record_problems() as found:
+        for result in (
+            dnn.rnn_forward(handle, spec, weights, x, layout=layout),
+            dnn.rnn_forward(handle, spec, weights, x, *states, layout=layout, lengths=[], out=out),
+        ):
+            assert [array.shape for array in result if array is not None] == [array.shape for array in out]
+            assert result.y.numpy().size == 0
+            assert (result.cy is None) == (cell == "gru")
+    assert result.y is out[0]
+    assert len(found) == 0
+    for given, message in (
+        ({"training": True}, "leave the call out"),
+        ({"lengths": [5]}, "entries for a batch of 0"),
+        ({"hx": handle.empty((4, 1, 4))}, "hx is .*needed"),
+        ({"out": out[:1]}, "needed: a tuple of y, hy"),
+        ({"out": (out[0], out[0], *out[2:])}, r"out\['hy'\] is"),
+        ({"cx": handle.empty((4, 2, 4))}, "cx is .*needed"),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=message):
+            dnn.rnn_forward(handle, spec, weights, x, **{"layout": layout, **given})

@@ -18,13 +18,13 @@ from .problems import Problem
 X, W = (8, 32, 28, 30), (40, 32, 3, 3)
 
 
-def second_devices() -> list[str]:
+def second_devices() -> list[Any]:
     """Return the second device of each kind that has one."""
     try:
         get_device("cuda:1")
     except dnn.NoDeviceError:
         return ["emulated:1"]
-    return ["emulated:1", "cuda:1"]
+    return ["emulated:1", pytest.param("cuda:1", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=second_devices())
@@ -76,3 +76,20 @@ def test_closing_one_leaves_the_other(pair: Any) -> None:
     assert second.workspace.size == 0
     other = Problem(first, X, W, padding=1, math_type="fma")
     other.assert_right(other.run(), other.choice())
+
+
+def test_an_array_of_others_is_where_its_owner_has_it(pair: Any) -> None:
+    """On two GPUs without DLPack too, where CUDA says device 0 of all memory that comes from a pool."""
+    first, second = pair
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x, other = second.array(values), first.array(values)
+    exports = [{"__dlpack__": x.__dlpack__, "__dlpack_device__": x.__dlpack_device__}]
+    if second.device.kind == "cuda":
+        exports.append({"__cuda_array_interface__": x.__cuda_array_interface__})
+    for export in exports:
+        theirs = type("Theirs", (), export)
+        np.testing.assert_array_equal(second.view(theirs).numpy(), values)
+        with pytest.raises(dnn.ArrayTypeError, match=r"array (is|cannot be viewed)"):
+            first.view(theirs)
+        own = type("Theirs", (), {name: getattr(other, name) for name in export})
+        np.testing.assert_array_equal(first.view(own).numpy(), values)

@@ -41,7 +41,11 @@ def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Devic
     found = dnn.find_convolution_forward(handle, x, w, dnn.ConvolutionSpec(padding=1))
     best = found.best(workspace_limit="64 MiB", deterministic=True)
     reveal_type(best)  # AlgorithmResult
-    y = dnn.convolution_forward(handle, x, w, algorithm=best)
+    y = dnn.convolution_forward(handle, x, w, algorithm=best, bias=w)
+    dnn.plan_convolution_forward(handle, y.spec, dnn.FilterSpec((4, 3, 1, 1)), out=y).close()
+    dnn.batch_normalization_inference(handle, y, w, w, w, w, out=y)
+    reveal_type(dnn.dropout_forward(handle, w, 0.5, dropout_state=dnn.DropoutState(handle))[1])  # DeviceArray
+    reveal_type(dnn.convolution_bias_activation_forward(handle, x, w, w, z=y))  # DeviceArray
     return dnn.softmax_forward(handle, dnn.activation_forward(handle, y, "relu", out=y))
 
 

@@ -16,6 +16,11 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.rnn_forward(handle, lstm, weights, 3)  # error: call-overload
     y, hy, cy = dnn.rnn_forward(handle, lstm, weights, x, training=True)  # error: misc
     dnn.softmax_forward(handle, [1.0])  # error: arg-type
+    dnn.convolution_forward(handle, [1.0], x)  # error: arg-type
+    dnn.convolution_backward_filter(handle, x, "dy", w=(1, 1, 1, 1))  # error: arg-type
+    dnn.convolution_bias_activation_forward(handle, x, x, 1.0)  # error: arg-type
+    dnn.batch_normalization_inference(handle, x, x, x, x, None)  # error: arg-type
+    dnn.ctc_loss(handle, [[1.0]], [1], [1], [1])  # error: arg-type
     dnn.ConvolutionSpec(paddding=1)  # error: call-arg
     dnn.RNNSpec("lstm", 3, "4")  # error: arg-type
     dnn.Hanlde()  # error: attr-defined

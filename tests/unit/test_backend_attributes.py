@@ -19,7 +19,11 @@ TWO_TYPES = {"OPERATION_CONTRACT_BAND_MATRIX"}
 def said_by_cudnn(kind, number):
     """Return the types that libcudnn's refusal of a wrong type names; no value is looked at."""
     api, made = library_api(), cudnnBackendDescriptor_t()
-    api.cudnnBackendCreateDescriptor(BackendDescriptorType[kind], ctypes.byref(made))
+    try:
+        api.cudnnBackendCreateDescriptor(BackendDescriptorType[kind], ctypes.byref(made))
+    except dnn.AllocationError:  # how an older one says that it has no such kind
+        assert api.cudnnGetVersion() < 92800, kind
+        return set()
     values = (ctypes.c_int64 * 64)(*[1] * 64)
     try:
         api.cudnnBackendSetAttribute(made, number, BackendAttributeType.LAYOUT_TYPE, 1, values)
@@ -40,7 +44,7 @@ def test_libcudnn_agrees_with_the_types():
                 asked += 1
                 wrong += [(kind, name, type_name, said)] if type_name not in said else []
     assert wrong == []
-    assert asked > 150
+    assert asked > 150 or library_api().cudnnGetVersion() < 92800  # 9.0 names the types in 97 refusals, 9.10 in none
 
 
 def test_the_table_has_every_attribute_but_what_no_kind_begins():

@@ -23,6 +23,7 @@ from cudnnlite import (
     TensorDescriptor,
     TensorSpec,
 )
+from cudnnlite._raw.api import library_api
 from cudnnlite.descriptors.rnn import RNNStateDescriptor, read_rnn
 
 from .test_rnn_specs import DATA, SPECS, sequences
@@ -47,6 +48,30 @@ def test_a_network_reads_back_as_it_was_set(spec):
         assert (reading.algorithm, reading.padded_io, reading.dropout.value) == (RNNAlgo.STANDARD, False, None)
 
 
+def has_bfloat16():
+    return library_api().cudnnGetVersion() >= 91300
+
+
+def dtypes():
+    return st.sampled_from(["float32", "float64", "float16", *["bfloat16"] * has_bfloat16()])
+
+
+@pytest.mark.parametrize(
+    ("make", "spec"),
+    [
+        (RNNDescriptor, RNNSpec("lstm", 6, 8, dtype="bfloat16")),
+        (RNNDataDescriptor, RNNDataSpec((5, 4, 6), None, "bfloat16")),
+    ],
+)
+def test_an_old_cudnn_without_bfloat16_is_told_with_the_version_needed(make, spec):
+    """So are the other tests of it skipped: `needed_version` in tests/conftest.py."""
+    if has_bfloat16():
+        make(spec).close()
+        return
+    with pytest.raises(dnn.NotSupportedError, match=r"bfloat16 need cuDNN 9\.13 or newer; this is 9\.\d+\.\d+"):
+        make(spec)
+
+
 @st.composite
 def specs(draw):
     cell = draw(st.sampled_from(["lstm", "gru", "relu", "tanh"]))
@@ -57,10 +82,9 @@ def specs(draw):
         options["projection_size"] = draw(st.none() | st.integers(1, hidden))
         ends = st.floats(-1e6, 1e6) | st.sampled_from([-np.inf, np.inf])
         options["clip"] = draw(st.none() | st.tuples(ends, ends).map(sorted).map(tuple))
-    dtype = draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"]))
     return RNNSpec(
         cell, hidden if skip else draw(st.integers(1, 3000)), hidden, draw(st.integers(1, 12)), draw(st.booleans()),
-        bias=draw(st.sampled_from(list(RNNBiasMode))), input_mode="skip" if skip else "linear", dtype=dtype,
+        bias=draw(st.sampled_from(list(RNNBiasMode))), input_mode="skip" if skip else "linear", dtype=draw(dtypes()),
         math_type=draw(st.sampled_from(list(MathType))), **options,
     )  # fmt: skip
 
@@ -97,7 +121,7 @@ def test_sequences_read_back_as_they_were_set(spec):
 
 
 @SETTINGS
-@given(sequences(), st.sampled_from(["float32", "float64", "float16", "bfloat16"]), st.integers(-128, 128))
+@given(sequences(), st.deferred(dtypes), st.integers(-128, 128))
 def test_any_sequences_read_back(problem, dtype, fill):
     _, _, _, lengths, layout, shape = problem
     options = {"dtype": dtype, "layout": layout, "padding_fill": fill}  # each of these is one in every type

@@ -17,6 +17,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import report
+from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.autotune import model, tuning_run
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import ModelTuning, tune_model
@@ -659,7 +660,8 @@ def test_a_killed_program_loses_nothing_that_was_measured(there, path):
                 os.kill(os.getpid(), signal.SIGKILL)
         tune_model([problem(k) for k in (4, 5, 6, 7, 8)], cache=sys.argv[1], progress=kill)
     """
-    done = run_python(code, path, check=False)
+    same = {LIBRARY_VARIABLE: os.environ.get(LIBRARY_VARIABLE)}  # its version is part of the keys
+    done = run_python(code, path, check=False, **same)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(entries(path)) >= 3
     tuning = tune_model(PROBLEMS, cache=path, workers=1)
