@@ -20,7 +20,7 @@ class _Asked(Exception):  # noqa: N818  (no error)
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
 
-    def find(self, key: Hashable) -> None:
+    def find_quick(self, key: Hashable, options: Any) -> None:
         """Return no plan."""
 
     def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:

@@ -588,5 +588,6 @@ def test_a_graph_keeps_the_states_of_dropout(handle: dnn.Handle) -> None:
     with dnn.capture(handle) as graph:
         dnn.dropout_forward(handle, x, 0.5, dropout_state=state, out=y, reserve=reserve)
     state.close()
-    graph.launch()
+    with graph:
+        graph.launch()
     assert set(np.unique(y.numpy())) == {0.0, 2.0}

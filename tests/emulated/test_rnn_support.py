@@ -52,7 +52,7 @@ def is_called(row: list[Any]) -> bool:
     return row[1] != BEFORE_PADDING and (BASE | row[1])["hidden_size"] <= most
 
 
-@pytest.mark.parametrize("row", filter(is_called, ROWS), ids=name)
+@pytest.mark.parametrize("row", list(filter(is_called, ROWS)), ids=name)
 def test_the_outcome_is_what_was_recorded(emulated: dnn.Handle, row: list[Any]) -> None:
     cell, variant, algorithm, recorded = row
     assert outcome(emulated, cell, variant, algorithm) == recorded

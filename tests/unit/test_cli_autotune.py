@@ -94,7 +94,7 @@ def test_one_problem_is_shown_with_every_candidate_and_the_reason():
     assert len(table) == 9  # three algorithms that fit, each with three math types
     assert sum(line.endswith("chosen") for line in table) == 1
     (fft,) = [line for line in lines if line.startswith("not FFT (")]
-    assert fft == "not FFT (DEFAULT, FMA, TENSOR_OP): needs 1.125 KiB, the limit is 300 B"
+    assert fft == "not FFT (DEFAULT, FMA, TENSOR_OP): needs 768 B, the limit is 300 B"
     assert lines[-1].startswith("chosen: ")
     assert not any(line.startswith("cudnnlite:") for line in lines)
 
