@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 from weakref import ref
 
+from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite.arguments import shown
@@ -90,6 +91,10 @@ _NEEDED_BY = {  # what may be null where another argument asks for nothing
     ("cudnnGetTensorNdDescriptor", "strideA"): "nbDimsRequested",
     ("cudnnReduceTensor", "workspace"): "workspaceSizeInBytes",
 }
+
+
+# which stand in the other order for tensors than for filters; of the other enums C takes any
+_ENUMS = {"format": "TensorFormat", "dataType": "DataType"}
 
 
 class CallArgumentError(ArgumentError, ctypes.ArgumentError):
@@ -232,6 +237,8 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
 
 def _what_is_needed(kind: Any, value: Any) -> str:
     """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
+    if isinstance(value, float) and kind is ctypes.c_void_p:
+        return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
     if value is None or isinstance(value, (int, float)):
         return ""
     found = f"a {type(value).__name__} is no"
@@ -248,6 +255,8 @@ def _what_is_needed(kind: Any, value: Any) -> str:
 def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:
     """Raise TypeError for what C would cut off, or crash at."""
     name = record.argnames[position]
+    if isinstance(value, CEnum) and type(value).__name__ != _ENUMS.get(name, type(value).__name__):
+        raise TypeError(f"{type(value).__name__}.{value} is no {_ENUMS[name]}")
     smallest, largest = _COUNTS.get(name, (-inf, inf))
     if value is None:
         named = _CRASH_AT_NULL[record.name]

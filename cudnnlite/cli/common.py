@@ -59,7 +59,9 @@ def _write(text: str, stream: Any) -> None:
     try:
         typer.echo(text, file=stream)
     except OSError as error:
-        raise typer.Exit(output_lost(error)) from None
+        if stream is not sys.stderr:
+            raise typer.Exit(output_lost(error)) from None
+        sys.stderr = None  # what is printed to stdout is worth having without it
 
 
 def harmless(text: str) -> str:

@@ -156,7 +156,7 @@ def _transformed(name: str, problem: _Problem, most: int = 2) -> str | None:
             return "Winograd needs a 3x3 or 5x5 filter, stride 1, no dilation, not float64"
         return None
     if name not in ("FFT", "FFT_TILING"):
-        return f"{name} runs on no recent GPU"
+        return f"{name} is no algorithm" if name.startswith("UNKNOWN") else f"{name} runs on no recent GPU"
     if not (x.fits(CHANNELS_FIRST[x.rank]) and y.fits(CHANNELS_FIRST[x.rank])):
         return "FFT needs NCHW throughout"
     if x.dtype == DataType.BFLOAT16 or problem.in_half:

@@ -424,6 +424,16 @@ WORDS = {
         lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), h.empty((2, 3)), None),
         r"cudnnSetTensor, argument 3 \(y\): a DeviceArray is no address; pass .ptr of a device array",
     ),
+    "a number as a host scalar": (
+        lambda h: h.api.cudnnSetTensor(h, dnn.TensorDescriptor((2, 3)), 0, 1.0),
+        r"argument 4 \(valuePtr\): 1.0 is no address; a host scalar goes by ctypes.byref\(ctypes.c_float\(1.0\)\)",
+    ),
+    "enums in the order that filters have": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(
+            dnn.TensorDescriptor((2, 3)), dnn.DataType.FLOAT, dnn.TensorFormat.NHWC, 2, 3, 4, 5
+        ),
+        r"argument 2 \(format\): DataType.FLOAT is no TensorFormat",
+    ),
     "an array as a descriptor": (
         lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
         r"argument 2 \(yDesc\): a DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",
