@@ -183,8 +183,8 @@ class TuningCache:
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
         target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
-        if newer := len(target) - written:
-            target._tell("kept", f"{folder} keeps {newer} of a newer cudnnlite: they are not removed")
+        if target._newer:
+            target._tell("kept", f"{folder} keeps {len(target._newer)} of a newer cudnnlite: they are not removed")
         return written
 
     def merge(self, path: str | os.PathLike[str]) -> int:

@@ -162,6 +162,14 @@ def test_an_export_keeps_and_counts_what_a_newer_version_wrote(filled, tmp_path)
     assert [file_of(copy, number).read_bytes() for number in newer] == before
 
 
+def test_an_export_counts_nothing_else_as_newer(filled, tmp_path):
+    """What lies there and cannot be read, such as a folder of an entry's name, is told as that."""
+    (tmp_path / "copy" / f"{'0' * 64}.json").mkdir(parents=True)
+    with pytest.warns(TuningCacheWarning) as caught:
+        assert TuningCache(filled).export(tmp_path / "copy") == MANY
+    assert not any("newer" in str(one.message) for one in caught)
+
+
 def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
     fill(tmp_path / "other", 3)
     with TuningCache(path) as cache:
