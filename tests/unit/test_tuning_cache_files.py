@@ -257,6 +257,12 @@ def test_a_read_only_cache_without_a_folder(path):
         assert found_in(cache, 3) == [0, 1, 2]
 
 
+def test_a_read_only_cache_in_memory_misses_no_folder():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TuningCache(":memory:", read_only=True)
+
+
 # ---------------------------------------------------------------- where nothing can be written
 
 
@@ -327,6 +333,21 @@ def test_what_another_user_cannot_write_or_read(shared_folder):
         assert sum("cannot be read" in text for text in told) == 1
         assert length == MANY + 2 or length.startswith(f"TuningCacheError: {path}: Permission denied")
         assert found_in(TuningCache(path)) == list(range(MANY))
+
+
+REACH = """
+if os.getuid() == 0: os.setgid(65534); os.setuid(65534)
+cache = TuningCache(path)
+cache.put(entry())
+print(json.dumps(cache.get(entry().key) == entry()))
+"""
+
+
+@pytest.mark.processes
+def test_a_folder_that_another_user_cannot_reach(shared_folder):
+    """One may not even ask whether it is there."""
+    (shared_folder / "closed").mkdir(mode=0)
+    assert run_child(REACH, shared_folder / "closed" / "tuning")
 
 
 def test_no_folder_can_be_made_at_all(tmp_path):
