@@ -81,9 +81,9 @@ class TuningCache:
         self._told: set[object] = set()
         if why := _why_unfit(self._folder):
             self._tell(self.path, f"{why}; until then memory has to do")
-        elif not os.path.lexists(self.path):
-            if why := _why_unfit(self._folder.with_name(f"{self._folder.name}.sqlite"), old_only=True):
-                warn_user(why, TuningCacheWarning)  # it is beside the new default
+        elif isinstance(self.path, Path) and not os.path.lexists(self.path):
+            if _is_sqlite(old := self.path.with_name(f"{self.path.name}.sqlite")):  # beside the new default
+                warn_user(_why_unfit(old), TuningCacheWarning)
             elif read_only:
                 self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
 
@@ -183,8 +183,8 @@ class TuningCache:
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
         target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
-        if newer := len(target) - written:
-            target._tell("kept", f"{folder} keeps {newer} of a newer cudnnlite: they are not removed")
+        if target._newer:
+            target._tell("kept", f"{folder} keeps {len(target._newer)} of a newer cudnnlite: they are not removed")
         return written
 
     def merge(self, path: str | os.PathLike[str]) -> int:
@@ -246,7 +246,7 @@ class TuningCache:
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
         self._newer.discard(file)
-        data, aside = None, file.with_name(f"{file.name}.{secrets.token_hex(4)}.damaged")
+        data = None
         try:
             check_file(file, _MOST_BYTES, str(file))
             data = file.read_bytes()
@@ -260,17 +260,8 @@ class TuningCache:
             self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
         except ArgumentError as error:
             what = str(error) if data is None else f"{file} {error}"
-            try:
-                if data is None or self.read_only:  # nobody knows what it is, or nothing may be written
-                    raise PermissionError
-                os.rename(file, aside)
-                if aside.read_bytes() == data:
-                    warn_user(f"{what}; it is now {aside}", TuningCacheWarning)
-                else:  # another process was faster, and this is the entry that it put there since
-                    os.rename(aside, file)
-            except FileNotFoundError:
-                pass
-            except OSError:
+            # without data nobody knows what it is
+            if data is None or self.read_only or not _set_aside(file, data, what):
                 self._tell(file, f"{what}; it is left as it is, and not used")
         return None
 
@@ -387,11 +378,33 @@ def _refusals_told(folder: Path) -> Iterator[None]:
         raise TuningCacheError(f"{folder}: {error.strerror}") from error
 
 
-def _why_unfit(path: Path, *, old_only: bool = False) -> str:
-    """Return why no cache can be at a path, or, if only that is asked, that one of an older version is there; else nothing."""
-    what = "a file, and no tuning cache"
-    with suppress(OSError), open(path if path.is_file() else os.devnull, "rb") as file:
-        if file.read(len(_SQLITE)) == _SQLITE:
-            what, old_only = "a tuning cache of an older version of cudnnlite, an SQLite file", False
-    told = path.is_file() and not old_only
-    return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder" if told else ""
+def _set_aside(file: Path, data: bytes, what: str) -> bool:
+    """Rename a damaged file, which held this data, with a warning; return False where the system refuses."""
+    aside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.damaged")
+    try:
+        os.rename(file, aside)
+        if aside.read_bytes() == data:
+            warn_user(f"{what}; it is now {aside}", TuningCacheWarning)
+        else:  # another process was faster, and this is the entry that it put there since
+            os.rename(aside, file)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True
+
+
+def _why_unfit(path: Path) -> str:
+    """Return why no cache can be at a path; nothing if one can."""
+    if not os.path.isfile(path):
+        return ""
+    old = "a tuning cache of an older version of cudnnlite, an SQLite file"
+    what = old if _is_sqlite(path) else "a file, and no tuning cache"
+    return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
+
+
+def _is_sqlite(path: Path) -> bool:
+    if os.path.isfile(path):  # to open a pipe would wait for its other end
+        with suppress(OSError), open(path, "rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    return False

@@ -159,7 +159,7 @@ class TuningEntry:
             key = TuningKey(_canonical(values.pop("key")))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
-            key.device, key.plain["problem"]["kind"], {**key.plain["policy"], **key.plain["alignments"]}
+            _check_parts(key.plain)
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
@@ -249,6 +249,16 @@ _OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult,
 
 def _canonical(plain: Any) -> str:
     return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def _check_parts(plain: dict[str, Any]) -> None:
+    """Raise one of `_MISTAKES` unless a key, as it was read, has the parts that every entry is asked for."""
+    DeviceIdentity(**plain["device"])
+    for part in ("problem", "policy", "alignments"):
+        if not isinstance(plain[part], dict):
+            raise TypeError(f"its {part} is no object")
+    if "kind" not in plain["problem"]:
+        raise KeyError("kind")
 
 
 def _check_types(record: Any) -> None:

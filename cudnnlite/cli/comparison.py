@@ -115,5 +115,6 @@ def _pair(*entries: TuningEntry) -> Pair:
     chosen = [entry.rows[entry.chosen] for entry in entries]
     times = (cost(row, entry.key.plain["policy"]) for row, entry in zip(chosen, entries, strict=True))
     a, b = (ms if ms is not None and 0 < ms < inf else None for ms in times)  # files of others may hold any number
-    ratio, (choice, other) = b / a if a is not None and b is not None else None, map(named, chosen)
-    return Pair(a, b, ratio, choice, other, what(entries[0]), wanted(entries[0]))
+    ratio, (choice, other) = b / a if a is not None and b is not None else 0, map(named, chosen)
+    within = ratio if 0 < ratio < inf else None  # two such numbers may be too far apart for a float
+    return Pair(a, b, within, choice, other, what(entries[0]), wanted(entries[0]))

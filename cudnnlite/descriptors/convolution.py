@@ -16,8 +16,12 @@ from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec
 
-# what has functions of its own, and the field that it is
-_APART = {"GroupCount": "groups", "MathType": "math_type", "ReorderType": "reorder_type"}
+# the fields that have a setter and a getter of their own
+_APART = {
+    "groups": ("cudnnSetConvolutionGroupCount", "cudnnGetConvolutionGroupCount"),
+    "math_type": ("cudnnSetConvolutionMathType", "cudnnGetConvolutionMathType"),
+    "reorder_type": ("cudnnSetConvolutionReorderType", "cudnnGetConvolutionReorderType"),
+}
 
 
 class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], describes=ConvolutionSpec):
@@ -41,7 +45,7 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
     """
 
     _setter, _getter = "cudnnSetConvolutionNdDescriptor", "cudnnGetConvolutionNdDescriptor"
-    _besides = tuple(f"cudnn{verb}Convolution{name}" for name in _APART for verb in ("Set", "Get"))
+    _besides = tuple(name for pair in _APART.values() for name in pair)
     _arguments = "padA:padding", "filterStrideA:stride", "strideA:stride", "dilationA:dilation", "mode", \
         "computeType:compute_type"  # fmt: skip
     _missing = (0, 1, 1)
@@ -67,8 +71,8 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
 
     def _set(self, spec: ConvolutionSpec) -> None:
         super()._set(spec)
-        for name, field in _APART.items():
-            getattr(self.api, f"cudnnSetConvolution{name}")(self.ptr, getattr(spec, field))
+        for field, (setter, _) in _APART.items():
+            getattr(self.api, setter)(self.ptr, getattr(spec, field))
 
     def set_math_type(self, math_type: MathType | str) -> None:
         """Change the math type of the native object in place (`cudnnSetConvolutionMathType`)."""
@@ -80,8 +84,8 @@ class ConvolutionDescriptor(SpatialDescriptor[cudnnConvolutionDescriptor_t], des
     def read(cls, api: CudnnApi, native: Any) -> ConvolutionSpec:
         """Read a `cudnnConvolutionDescriptor_t` back (`cudnnGetConvolutionNdDescriptor` and its companions)."""
         apart, number = {}, ctypes.c_int()
-        for name, field in _APART.items():
-            getattr(api, f"cudnnGetConvolution{name}")(native, number)
+        for field, (_, getter) in _APART.items():
+            getattr(api, getter)(native, number)
             apart[field] = number.value
         return super().read(api, native).replace(**apart)  # type: ignore[no-any-return]
 

@@ -201,6 +201,18 @@ def test_compare_for_programs(two):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("sides", [("mine", "theirs"), ("theirs", "mine")])
+def test_times_too_far_apart_have_no_ratio(two, sides):
+    """A file from elsewhere may hold any number; no float is this ratio."""
+    for name, call_us in (("mine", 1e308), ("theirs", 1e-310)):
+        with TuningCache(name) as cache:
+            cache.put(timed(entry(1, tuned_at=LATE), call_us=call_us))
+    assert run("compare", *sides).exit_code == 0
+    plain = json.loads(run("compare", *sides, "--json").stdout)
+    assert [pair["ratio"] for pair in plain["problems"]].count(None) == 2
+    assert plain["geometric_mean"] == pytest.approx(0.5 if sides[0] == "mine" else 2)
+
+
 @pytest.mark.parametrize(
     ("sides", "counts", "both"),
     [

@@ -162,6 +162,14 @@ def test_an_export_keeps_and_counts_what_a_newer_version_wrote(filled, tmp_path)
     assert [file_of(copy, number).read_bytes() for number in newer] == before
 
 
+def test_an_export_counts_nothing_else_as_newer(filled, tmp_path):
+    """What lies there and cannot be read, such as a folder of an entry's name, is told as that."""
+    (tmp_path / "copy" / f"{'0' * 64}.json").mkdir(parents=True)
+    with pytest.warns(TuningCacheWarning) as caught:
+        assert TuningCache(filled).export(tmp_path / "copy") == MANY
+    assert not any("newer" in str(one.message) for one in caught)
+
+
 def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
     fill(tmp_path / "other", 3)
     with TuningCache(path) as cache:
@@ -249,6 +257,12 @@ def test_a_read_only_cache_without_a_folder(path):
         assert found_in(cache, 3) == [0, 1, 2]
 
 
+def test_a_read_only_cache_in_memory_misses_no_folder():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TuningCache(":memory:", read_only=True)
+
+
 # ---------------------------------------------------------------- where nothing can be written
 
 
@@ -319,6 +333,21 @@ def test_what_another_user_cannot_write_or_read(shared_folder):
         assert sum("cannot be read" in text for text in told) == 1
         assert length == MANY + 2 or length.startswith(f"TuningCacheError: {path}: Permission denied")
         assert found_in(TuningCache(path)) == list(range(MANY))
+
+
+REACH = """
+if os.getuid() == 0: os.setgid(65534); os.setuid(65534)
+cache = TuningCache(path)
+cache.put(entry())
+print(json.dumps(cache.get(entry().key) == entry()))
+"""
+
+
+@pytest.mark.processes
+def test_a_folder_that_another_user_cannot_reach(shared_folder):
+    """One may not even ask whether it is there."""
+    (shared_folder / "closed").mkdir(mode=0)
+    assert run_child(REACH, shared_folder / "closed" / "tuning")
 
 
 def test_no_folder_can_be_made_at_all(tmp_path):
