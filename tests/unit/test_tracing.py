@@ -326,6 +326,16 @@ def test_a_folder_has_all_that_the_program_reads(handle: dnn.Handle, tmp_path: P
     assert (folder / "inputs/x.bin").read_bytes() == X.tobytes()
 
 
+def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        for dtype, size in (("float32", 4), ("float16", 8), ("float32", 4)):
+            handle.array(np.zeros((1, 1, 1, size), dtype), dtype=dtype).numpy()
+    made = re.findall(r"generate\(\w+, 16, (\d), (\d+)u", trace.as_c(7))
+    assert {width for width, _ in made} == {"4", "2"}
+    assert len({*made}) == 2
+    assert len(trace._written().files) == 1  # a file has no type
+
+
 @pytest.mark.processes
 def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
