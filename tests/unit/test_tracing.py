@@ -173,6 +173,32 @@ def test_memory_is_freed_as_often_as_it_is_allocated(handle: dnn.Handle) -> None
     assert text.count("cudnnCreate") == text.count("cudnnDestroy") > 2
 
 
+def test_what_was_freed_is_forgotten_at_the_next_call(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)  # addresses are handed out again at once
+    with dnn.trace() as trace:
+        kept = handle.array(X)
+        for _ in range(3):
+            handle.array(X)
+        handle.version
+        dnn.scale_tensor(handle, kept, 2.0)
+    done = [step.function for step in trace._recorder.steps]
+    order = [name for name in done if name in {"cudaMalloc", "cudaFree", "cudnnScaleTensor"}]
+    assert order == ["cudaMalloc", *3 * ["cudaMalloc", "cudaFree"], "cudnnScaleTensor"]
+
+
+def test_a_late_death_leaves_who_lives_there_now(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        first, second = (type("Owner", (), {})() for _ in range(2))
+        for owner in (first, second):
+            trace._recorder._new(handle.device, 1 << 50, 64, owner)
+        del first, owner
+        handle.version
+        assert 1 << 50 in trace._recorder._buffers
+        del second
+        handle.version
+        assert 1 << 50 not in trace._recorder._buffers
+
+
 def test_queries_that_nobody_needs_are_left_out_and_sizes_asked_again(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
     with dnn.trace() as trace:
