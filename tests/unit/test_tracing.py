@@ -16,7 +16,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import PREPARED
+from cudnnlite._raw.calls import PREPARED, CFunction
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
@@ -209,6 +210,20 @@ def test_queries_that_nobody_needs_are_left_out_and_sizes_asked_again(handle: dn
     assert "cudnnGetVersion" not in text
     assert re.search(r"CUDNN_CONVOLUTION_FWD_ALGO_GEMM, &workspace_size\)\); /\* \d+ \*/", text)
     assert "cudaMalloc(&workspace, workspace_size)" in text
+
+
+def test_what_describes_the_result_of_a_transform_is_needed(handle: dnn.Handle) -> None:
+    raw, size, one = types.cudnnTensorTransformDescriptor_t(), ctypes.c_size_t(), ctypes.c_float(1)
+    x = handle.array(X)
+    with dnn.trace() as trace, dnn.TensorDescriptor(X.shape) as source, dnn.TensorDescriptor(X.shape) as made:
+        library_api().cudnnCreateTensorTransformDescriptor(ctypes.byref(raw))
+        describe = CFunction(lambda *_: 0, FUNCTIONS["cudnnInitTransformDest"])  # which needs a GPU
+        describe(raw, source, made, ctypes.byref(size))
+        library_api().cudnnDestroyTensorTransformDescriptor(raw)
+        handle.api.cudnnSetTensor(handle.ptr, made, x.ptr, ctypes.byref(one))
+    text = main_of(trace)
+    assert "cudnnInitTransformDest(transform_desc, tensor_desc, y_desc, &dest_size_in_bytes)" in text
+    assert "cudnnCreateTensorTransformDescriptor" in text
 
 
 def test_scalars_are_of_the_type_that_cudnn_reads(handle: dnn.Handle) -> None:
