@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ class Memory:
         self.devices: set[Any] = set()  # those that were used
         self._things: dict[int, Thing] = {}  # handles, descriptors, graphs, by address
         self._buffers: dict[int, Buffer] = {}
+        self._freed: deque[tuple[int, Any]] = deque()  # where, and whose reference; others' threads free as well
         self._streams = dict(_STREAMS)
         self._stream_of: dict[int, int] = {}  # by handle
         self._last_stream: int | None = None
@@ -147,7 +149,9 @@ class Memory:
         self.devices.add(device)
         new = Buffer("void *", "memory", "cudaFree", base, nbytes, device, shared=owner is None)
         if owner is not None:  # before the block nothing had been asked
-            new.alive, new.answer = weakref.ref(owner), self._answers.get(nbytes)
+            freed = self._freed  # no walk of all buffers at each call; and no lock, which its thread may not have
+            new.alive = weakref.ref(owner, lambda gone: freed.append((base, gone)))
+            new.answer = self._answers.get(nbytes)
         for old in [*self._buffers.values()]:
             if base < old.base + old.nbytes and old.base < base + nbytes:
                 self._forget(old)
@@ -160,8 +164,9 @@ class Memory:
         self._add("cudaFree", buffer, of=(buffer,), ends=buffer)
 
     def _forget_freed(self) -> None:
-        for buffer in [*self._buffers.values()]:
-            if buffer.alive is not None and buffer.alive() is None:
+        while self._freed:
+            base, gone = self._freed.popleft()
+            if (buffer := self._buffers.get(base)) is not None and buffer.alive is gone:
                 self._forget(buffer)
 
     # what others may write to

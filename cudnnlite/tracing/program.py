@@ -133,8 +133,11 @@ class Program:
         return self._names[thing]
 
     def _input(self, part: Contents) -> str:
-        """Return the path of a file, or the width of numbers and a seed; of what is equal the same."""
-        key = hashlib.blake2b(part.content).digest(), self._seed is not None and part.width > 0
+        """Return the path of a file, or the width of numbers and a seed; of what is equal the same.
+
+        Equal bytes of two types are not: numbers of one would be infinities of the other.
+        """
+        key = hashlib.blake2b(part.content).digest(), 0 if self._seed is None else part.width
         if key not in self._inputs and key[1]:
             self._inputs[key] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
         elif key not in self._inputs:

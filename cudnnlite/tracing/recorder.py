@@ -169,6 +169,8 @@ class Recorder(Memory):
             step.of, step.ends = owned, next(iter(owned), None)
         elif "Get" in name or not record.returns_status:  # a query; some fill descriptors
             step.of = owned[1:] if name == "cudnnBackendGetAttribute" else made
+        elif name == "cudnnInitTransformDest":  # describes the last, and tells how large that is
+            step.of = owned[-1:] + made
         elif name == "cudnnSetStream" or not handles:
             step.of = owned[:1]
         elif not early:

@@ -59,8 +59,8 @@ class Trace:
         ----------
         seed : int, optional
             The program generates the floating-point arrays that the block copied to the device whole, and needs no files of
-            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.  From
-            0 to 2^24 - 1.
+            them: numbers below 2 of either sign, which are not Python's, so that its checksums are not Python's either.
+            What is bfloat16 stays a file.  From 0 to 2^24 - 1.
 
         Raises
         ------

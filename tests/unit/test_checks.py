@@ -36,6 +36,12 @@ def test_the_issue_template_asks_for_the_doctor():
     assert "cudnnlite doctor" in (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text()
 
 
+def test_the_house_names_each_module_of_tracing():
+    (row,) = re.findall(r"^\| `tracing/` .*", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    modules = {path.name for path in (ROOT / "cudnnlite/tracing").glob("[!_]*.py")}
+    assert modules == set(re.findall(r"\w+\.py", row))
+
+
 # ---------------------------------------------------------------- private names
 
 REPLACING = {"setattr", "delattr", "setitem", "delitem", "set_attribute", "set_item"}

@@ -16,7 +16,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import PREPARED
+from cudnnlite._raw.calls import PREPARED, CFunction
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
@@ -173,6 +174,32 @@ def test_memory_is_freed_as_often_as_it_is_allocated(handle: dnn.Handle) -> None
     assert text.count("cudnnCreate") == text.count("cudnnDestroy") > 2
 
 
+def test_what_was_freed_is_forgotten_at_the_next_call(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)  # addresses are handed out again at once
+    with dnn.trace() as trace:
+        kept = handle.array(X)
+        for _ in range(3):
+            handle.array(X)
+        handle.version
+        dnn.scale_tensor(handle, kept, 2.0)
+    done = [step.function for step in trace._recorder.steps]
+    order = [name for name in done if name in {"cudaMalloc", "cudaFree", "cudnnScaleTensor"}]
+    assert order == ["cudaMalloc", *3 * ["cudaMalloc", "cudaFree"], "cudnnScaleTensor"]
+
+
+def test_a_late_death_leaves_who_lives_there_now(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        first, second = (type("Owner", (), {})() for _ in range(2))
+        for owner in (first, second):
+            trace._recorder._new(handle.device, 1 << 50, 64, owner)
+        del first, owner
+        handle.version
+        assert 1 << 50 in trace._recorder._buffers
+        del second
+        handle.version
+        assert 1 << 50 not in trace._recorder._buffers
+
+
 def test_queries_that_nobody_needs_are_left_out_and_sizes_asked_again(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.array(X[:, :, :2, :2])
     with dnn.trace() as trace:
@@ -183,6 +210,20 @@ def test_queries_that_nobody_needs_are_left_out_and_sizes_asked_again(handle: dn
     assert "cudnnGetVersion" not in text
     assert re.search(r"CUDNN_CONVOLUTION_FWD_ALGO_GEMM, &workspace_size\)\); /\* \d+ \*/", text)
     assert "cudaMalloc(&workspace, workspace_size)" in text
+
+
+def test_what_describes_the_result_of_a_transform_is_needed(handle: dnn.Handle) -> None:
+    raw, size, one = types.cudnnTensorTransformDescriptor_t(), ctypes.c_size_t(), ctypes.c_float(1)
+    x = handle.array(X)
+    with dnn.trace() as trace, dnn.TensorDescriptor(X.shape) as source, dnn.TensorDescriptor(X.shape) as made:
+        library_api().cudnnCreateTensorTransformDescriptor(ctypes.byref(raw))
+        describe = CFunction(lambda *_: 0, FUNCTIONS["cudnnInitTransformDest"])  # which needs a GPU
+        describe(raw, source, made, ctypes.byref(size))
+        library_api().cudnnDestroyTensorTransformDescriptor(raw)
+        handle.api.cudnnSetTensor(handle.ptr, made, x.ptr, ctypes.byref(one))
+    text = main_of(trace)
+    assert "cudnnInitTransformDest(transform_desc, tensor_desc, y_desc, &dest_size_in_bytes)" in text
+    assert "cudnnCreateTensorTransformDescriptor" in text
 
 
 def test_scalars_are_of_the_type_that_cudnn_reads(handle: dnn.Handle) -> None:
@@ -324,6 +365,16 @@ def test_a_folder_has_all_that_the_program_reads(handle: dnn.Handle, tmp_path: P
     assert {name: (folder / name).stat().st_size for name in named} == named
     assert len(named) == 2  # what is equal is one file
     assert (folder / "inputs/x.bin").read_bytes() == X.tobytes()
+
+
+def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        for dtype, size in (("float32", 4), ("float16", 8), ("float32", 4)):
+            handle.array(np.zeros((1, 1, 1, size), dtype), dtype=dtype).numpy()
+    made = re.findall(r"generate\(\w+, 16, (\d), (\d+)u", trace.as_c(7))
+    assert {width for width, _ in made} == {"4", "2"}
+    assert len({*made}) == 2
+    assert len(trace._written().files) == 1  # a file has no type
 
 
 @pytest.mark.processes
