@@ -164,6 +164,13 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
 
 
 @pytest.mark.processes
+def test_messages_that_cannot_be_written_cost_no_result():
+    command = f"{sys.executable} -m cudnnlite autotune {' '.join(CONVOLUTION)} 2> /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, summary(PROBLEM) in done.stdout) == (0, True)
+
+
+@pytest.mark.processes
 def test_names_that_a_terminal_cannot_show_break_no_line():
     listed = dnn.ProblemList([PROBLEM])
     listed.add(PROBLEM, "première\n\x1b[2J")
