@@ -248,7 +248,9 @@ class Tuner:
                 return None
             if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > SLOW_SECONDS:
                 self._told_slow = True
-                why = "so may other calls under `autotuned`: tune_model tunes ahead"
+                why = "other calls under `autotuned` may take as long: tune_model tunes ahead"
+                if self.handle.device.times_mean_nothing:
+                    why += "; times of the emulated device are not saved"
                 log.warning("measuring %s took %.1f s; %s", posed, seconds, why)
         choice = table.best()
         if key is not None:

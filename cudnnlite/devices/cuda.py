@@ -66,8 +66,11 @@ class CudaDevice:
             self._device.set_current()
             count = len(core.Device.get_all_devices())
         except Exception as error:  # cuda.core raises its own errors, and RuntimeError where there is no driver
-            # its text says it all; its traceback, of another package, would come first and hide that
-            raise NoDeviceError(f"no CUDA device {index}: {str(error).rstrip('.')}") from None
+            why = str(error).rstrip(".")
+            if type(error).__name__ == "DynamicLibNotFoundError":  # which speaks of how it searched
+                why = "no NVIDIA driver is installed (libcuda.so.1 was not found)"
+            # the text says it all; the traceback, of another package, would come first and hide that
+            raise NoDeviceError(f"no CUDA device {index}: {why}") from None
         self.index = index
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
