@@ -80,9 +80,10 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
             error.involving(spec=spec)
             raise
 
-    def read_back(self) -> AttentionSpec:
-        """Return what cuDNN holds (`cudnnGetAttnDescriptor`), but for dropout, which it keeps pointers to."""
-        return read_attention(self.api, self.ptr).spec
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> AttentionSpec:
+        """Read a `cudnnAttnDescriptor_t` back (`cudnnGetAttnDescriptor`), but for dropout, which it keeps pointers to."""
+        return read_attention(api, native).spec
 
 
 class AttentionReading(NamedTuple):

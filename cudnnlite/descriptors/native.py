@@ -87,7 +87,7 @@ def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
     own, heading, examples = inspect.cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
     since = FUNCTIONS[cls._setter].deprecated
     after = _AFTER.format(
-        spec=spec, functions=", ".join(f"`{name}`" for name in cls.functions()),
+        spec=spec, functions=", ".join(f"`{name}`" for name in cls._functions()),
         deprecated=f"; deprecated since cuDNN {since}, still shipped and working" if since else "",
     )  # fmt: skip
     if "Raises\n---" in own:
@@ -148,7 +148,7 @@ api : CudnnApi, optional
             _complete(cls, describes.__name__)
 
     @classmethod
-    def functions(cls) -> list[str]:
+    def _functions(cls) -> list[str]:
         """Return the C functions that it calls."""
         named = (cls._create, cls._setter, cls._getter, *cls._besides, cls._destroy)
         return [name for name in named if name in FUNCTIONS]

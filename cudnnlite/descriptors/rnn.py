@@ -31,6 +31,8 @@ from cudnnlite.specs.frozen import whole_or_made
 class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec):
     """A `cudnnRNNDescriptor_t`.
 
+    Where the spec clips, that is set by `cudnnRNNSetClip_v9`; by the `_v8` functions where the library has no `_v9`.
+
     Parameters
     ----------
     spec : RNNSpec
@@ -93,9 +95,10 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
             else:
                 self.api.cudnnRNNSetClip_v8(self.ptr, RNNClipMode.MINMAX, NanPropagation.PROPAGATE, *spec.clip)
 
-    def read_back(self) -> RNNSpec:
-        """Return what cuDNN holds (`cudnnGetRNNDescriptor_v8`), but for dropout, which it keeps a pointer to."""
-        return read_rnn(self.api, self.ptr).spec
+    @staticmethod
+    def read(api: CudnnApi, native: Any) -> RNNSpec:
+        """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`), but for dropout, which it keeps a pointer to."""
+        return read_rnn(api, native).spec
 
 
 class RNNReading(NamedTuple):
@@ -146,7 +149,7 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
     """
 
     def __init__(self, shape: Any, lengths: Any = None, **options: Any) -> None:
-        super().__init__(whole_or_made(RNNDataSpec, shape, lengths=lengths, **options))
+        super().__init__(whole_or_made(RNNDataSpec, shape, options, lengths=lengths))
 
     def _set(self, spec: RNNDataSpec) -> None:
         fill = np.array([spec.padding_fill]).astype(numpy_dtype(spec.dtype))  # cuDNN copies it

@@ -23,6 +23,7 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.operations.reserve import TrainingReserve
 from cudnnlite.specs import TensorSpec
@@ -135,6 +136,7 @@ class AttentionPlan(PlanByHand):
             self.close()
             raise
         self._window = [c_ints(ends) for ends in request.window]
+        self._specs = [_by_rank(data) for data in (request.q, request.k, request.v, request.y)]
 
     def _dropout(self, chance: float) -> DropoutDescriptor | None:
         state = self.request.dropout_state
@@ -150,9 +152,10 @@ class AttentionPlan(PlanByHand):
         self.use()
         request, handle = self.request, self._handle
         self._check_weights(weights)
-        rank = 3 if len(q.shape) == 3 and request.q.shape[1] == 1 else 4
-        *specs, y_spec = (_at_rank(data.tensor(), rank) for data in (request.q, request.k, request.v, request.y))
-        q, k, v = (self._operand(x, name, spec) for x, name, spec in zip((q, k, v), "qkv", specs, strict=True))
+        given = zip((q, k, v), "qkv", self._specs, strict=False)
+        found = [(on_device(handle, x, name), name, specs) for x, name, specs in given]
+        q, k, v = (self._operand(x, name, specs.get(x.spec.rank, specs[4])) for x, name, specs in found)
+        y_spec = self._specs[3][q.spec.rank]
         added = None if residual is None else self._operand(residual, "residual", y_spec)
         if added is not None and request.spec.output_size != request.spec.q_size:
             raise ArgumentError(
@@ -297,6 +300,12 @@ def _with_beam(spec: TensorSpec, argument: str) -> TensorSpec:
         return spec
     (batch, *shape), (first, *strides) = spec.shape, spec.strides
     return TensorSpec((batch, 1, *shape), spec.dtype, strides=(first, 1, *strides))
+
+
+def _by_rank(data: SeqDataSpec) -> dict[int, TensorSpec]:
+    """Return the specs of the arrays that data may come in: those of one beam without it, too."""
+    whole = data.tensor()
+    return {4: whole} | ({3: _at_rank(whole, 3)} if data.shape[1] == 1 else {})
 
 
 def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:

@@ -92,7 +92,7 @@ def calling(*functions: str, before: str = "", gradient: Operation | None = None
     def complete(function: FunctionT) -> FunctionT:
         text = inspect.cleandoc(function.__doc__ or "")
         if "\nParameters\n" not in text and gradient is not None:
-            text = text.replace("\nExamples\n", f"\n{_of_a_gradient(gradient)}\nExamples\n", 1)
+            text = text.replace("\nExamples\n", f"\n{_of_a_gradient(gradient, function)}\nExamples\n", 1)
         if "\nhandle : " not in text:
             text = text.replace("Parameters\n----------\n", _BEFORE, 1)
         return finished(function, text, after)
@@ -100,12 +100,14 @@ def calling(*functions: str, before: str = "", gradient: Operation | None = None
     return complete
 
 
-def _of_a_gradient(operation: Operation) -> str:
+def _of_a_gradient(operation: Operation, function: Callable[..., Any]) -> str:
     """Return what is said of the parameters: the operands, and the options, which are the forward call's."""
     told = ", ".join(_GIVEN[name] for name in operation.reads)
     lines = [f"{', '.join(operation.reads)} : device arrays", f"    Of the forward call: {told}."]
     forward = operation.name.replace("_backward", "" if "sample" in operation.name else "_forward")
-    lines += [", ".join(operation.options), f"    As in `{forward}`."]
+    for name in operation.options:
+        kinds = function.__annotations__[name].replace(" | ", " or ")
+        lines += [f"{name} : {kinds}", f"    As in `{forward}`."]
     return "\n".join(["Parameters", "----------", *lines, ""])
 
 

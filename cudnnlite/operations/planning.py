@@ -12,10 +12,19 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import use
+from cudnnlite.operations.operation import OPERATIONS
+
+# that run an operation of another name, or a plan by hand
+_OTHERS = (
+    "convolution_transpose", "ctc_loss", "dropout_backward", "dropout_forward", "multi_head_attention_forward",
+    "transform_filter",
+)  # fmt: skip
 
 
 class _Asked(Exception):  # noqa: N818  (no error)
     """Stands for a handle's plans, none of which is there, and ends the call that asks for one."""
+
+    make: Callable[[], Any] | None = None
 
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
@@ -42,7 +51,8 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     handle : Handle
         The plan belongs to it and is closed with it.
     operation : function
-        One of those here that take arrays: `pooling_forward`, `dropout_forward`, `ctc_loss`, ...
+        One that computes in one call: `pooling_forward`, `dropout_forward`, `ctc_loss`, ...; not the backward passes of
+        attention and recurrent networks, which run by the plan of the forward call.
     operands, options : object
         What it is called with, after the handle.
 
@@ -76,7 +86,10 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     [0. 2.]
     """
     use(handle)
-    if not isfunction(operation) or not operation.__module__.startswith(str(__package__)):
+    if (
+        not isfunction(operation) or not operation.__module__.startswith(str(__package__))
+        or operation.__name__ not in {*OPERATIONS, *_OTHERS}
+    ):  # fmt: skip
         raise ArgumentError(f"operation={shown(operation)}; needed: a function such as dnn.pooling_forward")
     try:
         signature(operation).bind(handle, *operands, **options)
@@ -88,8 +101,9 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     try:
         operation(handle, *operands, **options)
     except _Asked:
-        handle.plans = plans
-        return asked.make()
+        asked.__traceback__ = None  # its frames have the operands, and `asked`: a cycle
     finally:
         handle.plans = plans
-    raise ArgumentError(f"operation={operation.__name__} runs no plan")
+    if asked.make is None:
+        raise ArgumentError(f"operation={operation.__name__} runs no plan")
+    return asked.make()  # not where the exception is handled: an error would tell of it

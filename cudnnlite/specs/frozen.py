@@ -120,9 +120,12 @@ def _thaw(kind: type[FrozenSpec], values: dict[str, Any]) -> FrozenSpec:
     return spec
 
 
-def whole_or_made(kind: type[SpecT], first: Any, **others: Any) -> SpecT:
-    """Return the spec that is given instead of its first argument, or make one; what is beside a whole one is refused."""
-    given = {name: value for name, value in others.items() if value is not None}
+def whole_or_made(kind: type[SpecT], first: Any, options: Mapping[str, Any] = {}, **others: Any) -> SpecT:
+    """Return the spec that is given instead of its first argument, or make one; what is beside a whole one is refused.
+
+    Of `others` None means not given; `options` are all given.
+    """
+    given = {name: value for name, value in others.items() if value is not None} | {**options}
     if not isinstance(first, kind):
         return kind(first, **given)  # type: ignore[call-arg]
     for name, value in given.items():

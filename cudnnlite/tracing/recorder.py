@@ -14,7 +14,7 @@ from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttribute
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
-from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
+from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t, cudnnTensorDescriptor_t
 from cudnnlite.backend.attributes import C_TYPES as ELEMENT_TYPES
 from cudnnlite.backend.attributes import ENUMS_OF_ATTRIBUTES
 from cudnnlite.backend.descriptor import BackendDescriptor
@@ -231,7 +231,7 @@ class Recorder(Memory):
                 step.note = str(pointer[0])
             elif thing.c_type == "void *" and pointer[0]:  # where a part lies, that the descriptor before it describes
                 described = next(one.value for one, other in pairwise(seen) if other.value is pointer)
-                if (place := self._place(pointer[0])) is not None:
+                if isinstance(described, cudnnTensorDescriptor_t) and (place := self._place(pointer[0])) is not None:
                     place[0].parts[place[1]] = TensorDescriptor.read(library_api(), described).nbytes, thing
         for buffer, _ in self._packed(step, seen):  # what is new there the call wrote
             self._note_written(buffer)

@@ -120,7 +120,7 @@ def called() -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {}
     for kind in DESCRIPTORS.values():
-        for function in kind.functions():
+        for function in kind._functions():
             found.setdefault(function, set()).add(kind.__module__)
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()

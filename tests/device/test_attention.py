@@ -183,6 +183,18 @@ def test_three_axes_are_one_beam(handle):
     assert [g.shape for g in gradients] == [a.shape for a in case.operands]
 
 
+@pytest.mark.parametrize("ranks", ["344", "433"])
+def test_only_some_operands_may_have_three_axes(handle, ranks):
+    case = Case(handle, spec_of(), beam=1)
+    expected = case.expected().detach().numpy()
+    hosts = zip(case.hosts.values(), ranks, strict=True)
+    case.operands = [handle.array(host[:, 0] if rank == "3" else host) for host, rank in hosts]
+    y, reserve = case.forward(training=True)
+    assert_close(y.numpy(), expected.reshape(y.shape), ATTENTION_BOUNDS["float64"][0])
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, y)
+    assert [g.shape for g in gradients] == [a.shape for a in case.operands]
+
+
 def test_a_residual_is_added(handle):
     case = Case(handle, dnn.AttentionSpec(2, 5, 6, 7, **WHOLE | {"o_proj_size": 5}, bias=True, dtype="float64"))
     residual = case.values((BATCH, BEAM, STEPS, 5))

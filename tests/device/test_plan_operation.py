@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+import re
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +13,8 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.operations.planning import _OTHERS
 
 from .test_bad_input import ARGUMENT, ARRAY, refuses
 
@@ -102,12 +108,54 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
                 plan(x)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["capture", "find_convolution_forward", "plan_convolution_forward", "get_convolution_forward", "fold_batch_normalization",
+     "multi_head_attention_backward_data", "rnn_backward_weights", "plan_rnn", "pack_sequences"],
+)  # fmt: skip
+def test_what_runs_no_plan_of_its_own_is_refused_unrun(handle: dnn.Handle, name: str) -> None:
+    x = handle.array(np.ones((1, 1, 4, 4), np.float32))
+    with dnn.trace() as trace, pytest.raises(dnn.ArgumentError, match=f"^operation=.*{name}.*; needed: a function"):
+        dnn.plan_operation(handle, getattr(dnn, name), x, x, dnn.ConvolutionSpec())
+    assert not trace.calls
+
+
+def test_every_other_operation_has_a_plan() -> None:
+    public = {n for n in dir(dnn) if inspect.isfunction(f := getattr(dnn, n)) and ".operations." in f.__module__}
+    verbs = r"(plan|find|get|record|pack|fold)_|capture$|(multi_head_attention|rnn)_backward"
+    assert {name for name in public if not re.match(verbs, name)} == public & {*OPERATIONS, *_OTHERS}
+
+
+def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Handle) -> None:
+    x = handle.array(np.ones((1, 1, 4, 4), np.float32))
+    known = weakref.ref(x)
+    gc.collect()
+    gc.disable()
+    try:
+        plan = dnn.plan_operation(handle, dnn.pooling_forward, x, dnn.PoolingSpec(2))
+        plan.close()
+        del plan, x
+        assert known() is None
+    finally:
+        gc.enable()
+    x = handle.array(np.ones((1, 1, 4, 4), np.int32))
+    with pytest.raises(dnn.CudnnliteError) as caught:
+        dnn.plan_operation(handle, dnn.pooling_forward, x, dnn.PoolingSpec(2))
+    assert caught.value.__context__ is None
+
+
+def test_a_plan_of_attention_derives_no_spec_again(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, given, _, _ = planned(handle, "attention")
+    with dnn.plan_operation(handle, function, *given) as plan:
+        monkeypatch.setattr("cudnnlite.operations.attention_plan.TensorSpec", None)
+        plan(*given[1:])
+
+
 def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
     x, pooling = handle.array(np.ones((2, 1, 4), np.float32)), dnn.PoolingSpec(2)
     for wrong in (3, None, np.add, dnn.Handle, handle.array, "pooling_forward"):
         refuses(ARGUMENT, "operation=", lambda wrong=wrong: dnn.plan_operation(handle, wrong, x))
     refuses(ARGUMENT, "operation=pooling_forward: missing", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x))
-    refuses(ARGUMENT, "runs no plan", lambda: dnn.plan_operation(handle, dnn.capture))
     refuses(ARRAY, r"\bx\b", lambda: dnn.plan_operation(handle, dnn.pooling_forward, [1.0], pooling))
     refuses(ARGUMENT, "pooling=", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x, 2))
     assert type(handle.plans).__name__ == "PlanCache"
@@ -116,5 +164,6 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
     with dnn.plan_operation(handle, dnn.multi_head_attention_forward, attention, weights, x, x, x) as plan:
         refuses(ARGUMENT, "q is", lambda: plan(weights, other, x, x))
         refuses(ARGUMENT, "v is", lambda: plan(weights, x, x, other))
+        refuses(ARRAY, r"\bq\b", lambda: plan(weights, None, x, x))
     with dnn.plan_operation(handle, dnn.ctc_loss, x, [1], [1], [2]) as plan:
         refuses(ARGUMENT, "x is", lambda: plan(other, [1], [1], [2]))

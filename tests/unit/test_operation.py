@@ -22,6 +22,7 @@ from cudnnlite.operations.operation import OPERATIONS, Operation, check_alike, f
 from cudnnlite.operations.operation_plan import OperationPlan, plan_class
 from cudnnlite.operations.problem import Problem, make_problem, problem_from_plain
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.specs.layers import DropoutSpec
 
 POOL, POOL_BACK, SOFT, SOFT_BACK = (
     OPERATIONS[name] for name in ("pooling_forward", "pooling_backward", "softmax_forward", "softmax_backward")
@@ -220,6 +221,61 @@ def test_descriptors_of_options_are_read_back(spec):
     assert descriptor.closed
     with pytest.raises(dnn.ClosedError):
         descriptor.ptr
+
+
+OTHERS = [
+    dnn.RNNSpec("lstm", 6, 8, clip=(-1.5, 2.25)),
+    dnn.RNNDataSpec((5, 3, 6), [5, 2, 4]),
+    dnn.AttentionSpec(2, 6, bias=True, q_proj_size=3, max_q_length=5, max_kv_length=5, max_batch=3, max_beam=1),
+    dnn.SeqDataSpec((2, 1, 5, 8), [5, 3]),
+    dnn.TensorSpec((2, 64, 3, 3), "int8x32"),
+    dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"),
+    dnn.FilterSpec((4, 3, 2, 5)),
+    dnn.CTCLossSpec(compute_type="float32"),
+    dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
+]
+
+
+@pytest.mark.parametrize("spec", sorted([*SPECS, *OTHERS], key=repr), ids=repr)
+def test_a_descriptor_calls_what_it_says_that_it_calls(own_handle, spec):
+    """From which its docstring is made, and the page of the coverage."""
+    kind = DESCRIPTORS[type(spec)]
+    with dnn.trace() as trace, kind.describing(spec, 2, own_handle) as descriptor:
+        if type(spec) is not dnn.SpatialTransformerSpec:  # which cuDNN does not tell
+            descriptor.read_back()
+    called = {call.function for call in trace.calls}
+    assert len(called) > 2
+    assert called <= {*kind._functions()}
+    assert all(f"`{name}`" in kind.__doc__ for name in called)
+
+
+@pytest.mark.parametrize("spec", [s for s in OTHERS if isinstance(s, (dnn.RNNSpec, dnn.AttentionSpec))], ids=repr)
+def test_what_another_made_is_read_whole(spec):
+    """With what no field of the getter's holds: clips, biases."""
+    with DESCRIPTORS[type(spec)](spec) as descriptor:
+        assert type(descriptor).read(descriptor.api, descriptor.ptr) == descriptor.read_back()
+        assert descriptor.read_back() == spec
+
+
+def test_a_dropout_descriptor_too(own_handle):
+    state = dnn.DropoutState(own_handle)
+    with dnn.trace() as trace:
+        for initialize in (True, False):
+            with dnn.DropoutDescriptor(own_handle, 0.5, state.array, initialize=initialize) as descriptor:
+                descriptor.read_back()
+    assert {call.function for call in trace.calls} == {*dnn.DropoutDescriptor._functions()}
+
+
+def test_every_kind_of_descriptor_is_looked_at():
+    assert {type(spec) for spec in [*SPECS, *OTHERS]} | {DropoutSpec} == {*DESCRIPTORS}
+
+
+def test_docstrings_of_gradients_and_clips_say_what_they_are_of():
+    assert "activation : ActivationSpec or ActivationMode or str\n" in dnn.activation_backward.__doc__
+    assert "norm : LRNSpec\n" in dnn.lrn_backward.__doc__
+    assert "pooling : PoolingSpec\n" in dnn.pooling_backward.__doc__
+    assert "where the library has no `_v9`" in dnn.RNNDescriptor.__doc__
+    assert not hasattr(dnn.Handle, "functions")
 
 
 @pytest.mark.parametrize("name", [n for n in PUBLIC if OPERATIONS[n].dtypes and not OPERATIONS[n].mixed])

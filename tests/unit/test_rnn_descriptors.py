@@ -289,8 +289,12 @@ def test_closed_states_are_refused(own_handle, states):
         (lambda: RNNDataDescriptor((5, 4)), "shape="),
         (lambda: RNNDataDescriptor((5, 4, 6), (6, 5, 5, 5)), "lengths="),
         (lambda: RNNDataDescriptor((5, 4, 6), layout="NTC"), "layout='NTC'"),
-        (lambda: RNNDataDescriptor(RNNDataSpec((5, 4, 6)), (5, 5, 5, 5)), "is given beside.*RNNDataSpec"),
-        (lambda: RNNDataDescriptor(RNNDataSpec((5, 4, 6)), dtype="float16"), "is given beside.*RNNDataSpec"),
+        (lambda: RNNDataDescriptor(RNNDataSpec((5, 4, 6)), (5, 5, 5, 5)), "^lengths=.*RNNDataSpec"),
+        (lambda: RNNDataDescriptor(RNNDataSpec((5, 4, 6)), dtype="float16"), "^dtype=.*RNNDataSpec"),
+        (lambda: RNNDataDescriptor(RNNDataSpec((5, 4, 6)), dtype=None), "^dtype=None.*RNNDataSpec"),
+        (lambda: RNNDataDescriptor((5, 4, 6), dtype=None), "^dtype=None"),
+        (lambda: RNNDataDescriptor((5, 4, 6), layout=None), "^layout=None"),
+        (lambda: RNNDataDescriptor((5, 4, 6), padding_fill=None), "^padding_fill=None"),
         (lambda: RNNDataDescriptor(None), "shape"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -299,6 +303,11 @@ def test_bad_arguments_make_no_native_object(world, make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
     assert world.ledger.started == []
+
+
+def test_an_unknown_option_is_refused_though_it_is_none():
+    with pytest.raises(TypeError, match="bogus"):
+        RNNDataDescriptor((5, 4, 6), bogus=None)
 
 
 def test_what_cudnn_refuses_is_destroyed_again(world):
