@@ -237,5 +237,6 @@ def test_pickling(bench: Bench) -> None:
 
 
 def test_more_memory_than_there_is(bench: Bench) -> None:
-    free = bench.handle.device.memory_info()[1]
-    refuses(dnn.DeviceMemoryError, r"free", lambda: bench.handle.empty((1 << 16, (free >> 16) + 1), "int8"))
+    total = bench.handle.device.memory_info()[1]
+    # far more: a driver that tries to find a little more takes all there is for a moment, and other tests then have none
+    refuses(dnn.DeviceMemoryError, r"free", lambda: bench.handle.empty((1 << 16, (total >> 16) * 64), "int8"))
