@@ -35,7 +35,7 @@ class Node:
         given = [*(one.default_value for one in usual if one.default_value.name), *proto.attribute]
         vars(self).update((one.name, helper.get_attribute_value(one)) for one in given)
         self.proto, self.kind, self.inputs, self.outputs = proto, proto.op_type, [*proto.input], [*proto.output]
-        self.label = proto.name or self.outputs[0]
+        self.label = proto.name
 
     def __getattr__(self, name):
         return None
@@ -117,6 +117,13 @@ class Network(ExitStack):
         for info in proto.graph.input:
             for size in info.type.tensor_type.shape.dim:
                 size.dim_value = size.dim_value or batch
+        taken = {""}
+        for one in proto.graph.node:  # ONNX lets names be absent, or alike; problems are found by them
+            output = next(filter(None, one.output), "")
+            one.name = one.name or output
+            while one.name in taken:
+                one.name += f" ({output})"
+            taken.add(one.name)
         graph = shape_inference.infer_shapes(proto, data_prop=True).graph
         typed = [(info.name, info.type.tensor_type) for info in (*graph.input, *graph.value_info, *graph.output)]
         self.shapes = {name: tuple(size.dim_value for size in kind.shape.dim) for name, kind in typed}

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import model
+from onnx_models import conv, model
 
 import cudnnlite as dnn
 
@@ -118,6 +118,14 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
     ),
     "conv-transposed-dilated": (
         [node("ConvTranspose", "x w", "y", dilations=[1, 2])], {"x": (2, 4, 5, 3)}, {"w": normal(4, 3, 3, 2)},
+    ),
+    "names-alike": (
+        [
+            conv("x", "w", "a", pads=[1] * 4), conv("a", "v", "b", pads=[2] * 4, dilations=[2, 2]),
+            conv("b", "u", "conv", name=""), node("Relu", "conv", "y"),
+        ],
+        {"x": IMAGE},
+        {"w": normal(6, 6, 3, 3), "v": normal(6, 6, 3, 3), "u": normal(4, 6, 3, 3)},
     ),
     "lenet": (
         [
