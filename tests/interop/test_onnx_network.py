@@ -146,6 +146,14 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
         ],
         {"x": IMAGE}, {},
     ),
+    "pools-same": (
+        [
+            node("MaxPool", "x", "a", kernel_shape=[3, 3], strides=[2, 1], auto_pad="SAME_UPPER"),
+            node("AveragePool", "a", "b", kernel_shape=[2, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
+            node("AveragePool", "b", "y", kernel_shape=[3, 4], strides=[1, 2], auto_pad="SAME_LOWER"),
+        ],
+        {"x": (2, 6, 15, 13)}, {},
+    ),
     "pools-whole": (
         [
             node("GlobalAveragePool", "x", "a"), node("GlobalMaxPool", "x", "b"), node("Concat", "a b", "c", axis=1),
@@ -370,6 +378,7 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "ceil": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], ceil_mode=1)], "MaxPool 'the MaxPool of y': .*ceil_mode"),
     "pool-pads": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], "unequal padding"),
+    "pool-same": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], auto_pad="SAME_UPPER")], "unequal padding"),
     "clip": ([node("Clip", "x low high", "y")], "limits -1.0 and 1.0"),
     "product": ([node("MatMul", "x x", "y")], "its input 'x' is not constant"),
     "gru": ([node("Squeeze", "x zero", "s"), node("GRU", "s w r", "y", hidden_size=5)], "linear_before_reset=0"),
