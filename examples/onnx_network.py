@@ -35,7 +35,7 @@ class Node:
         given = [*(one.default_value for one in usual if one.default_value.name), *proto.attribute]
         vars(self).update((one.name, helper.get_attribute_value(one)) for one in given)
         self.proto, self.kind, self.inputs, self.outputs = proto, proto.op_type, [*proto.input], [*proto.output]
-        self.label = proto.name or self.outputs[0]
+        self.label = proto.name
 
     def __getattr__(self, name):
         return None
@@ -117,6 +117,13 @@ class Network(ExitStack):
         for info in proto.graph.input:
             for size in info.type.tensor_type.shape.dim:
                 size.dim_value = size.dim_value or batch
+        taken = {""}
+        for one in proto.graph.node:  # ONNX lets names be absent, or alike; problems are found by them
+            output = next(filter(None, one.output), "")
+            one.name = one.name or output
+            while one.name in taken:
+                one.name += f" ({output})"
+            taken.add(one.name)
         graph = shape_inference.infer_shapes(proto, data_prop=True).graph
         typed = [(info.name, info.type.tensor_type) for info in (*graph.input, *graph.value_info, *graph.output)]
         self.shapes = {name: tuple(size.dim_value for size in kind.shape.dim) for name, kind in typed}
@@ -357,9 +364,15 @@ def pool(net, node, mode):
         pooling = dnn.PoolingSpec.whole(x.spec, mode=mode)
     else:
         pads, steps, rank = node.pads or [0] * 2 * len(taps), node.strides or [1] * len(taps), len(taps)
-        alike = pads[:rank] == pads[rank:] and node.auto_pad in (b"NOTSET", b"VALID")
+        alike = pads[:rank] == pads[rank:]
+        if node.auto_pad.startswith(b"SAME"):  # what lacks is shared between both sides; LOWER has the odd one in front
+            axes = [*zip(x.shape[2:], net.shapes[node.outputs[0]][2:], taps, steps, strict=True)]
+            total = [max(0, (out - 1) * step + tap - size) for size, out, tap, step in axes]
+            pads = [(one + (node.auto_pad == b"SAME_LOWER")) // 2 for one in total]
+            # the same behind does no harm if no further window fits
+            alike = all((a + 2 * p - t) // s + 1 == b for p, (a, b, t, s) in zip(pads, axes, strict=True))
         plain = {*(node.dilations or [1])} == {1} and not node.ceil_mode and len(node.outputs) == 1
-        node.require(alike and plain, "unequal padding, auto_pad, dilations, ceil_mode or indices")
+        node.require(alike and plain, "unequal padding, dilations, ceil_mode or indices")
         counts = "average_count_include_padding" if node.count_include_pad else mode
         pooling = dnn.PoolingSpec(taps, pads[:rank], steps, mode=counts)
     net.call(node, dnn.pooling_forward, [x], pooling, y=net.room(node.outputs[0]))

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import model
+from onnx_models import conv, model
 
 import cudnnlite as dnn
 
@@ -119,6 +119,14 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
     "conv-transposed-dilated": (
         [node("ConvTranspose", "x w", "y", dilations=[1, 2])], {"x": (2, 4, 5, 3)}, {"w": normal(4, 3, 3, 2)},
     ),
+    "names-alike": (
+        [
+            conv("x", "w", "a", pads=[1] * 4), conv("a", "v", "b", pads=[2] * 4, dilations=[2, 2]),
+            conv("b", "u", "conv", name=""), node("Relu", "conv", "y"),
+        ],
+        {"x": IMAGE},
+        {"w": normal(6, 6, 3, 3), "v": normal(6, 6, 3, 3), "u": normal(4, 6, 3, 3)},
+    ),
     "lenet": (
         [
             node("Conv", "x w1 b1", "c1"), node("Relu", "c1", "r1"),
@@ -137,6 +145,14 @@ MODELS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Array]]]
             node("AveragePool", "b", "y", kernel_shape=[2, 3], pads=[0, 1, 0, 1], count_include_pad=1, strides=[1, 2]),
         ],
         {"x": IMAGE}, {},
+    ),
+    "pools-same": (
+        [
+            node("MaxPool", "x", "a", kernel_shape=[3, 3], strides=[2, 1], auto_pad="SAME_UPPER"),
+            node("AveragePool", "a", "b", kernel_shape=[2, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
+            node("AveragePool", "b", "y", kernel_shape=[3, 4], strides=[1, 2], auto_pad="SAME_LOWER"),
+        ],
+        {"x": (2, 6, 15, 13)}, {},
     ),
     "pools-whole": (
         [
@@ -362,6 +378,7 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "ceil": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], ceil_mode=1)], "MaxPool 'the MaxPool of y': .*ceil_mode"),
     "pool-pads": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], "unequal padding"),
+    "pool-same": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], auto_pad="SAME_UPPER")], "unequal padding"),
     "clip": ([node("Clip", "x low high", "y")], "limits -1.0 and 1.0"),
     "product": ([node("MatMul", "x x", "y")], "its input 'x' is not constant"),
     "gru": ([node("Squeeze", "x zero", "s"), node("GRU", "s w r", "y", hidden_size=5)], "linear_before_reset=0"),

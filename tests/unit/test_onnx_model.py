@@ -408,6 +408,19 @@ def test_external_data_counts_where_a_shape_is_missing():
     assert "(n, 6, 9, 9)" in why(problems_from_onnx(model([conv()], {"x": ("n", 6, 9, 9)}, weights[:1])))
 
 
+def test_external_data_does_not_count_for_a_cell_that_cudnn_has_not():
+    nodes = [
+        helper.make_node("Reshape", ["s", "rest"], ["steps"]),
+        helper.make_node("GRU", ["steps", "v", "r"], ["h"], "gru", hidden_size=4, linear_before_reset=0),
+        conv(),
+    ]
+    weights = [absent("w", FILTER), absent("rest", (3,), TensorProto.INT64), absent("v", (1, 12, 6))]
+    found = problems_from_onnx(model(nodes, {"x": IMAGE, "s": (90,)}, [*weights, absent("r", (1, 12, 4))]))
+    assert [one.name for one in found.skipped] == ["gru"]
+    assert "linear_before_reset=0" in found.skipped[0].why
+    assert found[0].names == ("conv",)
+
+
 def test_lengths_in_external_data(tmp_path):
     path = tmp_path / "model.onnx"
     given_model = one_rnn(lengths=[5, 2, 1])

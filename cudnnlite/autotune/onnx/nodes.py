@@ -171,12 +171,13 @@ def _parted(auto: str, given: Pads, totals: Sequence[int]) -> Pads:
 
 def recurrent(node: OnnxNode) -> Problem:
     """Return the problem of an LSTM, GRU or RNN node: one layer."""
-    given, x_shape = node.attributes(), node.shape(0)
+    given = node.attributes()
     direction = given["direction"]
     is_known = direction in ("forward", "reverse", "bidirectional")
     require(is_known, f"direction={direction!r} is not one of forward, reverse, bidirectional")
     directions = 2 if direction == "bidirectional" else 1
-    cell = _cell(node, given, directions)
+    cell = _cell(node, given, directions)  # before the shapes: what cuDNN has not is skipped, whatever they are
+    x_shape = node.shape(0)
     require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
     hidden = given["hidden_size"] or node.shape(2)[-1]
     rows = {"lstm": 4, "gru": 3}.get(cell, 1) * hidden
