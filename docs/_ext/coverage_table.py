@@ -24,8 +24,8 @@ from cudnnlite.operations.operation import OPERATIONS
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
 PACKAGE = Path(cudnnlite.__file__).parent
-# what is generated from the headers names every function, and the emulated device names what it stands in for: no calls
-NO_CALLS = ("_raw/functions.py", "_raw/signatures.py", "_raw/enums.py", "_raw/types.py", "emulated/")
+# what is generated names every function, a trace what it records, the emulated device what it stands in for: no calls
+NO_CALLS = ("tracing/", "_raw/functions.py", "_raw/signatures.py", "_raw/enums.py", "_raw/types.py", "emulated/")
 # reached from a handle; documented on the page of the raw layer
 BEHIND_THE_HANDLE = {"Handle.api": CudnnApi, "Handle.api.library": Library}
 # commands whose modules call C functions of their own
