@@ -10,11 +10,12 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cudnnlite import ctrl_c
 from cudnnlite.cli.autotune import EXIT_CODES, autotune
 from cudnnlite.cli.cache import cache_app
-from cudnnlite.cli.common import JSONOption, output_lost, say
+from cudnnlite.cli.common import JSONOption, harmless, output_lost, say
 from cudnnlite.cli.demo import demo
 from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
 from cudnnlite.cli.doctor import doctor
@@ -22,7 +23,22 @@ from cudnnlite.cli.trace import EXIT_CODES as TRACES_EXIT_CODES
 from cudnnlite.cli.trace import trace
 from cudnnlite.version import __version__
 
+_UsageError: Any = typer.BadParameter.__base__
+
+
+class _Commands(TyperGroup):
+    """The commands; what is wrong with a command line is told without what would command a terminal."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            error.message = harmless(error.message)
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="The thin, Pythonic way to call NVIDIA cuDNN's descriptor API.",
     no_args_is_help=True,
     add_completion=False,

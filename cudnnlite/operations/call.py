@@ -83,15 +83,14 @@ def call(
         except AttributeError:  # another library's arrays, several results, what is no spec
             pass
         else:
-            known = handle.plans.find_quick(quick, options)
-            if known is not None and (
-                not operation.has_numbers  # True is 1.0 to a dictionary
-                or tuple(map(type, options)) == tuple(operation.options.values())
-            ):
-                try:
-                    return known._run(*operands, out)  # type: ignore[no-any-return]
-                except ArgumentError:  # it comes again, or another plan takes operands that are not aligned
-                    pass
+            # options of other types might be equal, as True is to 1.0, or not even say whether they are, as an array
+            if (*map(type, options),) == operation.option_types:
+                known = handle.plans.find_quick(quick, options)
+                if known is not None:
+                    try:
+                        return known._run(*operands, out)  # type: ignore[no-any-return]
+                    except ArgumentError:  # it comes again, or another plan takes operands that are not aligned
+                        pass
     use(handle)
     device, given, specs, addresses = handle.device, [], [], 0
     for array, name in zip(operands, operation.reads):  # noqa: B905  (an argument fewer costs less)

@@ -20,7 +20,6 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import same_strides
 
 FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
@@ -138,9 +137,9 @@ class Operation:
         return bool(self.reserve) and "dy" in self.reads
 
     @kept
-    def has_numbers(self) -> bool:
-        """Whether some option is no spec, which would equal nothing but a spec of its type."""
-        return not all(issubclass(kind, FrozenSpec) for kind in self.options.values())
+    def option_types(self) -> tuple[type, ...]:
+        """The types of the options, in their order."""
+        return tuple(self.options.values())
 
     @kept
     def nulls(self) -> frozenset[str]:

@@ -406,6 +406,12 @@ X, W = dnn.TensorSpec((0, 3, 8, 8)), dnn.FilterSpec((4, 3, 3, 3))
 HEADS = dnn.AttentionSpec(1, 2)
 
 
+def again(h, operation, *operands):
+    """The second call of a kind finds its plan by what it is given."""
+    operation(h, *operands[:-1], 1.0)
+    operation(h, *operands)
+
+
 def plan(h, padding=1, **options):
     return dnn.plan_convolution_forward(h, X, W, dnn.ConvolutionSpec(padding), **options)
 
@@ -416,6 +422,10 @@ def gradient(h, x, out):
 
 
 WORDS = {
+    "an array as a number, later": (
+        lambda h: again(h, dnn.set_tensor, h.empty((2, 3)), np.ones(3)),
+        r"value=array\(.*\) must be a real number",
+    ),
     "a number as a spec": (
         lambda h: dnn.convolution_forward(h, h.empty((1, 3, 8, 8)), h.empty((4, 3, 3, 3)), 1),
         r"conv=1 is not a ConvolutionSpec: dnn.ConvolutionSpec\(padding, stride, dilation, ...\)",
