@@ -371,6 +371,7 @@ FOREIGN = {
     "bool as a limit": lambda h: dnn.TuningPolicy(workspace_limit=True),
     "the home of nobody": lambda h: dnn.TuningCache("~nouser/x"),
     "a model of nobody": lambda h: dnn.problems_from_onnx("~nouser/x.onnx"),
+    "digits as a layout": lambda h: dnn.problems_from_onnx(b"", layout=10**5000),
     "too long a name": lambda h: dnn.TuningCache("x" * 5000).merge("y" * 5000),
     "zeros_like": lambda h: dnn.RNNWeights.zeros_like(None, dnn.RNNWeights(h, LSTM)),
     "cell": lambda h: dnn.RNNSpec(dnn.RNNMode(9), 2, 3),

@@ -79,7 +79,7 @@ def problems_from_onnx(
     kind = None if dtype is None else parse_dtype(dtype)
     allowed = ", ".join(map(dtype_name, FLOATS.values()))
     require(kind is None or kind in FLOATS.values(), f"dtype={dtype!r}; allowed: {allowed}")
-    layouts = _LAYOUTS.get("NCHW" if layout is None else str(layout).upper())
+    layouts = _LAYOUTS.get("NCHW" if layout is None else layout.upper() if isinstance(layout, str) else "")
     require(layouts, f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
     found, file = ProblemList(), OnnxFile(model)
     inferred = file.infer_shapes(batch, shapes)
