@@ -16,6 +16,7 @@ from cudnnlite.devices.device import Device, DeviceFacts
 
 _POLL_S = 0.01
 _this_thread = threading.local()  # the GPU that it had last
+_emulated = threading.RLock()  # a graph that one thread records forbids another to wait for the device
 
 
 @contextmanager
@@ -25,7 +26,9 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
     A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.
     """
     with ExitStack() as stack:
-        if not device.times_mean_nothing:
+        if device.times_mean_nothing:
+            stack.enter_context(_emulated)
+        else:
             uuid = device.facts().uuid
             # the first lock where processes share a temporary folder, the second where they share the cache
             _hold(stack, _lock_of(uuid), wait=True)
@@ -96,3 +99,11 @@ def _hold(stack: ExitStack, path: Path, *, wait: bool) -> bool:
     except OSError:
         pass
     return True
+
+
+def _renew() -> None:
+    global _emulated  # noqa: PLW0603  (read at each use)
+    _emulated = threading.RLock()  # a thread that held it is not in a forked process
+
+
+os.register_at_fork(after_in_child=_renew)
