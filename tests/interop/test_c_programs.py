@@ -7,20 +7,9 @@ from pathlib import Path
 import pytest
 from migration_programs import FOLDER, NAMES, assert_same_results, run_python
 
-from cudnnlite._raw.library import load_library
-
-from .c_toolchain import CToolchain, ToolchainError
+from .c_toolchain import CToolchain
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(scope="module")
-def toolchain() -> CToolchain:
-    """What compiles C here, or a skip with what is missing."""
-    try:
-        return CToolchain(load_library())
-    except ToolchainError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("name", NAMES)

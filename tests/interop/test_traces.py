@@ -14,25 +14,15 @@ from device.operation_samples import SAMPLES as OPERATIONS
 from device.operation_samples import Case
 
 import cudnnlite as dnn
-from cudnnlite._raw.library import load_library
 from cudnnlite.devices.choice import make_device
 from cudnnlite.tracing.memory import checksum
 
 from . import trace_samples
-from .c_toolchain import CToolchain, ToolchainError
+from .c_toolchain import CToolchain
 from .trace_samples import upload
 
 ADDED_BY_ATOMICS = {"spatial_transformer_grid_backward", "spatial_transformer_sample_backward"}  # in whichever order
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(scope="module")
-def toolchain() -> CToolchain:
-    """What compiles C here, or a skip with what is missing."""
-    try:
-        return CToolchain(load_library())
-    except ToolchainError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(autouse=True)
