@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +100,17 @@ class CudaDevice:
     def activate(self) -> None:
         """Make it this thread's current device."""
         self._device.set_current()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it this thread's current device in the block, and at its end the one that was before."""
+        failed, before = self._driver.cuCtxGetCurrent()
+        self.activate()
+        try:
+            yield
+        finally:
+            if not failed:
+                self._driver.cuCtxSetCurrent(before)
 
     @telling_loss
     def synchronize(self) -> None:

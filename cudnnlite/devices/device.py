@@ -117,6 +117,9 @@ class Device(Protocol):
     def activate(self) -> None:
         """Make it this thread's current device."""
 
+    def current(self) -> AbstractContextManager[None]:
+        """Make it this thread's current device in the block, and at its end the one that was before."""
+
     def synchronize(self) -> None:
         """Wait for everything on this device."""
 

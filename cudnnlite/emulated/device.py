@@ -125,6 +125,10 @@ class EmulatedDevice:
     def activate(self) -> None:
         """Do nothing: no device is current."""
 
+    def current(self) -> AbstractContextManager[None]:
+        """Do nothing: no device is current."""
+        return nullcontext()
+
     def synchronize(self) -> None:
         """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
         if self.stand_ins:

@@ -134,7 +134,9 @@ class Memory:
             if buffer.base <= address < buffer.base + buffer.nbytes:
                 return buffer, address - buffer.base
         for device in self.devices | used_devices():
-            if (found := device.allocation_of(address)) is not None:
+            with device.current():  # the call that is recorded has made its own so
+                found = device.allocation_of(address)
+            if found is not None:
                 return self._new(device, *found), address - found[0]
         return None
 
@@ -173,8 +175,9 @@ class Memory:
 
     def _read(self, buffer: Buffer, offset: int, nbytes: int) -> bytes:
         found = np.empty(nbytes, np.uint8)
-        buffer.device.synchronize()
-        buffer.device.copy_out(found, buffer.base + offset, buffer.device.default_stream)
+        with buffer.device.current():
+            buffer.device.synchronize()
+            buffer.device.copy_out(found, buffer.base + offset, buffer.device.default_stream)
         return found.tobytes()
 
     def _look(self, buffer: Buffer, offset: int) -> None:

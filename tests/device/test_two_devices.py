@@ -93,3 +93,17 @@ def test_an_array_of_others_is_where_its_owner_has_it(pair: Any) -> None:
             first.view(theirs)
         own = type("Theirs", (), {name: getattr(other, name) for name in export})
         np.testing.assert_array_equal(first.view(own).numpy(), values)
+
+
+def test_a_trace_that_asks_all_devices_leaves_the_current_one(pair: Any) -> None:
+    """Of an address that a trace does not know it asks every device, and then lets cuDNN run on the handle's."""
+    first, second = pair
+    second.array(np.zeros((1, 1, 2, 2), np.float32))
+    problem = Problem(first, X, W, padding=1, math_type="fma")
+    with dnn.trace() as traced:
+        found = dnn.find_convolution_forward(first, problem.x, problem.w, problem.conv)
+        for handle in (first, second, first):
+            other = Problem(handle, X, W, padding=1, math_type="fma")
+            other.assert_right(other.run(), other.choice())
+    problem.assert_right(problem.run(algorithm=found.best()), found.best().algorithm)
+    assert traced.warnings == []
