@@ -215,7 +215,8 @@ class EmulatedDevice:
 
         def work() -> None:
             whole = self._rows(ptr, pitch, width, rows)
-            whole[...] = np.resize(np.frombuffer(pattern, np.uint8), width)
+            # not np.resize, which makes a list of all the repetitions
+            whole[...] = np.frombuffer(pattern * (width // len(pattern) + 1), np.uint8, width)
 
         self._enqueue(stream, "cudaMemsetAsync" if rows == 1 else "cudaMemset2DAsync", work)
 
