@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cudnnlite._raw.elf_size import why_unloadable
+from cudnnlite._raw.elf import why_unloadable
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import log, warn_user
 
@@ -187,14 +187,14 @@ def _listing() -> str:
     return "\n".join(f"  {path}" for path in mapped_cudnn_files())
 
 
-def mapped_cudnn_files() -> list[str]:
-    """Return the libcudnn files that this process has mapped, sorted (Linux; empty where /proc does not tell)."""
+def mapped_cudnn_files(prefixes: tuple[str, ...] = ("libcudnn",)) -> list[str]:
+    """Return the files of libcudnn, or others, that this process has mapped (Linux; empty where /proc does not tell)."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return []
-    paths = {line.split(maxsplit=5)[5] for line in lines if "libcudnn" in line}
-    return sorted(path for path in paths if Path(path).name.startswith("libcudnn"))
+    paths = {line.split(maxsplit=5)[-1] for line in lines}
+    return sorted(path for path in paths if Path(path).name.startswith(prefixes))
 
 
 def format_version(version: int) -> str:

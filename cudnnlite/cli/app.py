@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from cudnnlite import ctrl_c
+from cudnnlite._raw.library import load_library
 from cudnnlite.cli.autotune import EXIT_CODES, autotune
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, say
@@ -21,8 +22,20 @@ from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
 from cudnnlite.cli.doctor import doctor
 from cudnnlite.cli.trace import EXIT_CODES as TRACES_EXIT_CODES
 from cudnnlite.cli.trace import trace
+from cudnnlite.devices.choice import default_device
+from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
+from cudnnlite.errors import CudnnliteError
 from cudnnlite.version import __version__
 
+_PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "cuda-core",
+    "cuda-bindings",
+    "cuda-pathfinder",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
 _UsageError: Any = typer.BadParameter.__base__
 
 
@@ -70,15 +83,36 @@ def _app(
 @app.command()
 def info(as_json: JSONOption = False) -> None:
     """Print the libcudnn in use and how it was found, versions, devices, and the environment variables that matter."""
-    from cudnnlite.doctor.environment import gather
+    from cudnnlite.doctor import PYTHON
+    from cudnnlite.doctor.environment import VARIABLES, versions_of
 
-    facts = gather()
+    facts: dict[str, Any] = {"cudnnlite": __version__, "python": PYTHON, "packages": versions_of(_PACKAGES)}
+    facts["default device"] = default_device()
+    for name, describe in (("library", _library), ("cuda", describe_cuda)):
+        try:
+            facts[name] = describe()
+        except CudnnliteError as error:
+            facts[name] = {"error": str(error)}
+    facts["environment"] = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     if as_json:
         say(json.dumps(facts, indent=2))
     else:
         _print_facts(facts)
     if "error" in facts["library"]:
         raise typer.Exit(1)
+
+
+def _library() -> dict[str, Any]:
+    from cudnnlite.doctor.environment import by_folder
+
+    library = load_library()
+    return {
+        "path": library.path,
+        "found through": library.how,
+        "version": library.version_text,
+        "built with CUDA": format_cuda_version(library.cudart_version) if library.cudart_version else "unknown",
+        "parts": by_folder(library.parts()),
+    }
 
 
 def _print_facts(facts: dict[str, Any], indent: str = "") -> None:

@@ -7,9 +7,9 @@ wrong; one that fails keeps none of the others from being told.
 from __future__ import annotations
 
 import os
+import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from cudnnlite.version import __version__
 
 __all__ = ["Examination", "Finding", "Verdict", "examine"]
 
+PYTHON = f"{platform.python_version()} on {platform.platform()}"
 _SCHEMA = 1  # of the JSON: another number where a name in it goes away or gets another meaning
 
 
@@ -37,7 +38,7 @@ class Examination:
     def to_plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         counts = Counter(finding.verdict for finding in self.findings)
-        about = {"schema": _SCHEMA, "cudnnlite": __version__, "python": environment.python_text()}
+        about = {"schema": _SCHEMA, "cudnnlite": __version__, "python": PYTHON}
         told = {verdict.word: counts[verdict] for verdict in Verdict}
         findings = [finding.to_plain() for finding in self.findings]
         return {**about, "status": self.verdict.word, "counts": told, "findings": findings}
@@ -49,27 +50,24 @@ def examine(packages: Iterable[str] = ()) -> Examination:
     `packages` are imported before libcudnn is loaded, as a program does that uses 'torch' first.
     """
     variables, packages, findings = dict(os.environ), tuple(packages), list[Finding]()
-    wanted, found = variables.get(DEVICE_VARIABLE, ""), probe.Probe({}, "was not started")
+    found = probe.Probe({}, "was not started")
 
-    @contextmanager
-    def looking(name: str) -> Iterator[None]:
+    def tried() -> tuple[Finding, ...]:
+        nonlocal found
+        found = probe.run_probe(variables.get(DEVICE_VARIABLE) or "auto", packages)
+        return ()
+
+    for name, judge in (
+        ("probe", tried),
+        ("libraries", lambda: libraries.judge(libraries.gather(variables, found, packages))),
+        ("cuda", lambda: environment.judge_cuda(variables, found)),
+        ("settings", lambda: environment.judge_variables(variables)),
+        ("cache", lambda: environment.judge_cache(found)),
+    ):
         try:
-            yield
+            findings.extend(judge())
         except Exception as error:  # what was found before stays
             text = f"'{name}' could not be looked at: {type(error).__name__}: {error}"
             fix = "report this output: it is a mistake of the doctor"
             findings.append(Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name}))
-
-    with looking("probe"):
-        found = probe.run_probe(wanted or "auto", packages)
-    devices = found.step("cuda").get("devices") or []
-    with looking("libraries"):
-        uses_gpu = bool(devices) and not wanted.lower().startswith("emulated")
-        findings.extend(libraries.judge(libraries.gather(variables, found, packages, uses_gpu)))
-    with looking("cuda"):
-        findings.extend(environment.judge_cuda(variables, found))
-    with looking("settings"):
-        findings.extend(environment.judge_variables(variables))
-    with looking("cache"):
-        findings.extend(environment.judge_cache(found.step("library").get("number", 0), devices))
     return Examination(tuple(findings))

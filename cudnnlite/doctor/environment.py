@@ -1,28 +1,28 @@
-"""What there is here and what is wrong with it: driver, devices, variables, tuning cache; and what `cudnnlite info` tells."""
+"""What there is here and what is wrong with it: driver, devices, variables, tuning cache."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import platform
 import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from glob import escape, glob
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, load_library
+from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, parse_cache_path
-from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
-from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
+from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.cuda import format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
 from cudnnlite.doctor.probe import Probe
-from cudnnlite.errors import ArgumentError, CudnnliteError, TuningCacheError, TuningCacheWarning
+from cudnnlite.errors import ArgumentError, TuningCacheError, TuningCacheWarning
 from cudnnlite.texts import counted
-from cudnnlite.version import __version__
 
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
@@ -32,52 +32,21 @@ VARIABLES = (
 )  # fmt: skip
 _PATHS = (LIBRARY_VARIABLE, "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 LIB_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "targets/*/lib")  # where a prefix may have libraries
-_PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudnn-cu12 nvidia-cudnn-cu13"
 
 
-def gather() -> dict[str, Any]:
-    """Return what `cudnnlite info` prints, for JSON; what cannot be found out is told as an 'error'."""
-    packages = {name: version for name in _PACKAGES.split() if (version := installed_version(name))}
-    facts: dict[str, Any] = {"cudnnlite": __version__, "python": python_text(), "packages": packages}
-    facts["default device"] = default_device()
-    for name, describe in (("library", _library), ("cuda", describe_cuda)):
-        try:
-            facts[name] = describe()
-        except CudnnliteError as error:
-            facts[name] = {"error": str(error)}
-    return {**facts, "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ}}
-
-
-def _library() -> dict[str, Any]:
-    library = load_library()
-    return {
-        "path": library.path,
-        "found through": library.how,
-        "version": library.version_text,
-        "built with CUDA": format_cuda_version(library.cudart_version) if library.cudart_version else "unknown",
-        "parts": by_folder(library.parts()),
-    }
-
-
-def python_text() -> str:
-    """Return Python's version, and the platform that it runs on."""
-    return f"{platform.python_version()} on {platform.platform()}"
-
-
-def installed_version(package: str) -> str:
-    """Return the version of an installed distribution; empty if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those distributions that are installed."""
+    found = {}
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, str]:
     """Return folder -> file names: of cuDNN's files in a process one folder is healthy, two are a mixture."""
-    folders: dict[str, str] = {}
-    for folder, name in map(os.path.split, paths):
-        folders[folder] = f"{folders[folder]}, {name}" if folder in folders else name
-    return folders
+    groups = groupby(sorted(paths, key=os.path.dirname), os.path.dirname)
+    return {folder: ", ".join(map(os.path.basename, files)) for folder, files in groups}
 
 
 def split_path(environment: Mapping[str, str], name: str) -> list[str]:
@@ -104,11 +73,10 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
     kind, _, index = wanted.lower().partition(":")
     chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
     has_driver = any(state.get(name) for name in ("supports", "driver", "code"))
-    bad = BROKEN  # how bad it is that no GPU can be used
-    if kind == "emulated" or (kind == "auto" and not has_driver):
-        bad = NOTE
-    elif kind == "auto" or not (kind or has_driver):
-        bad = WARNING
+    # how bad it is that no GPU can be used
+    bad = {"emulated": NOTE, "auto": WARNING if has_driver else NOTE, "": BROKEN if has_driver else WARNING}.get(
+        kind, BROKEN
+    )
     if "message" in state:
         text, crashed = f"CUDA could not be asked: {state['message']}", state.get("crashed")
         fix = "look at nvidia-smi, and update the driver" if crashed else "mend what is broken above first"
@@ -128,15 +96,14 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
 
 
 def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, mask: str | None) -> Finding:
-    named, error = f"the driver {state['driver']}".rstrip(), state["error"]
-    hidden = f"CUDA_VISIBLE_DEVICES={mask} leaves no GPU"
+    named, none, error = f"the driver {state['driver']}".rstrip(), "there is no NVIDIA driver", state["error"]
     fix = _CODES.get(state["code"], f"look at nvidia-smi; in a container, start it with --gpus all; or {_EMULATE}")
-    none = "there is no NVIDIA driver"
+    masked = mask is not None and state["code"] == "CUDA_ERROR_NO_DEVICE"
     return first(
         "cuda.driver", {name: value for name, value in state.items() if name != "mapped"},
         (not error, OK, f"{named} supports CUDA {format_cuda_version(state['supports'])}", ""),
         (not state["bindings"], bad, error, f"pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]'), or {_EMULATE}"),
-        (mask is not None and state["code"] == "CUDA_ERROR_NO_DEVICE", bad, f"{named} is there, but {hidden}", _UNMASK),
+        (masked, bad, f"{named} is there, but CUDA_VISIBLE_DEVICES={mask} leaves no GPU", _UNMASK),
         (has_driver, bad, f"{named} is there, but cannot be used: {error}", fix),
         (bad == NOTE, bad, f"{none}; the emulated device is used, as {DEVICE_VARIABLE}={wanted} says", ""),
         (True, bad, none, f"{_EMULATE}; or install the driver (in a container: --gpus all)"),
@@ -150,14 +117,11 @@ def _versions(state: Mapping[str, Any], library: Mapping[str, Any], bad: Verdict
     plain = {"cudnn_built_with": built, "driver_supports": supports, "bindings": bindings}
     supported = f"the driver supports {format_cuda_version(supports)}"
     text = f"cuDNN was built with CUDA {format_cuda_version(built)}, {supported}"
-    other = f"pip uninstall nvidia-cudnn-cu{needed} and pip install nvidia-cudnn-cu{driver}"
+    fix = f"update the driver, or pip uninstall nvidia-cudnn-cu{needed} and pip install nvidia-cudnn-cu{driver}"
+    fix = "update the driver to one for CUDA 12 or newer" if driver < 12 else fix
     if needed and driver:
-        yield first(
-            "cuda.compatibility", plain,
-            (needed <= driver, OK, text, ""),
-            (True, bad, f"the driver is too old: {text}",
-             "update the driver to one for CUDA 12 or newer" if driver < 12 else f"update the driver, or {other}"),
-        )  # fmt: skip
+        rules = (needed <= driver, OK, text, ""), (True, bad, f"the driver is too old: {text}", fix)
+        yield first("cuda.compatibility", plain, *rules)
     text = f"cuda-bindings {bindings} is for CUDA {theirs}"
     if theirs:
         yield first(
@@ -243,8 +207,9 @@ def _variable(environment: Mapping[str, str], name: str, value: str) -> Finding:
     )  # fmt: skip
 
 
-def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
-    """Look at the tuning cache; it is only read.  `cudnn` is the version in use, 0 if unknown; `devices` are those of CUDA."""
+def judge_cache(probe: Probe) -> Iterator[Finding]:
+    """Look at the tuning cache; it is only read."""
+    cudnn = probe.step("library").get("number", 0)  # 0: it could not be loaded
     forgotten, elsewhere = "what is tuned is forgotten when the process ends", f"set {CACHE_VARIABLE} to another folder"
     try:
         path = parse_cache_path(None)
@@ -255,23 +220,24 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
         with warnings.catch_warnings():  # what cannot be read is told below
             warnings.simplefilter("ignore", TuningCacheWarning)
             cache = TuningCache(path, read_only=True)
-            number, kinds = len(cache), Counter(entry.key.device for entry in cache.entries())
+            kinds = Counter(entry.key.device for entry in cache.entries())
     except ArgumentError as error:
         yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
         return
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
         yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
-    text = f"{counted(number, 'entry', 'entries')}: {path}" if number else f"nothing was tuned yet: {path}"
-    yield Finding("cache.file", OK, text, facts={"path": str(path), "entries": number})
+    number, damaged = kinds.total(), len(cache) - kinds.total() + len(list(path.glob("*.damaged")))
+    text = counted(number, "entry", "entries") if number or damaged else "nothing was tuned yet"
+    yield Finding("cache.file", OK, f"{text}: {path}", facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
         text = f"{path} cannot be written: {forgotten}"
         yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
-    if damaged := number - kinds.total() + len(list(path.glob("*.damaged"))):
+    if damaged:
         text = f"{damaged} of the files in {path} cannot be read"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)
-    names = {(name, driver) for name, _, driver, _ in devices}
+    names = {(name, driver) for name, _, driver, _ in probe.devices}
     used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
     if kinds and cudnn and not used:
         told = ", ".join(f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}" for kind in kinds)

@@ -49,5 +49,5 @@ class Finding:
 def first(check: str, facts: Mapping[str, Any], *rules: tuple[object, Verdict, str, str]) -> Finding:
     """Return what the first rule says that applies: whether it does, how bad that is, what was found, what to do."""
     verdict, text, fix = next(rule[1:] for rule in rules if rule[0])
-    text, *lines = text.splitlines()
-    return Finding(check, verdict, text, fix, tuple(line.strip() for line in lines), facts)
+    text, *lines = map(str.strip, text.splitlines())
+    return Finding(check, verdict, text, fix, tuple(lines), facts)

@@ -1,27 +1,26 @@
 """The libcudnn in use, its parts, the other copies on the machine, and what cuDNN opens by name: cuBLAS and NVRTC.
 
 No copy is loaded to learn its version: its parts export that as a constant (`cudnn_graph_version` and the like), which is read
-from their files: 0x091c00 is 9.28.0.
+from their files.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from glob import escape, glob
 from typing import Any, NamedTuple
 
-from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
+from cudnnlite._raw.elf import read_version
+from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.devices.cuda import format_cuda_version
-from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, installed_version, split_path
+from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, split_path, versions_of
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.doctor.probe import Probe
 
@@ -31,10 +30,6 @@ _PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
 _CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
 # what the loader says where something that is no part of cuDNN is missing
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
-_SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
-_SHT_DYNSYM = 11
-_VERSION_SYMBOL = re.compile(rb"(?<=\0)cudnn_[a-z_]+_version(?=\0)")
 _SET = f"set {LIBRARY_VARIABLE}"
 _INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
 _NO_PRELOAD = "unset LD_PRELOAD, or take cuDNN's files out of it"
@@ -61,13 +56,21 @@ class Copy(NamedTuple):
     parts: Mapping[str, str] = {}  # 'ops' -> '9.28.0'; not every part states one
     found: Mapping[str, str] = {}  # 'LD_LIBRARY_PATH' -> folder; empty where only the probe came upon it
 
+    @property
+    def folder(self) -> str:
+        """Where it lies."""
+        return os.path.dirname(self.path)
+
+    @property
+    def mixture(self) -> str:
+        """Its parts' versions in words where they differ: one installation was written over another."""
+        return ", ".join(map(" ".join, self.parts.items())) if len(set(self.parts.values())) > 1 else ""
+
     def __str__(self) -> str:
-        told = ", ".join(map(" ".join, self.parts.items()))
-        return f"of several versions: {told}" if _is_mixed(self) else self.version or "of unknown version"
+        return f"of several versions: {self.mixture}" if self.mixture else self.version or "of unknown version"
 
 
-@dataclass(frozen=True)
-class LibraryFacts:
+class LibraryFacts(NamedTuple):
     """What was gathered: steps of the probe, and the files that it had loaded; copies; cuDNN's wheels; what cuDNN needs.
 
     `needs` are, of cuBLAS and NVRTC: the name, the file that cuDNN gets or '', and one that it does not see or ''.
@@ -75,27 +78,35 @@ class LibraryFacts:
 
     loaded: Mapping[str, Any]
     mapped: tuple[str, ...] = ()
-    imports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    imports: Mapping[str, Mapping[str, Any]] = {}
     copies: tuple[Copy, ...] = ()
     wheels: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     needs: tuple[tuple[str, str, str], ...] = ()
     uses_gpu: bool = False
 
     @property
-    def in_use(self) -> Copy | None:
-        """The loaded copy."""
-        path = os.path.realpath(self.loaded.get("path", ""))
-        return next((copy for copy in self.copies if copy.path == path), None)
+    def path(self) -> str:
+        """The file in use, links resolved."""
+        return os.path.realpath(str(self.loaded.get("path", "")))
 
     @property
     def lines(self) -> dict[str, str]:
         """Folder that files of cuDNN were loaded from -> that, the version and the files in words."""
-        versions, folders = {os.path.dirname(copy.path): str(copy) for copy in self.copies}, _cudnn_folders(self.mapped)
+        versions, folders = {copy.folder: str(copy) for copy in self.copies}, _cudnn_folders(self.mapped)
         return {f: f"{f} ({versions.get(f, 'of unknown version')}): {names}" for f, names in folders.items()}
 
+    def wheel(self, copy: Copy) -> str:
+        """Return the wheel that a copy is of, if it is the only one that writes there."""
+        return self.wheels[0] if len(self.wheels) == 1 and "-packages/nvidia/cudnn/" in copy.path else ""
 
-def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str], uses_gpu: bool) -> LibraryFacts:
+    def reinstall(self, copy: Copy) -> str:
+        """Return how to install a copy again."""
+        package = self.wheel(copy).partition(" ")[0]
+        return f"pip install --force-reinstall --no-deps {package}" if package else f"reinstall cuDNN in {copy.folder}"
+
+
+def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str]) -> LibraryFacts:
     """Look for copies of libcudnn, and for what the one in use needs; nothing is loaded."""
     loaded, mapped, places = probe.step("library"), probe.mapped, all_places(environment)
     # what the loader knows; and a libcudnn names the folders of what was installed with it
@@ -105,8 +116,8 @@ def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str]
     needs = tuple((name, *look_up(name, mapped, seen, places)) for name in names)
     copies = find_copies([*places, *(("", folder) for folder in _cudnn_folders(mapped))])
     imports = {package: probe.step(f"import {package}") for package in packages}
-    packages = [f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)]
-    wheels = tuple(f"{name} {version}" for name in packages if (version := installed_version(name)))
+    wheels = tuple(map(" ".join, versions_of(f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)).items()))
+    uses_gpu = bool(probe.devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith("emulated")
     return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, needs, uses_gpu)
 
 
@@ -168,55 +179,16 @@ def _look_at(path: str, found: dict[str, str]) -> Copy:
         name = _PART.fullmatch(os.path.basename(other))
         with suppress(OSError, ValueError):  # cuDNN 8 may lie in the same folder, and has other parts
             if name and _numbers(other)[:1] == _numbers(path)[:1] and (version := read_version(other)):
-                parts.setdefault(name[1], format_version(version))
+                parts.setdefault(name[1], version)
     # the front asks the graph library for its version (in cuDNN 8, ops did); without either, what any part says
     stated = [parts[part] for part in ("graph", "ops", *parts) if part in parts]
     numbers = _numbers(path) if _numbers(path).count(".") == 2 else ""
-    return Copy(path, stated[0] if stated else numbers, parts, found)
-
-
-def read_version(path: str | os.PathLike[str]) -> int | None:
-    """Return the version of cuDNN that a file states, 92800; None if it states none.
-
-    Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged, OSError if it cannot be read.
-    """
-    with open(path, "rb") as file:
-        try:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _version_in(content)
-        except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
-            raise ValueError(f"{path}: {error}") from error
-
-
-def _version_in(content: mmap.mmap) -> int | None:
-    if content[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a 64-bit little-endian ELF file")
-    (offset,) = struct.unpack_from("<Q", content, 40)
-    size, count = struct.unpack_from("<HH", content, 58)
-    sections = [_SECTION.unpack_from(content, offset + size * number) for number in range(count)]
-    for _, kind, _, _, start, length, link, *_ in sections:
-        if kind == _SHT_DYNSYM:
-            names = content[sections[link][4] : sections[link][4] + sections[link][5]]
-            offsets = {found.start() for found in _VERSION_SYMBOL.finditer(names)}
-            for name, _, _, section, address, _ in _SYMBOL.iter_unpack(
-                content[start : start + length] if offsets else b""
-            ):
-                if name in offsets and 0 < section < count:  # section 0: another library's, which this one needs
-                    place = address - sections[section][3] + sections[section][4]
-                    packed: int = struct.unpack_from("<I", content, place)[0]
-                    major, minor, patch = packed >> 16, packed >> 8 & 0xFF, packed & 0xFF
-                    return major * (10000 if major >= 9 else 1000) + minor * 100 + patch
-    return None
+    return Copy(path, [*stated, numbers][0], parts, found)
 
 
 def _numbers(path: str) -> str:
     """Return what follows '.so.' in a name: '9', or '9.10.2'."""
     return os.path.basename(path).partition(".so.")[2]
-
-
-def _is_mixed(copy: Copy) -> bool:
-    """Tell whether its parts state different versions: one installation was written over another."""
-    return len(set(copy.parts.values())) > 1
 
 
 def _cudnn_folders(paths: Iterable[str]) -> dict[str, str]:
@@ -234,14 +206,13 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
             (True, OK, f"{package} was imported first, and had loaded of cuDNN then: {files or 'nothing'}", ""),
         )  # fmt: skip
     if error := facts.loaded.get("error"):
-        text, *lines = f"no libcudnn can be used: {facts.loaded['message']}".splitlines()
+        text, *more = map(str.strip, f"no libcudnn can be used: {facts.loaded['message']}".splitlines())
         mixed = error == "MixedLibrariesError"
-        lines = [*facts.lines.values()] if mixed else [line.strip() for line in lines]
-        check = "library.mixed" if mixed else "library.loaded"
+        check, lines = ("library.mixed", facts.lines.values()) if mixed else ("library.loaded", more)
         yield Finding(check, BROKEN, text, _fix(facts), tuple(lines), {"error": error})
     else:
         yield from _in_use(facts, facts.loaded["version"])
-    yield from (_other(facts.loaded, copy) for copy in facts.copies if copy.found and copy != facts.in_use)
+    yield from (_other(facts.loaded, copy) for copy in facts.copies if copy.found and copy.path != facts.path)
     if len(facts.wheels) > 1:
         names = " ".join(wheel.partition(" ")[0] for wheel in facts.wheels)
         text = f"{' and '.join(facts.wheels)} write the same files, so neither may be complete"
@@ -259,34 +230,32 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
 
 
 def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
-    loaded, lines, copy = facts.loaded, tuple(facts.lines.values()), facts.in_use
+    loaded, lines = facts.loaded, tuple(facts.lines.values())
     how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
-    built = format_cuda_version(loaded["cudart"])
-    text = f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {built}"
+    text = (
+        f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {format_cuda_version(loaded['cudart'])}"
+    )
     yield Finding("library.loaded", OK, text, facts={name: loaded[name] for name in loaded if name != "mapped"})
     if len(lines) > 1:  # cuDNN accepted them, or did not look, as it does for its engine libraries
         text = "files of several copies of cuDNN are in one process"
         yield Finding("library.mixed", WARNING, text, _fix(facts), lines)
-    if not copy:
-        return
-    told, plain = ", ".join(map(" ".join, copy.parts.items())), {"versions": dict(copy.parts)}
-    if set(copy.parts.values()) <= {version}:
-        yield Finding("library.parts", OK, f"its parts agree: {told or 'cuDNN accepts them'}", "", lines, plain)
-    else:
-        text = f"its parts are of several versions: {told}; the process has {version}"
-        yield Finding("library.parts", BROKEN, text, _reinstall(facts, copy), lines, plain)
-    wheel = _wheel(facts, copy)
-    if wheel and not f"{wheel}.".partition(" ")[2].startswith(f"{version}."):
-        text = f"{wheel} is installed, but the file in use is cuDNN {version}: something has replaced it"
-        yield Finding("library.wheels", WARNING, text, _reinstall(facts, copy))
+    for copy in [copy for copy in facts.copies if copy.path == facts.path]:
+        told, again, wheel = ", ".join(map(" ".join, copy.parts.items())), facts.reinstall(copy), facts.wheel(copy)
+        bad, text, fix = OK, f"its parts agree: {told or 'cuDNN accepts them'}", ""
+        if not set(copy.parts.values()) <= {version}:
+            bad, text, fix = BROKEN, f"its parts are of several versions: {told}; the process has {version}", again
+        yield Finding("library.parts", bad, text, fix, lines, {"versions": dict(copy.parts)})
+        if wheel and not f"{wheel}.".partition(" ")[2].startswith(f"{version}."):
+            text = f"{wheel} is installed, but the file in use is cuDNN {version}: something has replaced it"
+            yield Finding("library.wheels", WARNING, text, again)
 
 
 def _other(loaded: Mapping[str, Any], copy: Copy) -> Finding:
     """Tell of another copy, that the loader or another package may come upon."""
     text, version = f"cuDNN {copy}: {copy.path}, found through {', '.join(copy.found)}", loaded.get("version", "")
     way, why, fix = next(rule for rule in _OTHER_VERSION if rule[0] in ("", *copy.found))
-    fix = fix.format(place=copy.found.get(way), folder=os.path.dirname(copy.path))
-    same = copy.version == version and not _is_mixed(copy)
+    fix = fix.format(place=copy.found.get(way), folder=copy.folder)
+    same = copy.version == version and not copy.mixture
     return first(
         "library.copy", {"path": copy.path, "version": copy.version, "found": dict(copy.found)},
         (not version or set(copy.found) == {_ASIDE}, NOTE, f"a copy, {text}", ""),
@@ -300,40 +269,31 @@ def _fix(facts: LibraryFacts) -> str:
     """Return what to do where no libcudnn can be used, or parts of several are: the first that applies."""
     error, message, packages = facts.loaded.get("error"), facts.loaded.get("message", ""), ", ".join(facts.imports)
     mixed, override = error in (None, "MixedLibrariesError"), facts.environment.get(LIBRARY_VARIABLE)
-    strays = set(facts.lines) - {os.path.dirname(os.path.realpath(facts.loaded.get("path", "")))}
+    strays = set(facts.lines) - {os.path.dirname(facts.path)}
     crashed = "".join(package for package, step in facts.imports.items() if step.get("crashed"))
-    torn = [copy for copy in facts.copies if _is_mixed(copy) and os.path.dirname(copy.path) in facts.lines]
+    torn = [copy for copy in facts.copies if copy.mixture and copy.folder in facts.lines]
     preloaded = set(map(os.path.realpath, _cudnn_folders(split_path(facts.environment, "LD_PRELOAD"))))
     led = [path for path in split_path(facts.environment, "LD_LIBRARY_PATH") if os.path.realpath(path) in strays]
     nines = [copy for copy in facts.copies if _numbers(copy.path)[:1] == "9"]
     named = [copy for copy in nines if copy.path in message]  # it was found, and cannot be loaded
     # cuda-pathfinder looks for cuBLAS first, and complains of that even where there is no cuDNN either
     cublas = "libcublas" in message and any(set(copy.found) - {_ASIDE} for copy in nines)
-    there = [os.path.dirname(copy.path) for copy in nines if error == "LibraryNotFoundError"]
+    there = [copy.folder for copy in nines if error == "LibraryNotFoundError"]
     missing = _MISSING.findall(message)
+    again = "".join(map(facts.reinstall, (torn or named)[:1]))
     rules: tuple[tuple[object, str], ...] = (
         (crashed, f"update or reinstall {crashed}, or leave out --import {crashed}"),  # libcudnn was not tried
         (error == "ProbeError", f"{_SET} to another copy, and update or reinstall this one"),
-        (torn, _reinstall(facts, *torn[:1])),
+        (torn, again),
         (mixed and strays & preloaded, _NO_PRELOAD),
         (mixed and led, f"take {''.join(led[:1])} out of LD_LIBRARY_PATH"),
         (mixed and packages, f"{_SET} to the folder that {packages} loaded from, or make a handle before importing it"),
         (mixed, f"{_SET} to the folder of one copy, and remove the other from the loader's way"),
         (override, f"unset {LIBRARY_VARIABLE}, or set it to a folder that has libcudnn.so.9"),
         (missing, f"install the package of your system that has {''.join(missing[:1])}"),
-        (named, _reinstall(facts, *named[:1])),
+        (named, again),
         (cublas, "pip install --force-reinstall nvidia-cublas-cu12 (for CUDA 13: nvidia-cublas)"),
         (there, f"{_INSTALL}, or {_SET}={''.join(there[:1])} to use the copy that is there"),
         (True, _INSTALL),
     )
     return next(fix for applies, fix in rules if applies)
-
-
-def _reinstall(facts: LibraryFacts, copy: Copy | None = None) -> str:
-    package, where = _wheel(facts, copy).partition(" ")[0], os.path.dirname(copy.path if copy else "")
-    return f"pip install --force-reinstall --no-deps {package}" if package else f"reinstall cuDNN in {where}"
-
-
-def _wheel(facts: LibraryFacts, copy: Copy | None) -> str:
-    """Return the wheel that a copy is of, if it is the only one that writes there."""
-    return facts.wheels[0] if copy and len(facts.wheels) == 1 and "-packages/nvidia/cudnn/" in copy.path else ""

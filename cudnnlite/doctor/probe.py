@@ -14,14 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite._raw.library import load_library
+from cudnnlite._raw.library import load_library, mapped_cudnn_files
+from cudnnlite.autotune.cache import CACHE_VARIABLE, IN_MEMORY
 from cudnnlite.devices.cuda import cuda_state
 
 # with this process's search path, so that it finds the same packages, wherever it is started
@@ -30,6 +30,7 @@ _START = (
     "main(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
 )
 _SECONDS = 180.0  # the first use of a GPU can take a minute, where kernels are compiled for it
+_SIGNALS = {int(each): each.name for each in signal.Signals}
 _INTERESTING = ("libcudnn", "libcublas", "libnvrtc")
 
 
@@ -50,29 +51,29 @@ class Probe(NamedTuple):
         return {"error": "ProbeError", "message": happened, "crashed": name == self.during, "mapped": []}
 
     @property
+    def devices(self) -> list[list[str]]:
+        """What CUDA says of each device: name, compute capability, driver, UUID."""
+        return self.step("cuda").get("devices") or []
+
+    @property
     def mapped(self) -> tuple[str, ...]:
         """The files of cuDNN, cuBLAS and NVRTC that the process had loaded, as late as that is known."""
         lists = (self.step(name)["mapped"] for name in ("trial", "cuda", "library"))
         return tuple(next(filter(None, lists), ()))
 
 
-def run_probe(
-    device: str, packages: tuple[str, ...] = (), environment: Mapping[str, str] | None = None, seconds: float = _SECONDS
-) -> Probe:
+def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = _SECONDS) -> Probe:
     """Start the probe, and wait for its end; for `device` and `packages` see `main`."""
-    environment = {**(os.environ if environment is None else environment), "CUDNNLITE_TUNING_CACHE": ":memory:"}
     # files, not pipes: what the packages start may keep a pipe open
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-c", _START, "\n".join(sys.path), str(file.fileno()), device, *packages]
-        null, kept = subprocess.DEVNULL, [file.fileno()]
+        null, kept, environment = subprocess.DEVNULL, [file.fileno()], os.environ | {CACHE_VARIABLE: IN_MEMORY}
         process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors)
         try:
             code, end = process.wait(seconds), ""
             errors.seek(0)
             if code < 0:
-                end = (
-                    f"was killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
-                )
+                end = f"was killed by {_SIGNALS.get(-code, f'signal {-code}')}"
             elif code:
                 last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
                 end = f"ended with {code}" + (f" ({last[0]})" if last else "")
@@ -88,8 +89,7 @@ def run_probe(
 
 def read_probe(written: bytes, end: str) -> Probe:
     """Return what the lines say that a probe has written."""
-    steps: dict[str, dict[str, Any]] = {}
-    during = "start"
+    steps, during = dict[str, dict[str, Any]](), "start"
     for line in written.splitlines():
         with suppress(ValueError):  # cut off
             record = json.loads(line)
@@ -111,7 +111,7 @@ def main(descriptor: int, device: str, packages: list[str]) -> None:
         for package in packages:
             _step(out, f"import {package}", import_module, package)
         library = _step(out, "library", load)
-        devices = _step(out, "cuda", ask_cuda).get("devices")
+        devices = _step(out, "cuda", lambda: cuda_state()._asdict()).get("devices")
         if device.lower() == "auto":
             device = "cuda" if devices else "emulated"
         hopeless = "error" in library or (device.lower().startswith("cuda") and not devices)
@@ -126,7 +126,7 @@ def _step(out: Any, name: str, work: Callable[..., Any], *arguments: str) -> dic
         found = result if isinstance(result, dict) else {}
     except Exception as error:
         found = {"error": type(error).__name__, "message": str(error)}
-    print(json.dumps({"step": name, "mapped": _mapped(), **found}), file=out, flush=True)
+    print(json.dumps({"step": name, "mapped": mapped_cudnn_files(_INTERESTING), **found}), file=out, flush=True)
     return found
 
 
@@ -136,11 +136,6 @@ def load() -> dict[str, Any]:
     newest = int(api.cudnnGetMaxDeviceVersion()) if api.has("cudnnGetMaxDeviceVersion") else 0
     told = {"path": library.path, "how": library.how, "version": library.version_text, "number": library.version}
     return {**told, "cudart": library.cudart_version, "newest_gpu": newest}
-
-
-def ask_cuda() -> dict[str, Any]:
-    """Return what CUDA says, without using a device."""
-    return cuda_state()._asdict()
 
 
 def convolve(name: str) -> dict[str, Any]:
@@ -155,11 +150,3 @@ def convolve(name: str) -> dict[str, Any]:
         free, total = handle.device.memory_info()
         right = y.shape == (1, 3, 3, 3) and bool((abs(y - 18) < 0.1).all())
         return {"device": f"{handle.device.kind}:{handle.device.index}", "right": right, "free": free, "total": total}
-
-
-def _mapped() -> list[str]:
-    """Return the interesting files that this process has loaded; empty where /proc does not tell."""
-    with suppress(OSError):
-        paths = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
-        return sorted(path for path in paths if os.path.basename(path).startswith(_INTERESTING))
-    return []

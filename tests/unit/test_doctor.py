@@ -183,7 +183,7 @@ def test_lines_that_are_cut_off_are_left_out():
 )  # fmt: skip
 def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, tried):
     seen = []
-    monkeypatch.setattr(probe, "ask_cuda", lambda: {"devices": devices})
+    monkeypatch.setattr(probe, "cuda_state", lambda: cuda_device.CudaState("", devices=devices))
     monkeypatch.setattr(probe, "convolve", lambda name: seen.append(name) or {})
     with open(tmp_path / "out", "w") as out:
         probe.main(out.fileno(), device, [])
@@ -287,7 +287,8 @@ def cache(tmp_path, monkeypatch):
 
 
 def cache_findings(cudnn=92800, devices=()):
-    return {finding.check: finding for finding in environment.judge_cache(cudnn, devices)}
+    found = probed(library={"number": cudnn}, cuda={"devices": devices})
+    return {finding.check: finding for finding in environment.judge_cache(found)}
 
 
 def test_a_cache_is_read_and_left_as_it_is(cache):
@@ -329,8 +330,10 @@ def test_entries_that_cannot_be_read(cache):
     tuning_files.fill(cache, 2)
     tuning_files.file_of(cache).write_text("half")
     (cache / f"{'0' * 64}.json.1.damaged").write_text("")
-    finding = cache_findings()["cache.entries"]
+    found = cache_findings()
+    finding = found["cache.entries"]
     assert (finding.verdict, finding.text) == (Verdict.WARNING, f"2 of the files in {cache} cannot be read")
+    assert (found["cache.file"].text, found["cache.file"].facts["entries"]) == (f"1 entry: {cache}", 1)
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -1,7 +1,5 @@
 """What the doctor says of made-up facts: each problem, how bad it is, and its fix."""
 
-from dataclasses import replace
-
 import pytest
 
 from cudnnlite.doctor import Examination, environment, libraries
@@ -71,7 +69,7 @@ ASIDE = other("9.1.0", "a CUDA folder, where nothing here looks", folder="/opt/c
 
 
 def judged(facts, check, **changes):
-    return only(libraries.judge(replace(facts, **changes)), check)
+    return only(libraries.judge(facts._replace(**changes)), check)
 
 
 def test_a_healthy_library():
@@ -146,7 +144,7 @@ MIXED = LibraryFacts(
     ],
 )  # fmt: skip
 def test_a_mixture_in_the_process_is_broken(variables, imports, fix):
-    findings = list(libraries.judge(replace(MIXED, environment=variables, imports=imports)))
+    findings = list(libraries.judge(MIXED._replace(environment=variables, imports=imports)))
     finding = only(findings, "library.mixed")
     assert finding.verdict is BROKEN
     assert "it refuses its own parts" in finding.text
@@ -185,7 +183,7 @@ def test_parts_of_several_versions_in_one_folder_are_broken():
 
 @pytest.mark.parametrize("error", ["MixedLibrariesError", "LibraryError"])
 def test_a_folder_with_parts_of_several_versions_is_to_be_reinstalled(error):
-    facts = replace(MIXED, loaded=failed(error, "libcudnn 9.28.0 is broken"), mapped=MAPPED, copies=(TORN,))
+    facts = MIXED._replace(loaded=failed(error, "libcudnn 9.28.0 is broken"), mapped=MAPPED, copies=(TORN,))
     found = said(libraries.judge(facts))
     ((broken,), (told,)) = found.get("library.mixed") or found["library.loaded"], found["library.copy"]
     assert broken.fix == "pip install --force-reinstall --no-deps nvidia-cudnn-cu12"
@@ -235,7 +233,7 @@ def test_packages_that_are_imported_first():
         "torch": {"mapped": ["/t/libcudnn.so.9", "/t/libcublasLt.so.12"]},
         "nope": failed("ImportError", "no\nbecause"),
     }
-    torch, nope = said(libraries.judge(replace(HEALTHY, imports=imports)))["library.import"]
+    torch, nope = said(libraries.judge(HEALTHY._replace(imports=imports)))["library.import"]
     assert (torch.verdict, torch.text.rpartition("then: ")[2]) == (OK, "/t: libcudnn.so.9")
     assert nope.verdict is WARNING
     assert nope.text == "nope cannot be imported: ImportError: no because"
@@ -258,7 +256,7 @@ def test_a_wheel_whose_file_was_replaced():
 @pytest.mark.parametrize("gpu", [True, False])
 def test_what_cudnn_needs_and_is_not_there(major, suffix, gpu):
     needs = ((f"libcublasLt.so.{major}", "", ""), (f"libnvrtc.so.{major}", "", ""))
-    found = said(libraries.judge(replace(HEALTHY, needs=needs, uses_gpu=gpu)))
+    found = said(libraries.judge(HEALTHY._replace(needs=needs, uses_gpu=gpu)))
     (cublas,), (nvrtc,) = found["library.cublas"], found["library.nvrtc"]
     assert (cublas.verdict, nvrtc.verdict) == ((BROKEN, WARNING) if gpu else (NOTE, NOTE))
     assert f"cuBLAS (libcublasLt.so.{major}) was not found" in cublas.text
@@ -267,7 +265,7 @@ def test_what_cudnn_needs_and_is_not_there(major, suffix, gpu):
 
 def test_what_cudnn_needs_and_does_not_see():
     needs = (("libcublasLt.so.12", "", "/cuda/lib/libcublasLt.so.12"), ("libnvrtc.so.12", "/n/libnvrtc.so.12", ""))
-    found = said(libraries.judge(replace(HEALTHY, needs=needs, uses_gpu=True)))
+    found = said(libraries.judge(HEALTHY._replace(needs=needs, uses_gpu=True)))
     (cublas,), (nvrtc,) = found["library.cublas"], found["library.nvrtc"]
     assert (cublas.verdict, cublas.fix) == (BROKEN, "add /cuda/lib to LD_LIBRARY_PATH")
     assert (nvrtc.verdict, nvrtc.text) == (OK, "NVRTC is there: /n/libnvrtc.so.12")
