@@ -14,14 +14,10 @@ from typer.core import TyperGroup
 
 from cudnnlite import ctrl_c
 from cudnnlite._raw.library import load_library
-from cudnnlite.cli.autotune import EXIT_CODES, autotune
+from cudnnlite.cli import autotune, doctor, trace
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, say
 from cudnnlite.cli.demo import demo
-from cudnnlite.cli.doctor import EXIT_CODES as DOCTORS_EXIT_CODES
-from cudnnlite.cli.doctor import doctor
-from cudnnlite.cli.trace import EXIT_CODES as TRACES_EXIT_CODES
-from cudnnlite.cli.trace import trace
 from cudnnlite.devices.choice import default_device
 from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
 from cudnnlite.errors import CudnnliteError
@@ -58,9 +54,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=EXIT_CODES)(autotune)
-app.command(epilog=DOCTORS_EXIT_CODES)(doctor)
-app.command(epilog=TRACES_EXIT_CODES)(trace)
+app.command(epilog=autotune.EXIT_CODES)(autotune.autotune)
+app.command(epilog=doctor.EXIT_CODES)(doctor.doctor)
+app.command(epilog=trace.EXIT_CODES)(trace.trace)
 app.command()(demo)
 app.add_typer(cache_app, name="cache")
 

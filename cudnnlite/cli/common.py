@@ -102,13 +102,20 @@ def errors_told() -> Iterator[None]:
             raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
+@contextmanager
+def misuse_told(where: str = "") -> Iterator[None]:
+    """Tell what is refused as a mistake on the command line, after what says where."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise misuse(f"{where}{error}") from error
+
+
 def chosen_device(device: str | None) -> str:
     """Return the device that the user chose; 'auto' if nothing was chosen."""
     if device is not None:
-        try:
+        with misuse_told():
             parse_device(device, "--device")
-        except ArgumentError as error:
-            raise misuse(str(error)) from error
     return device or os.environ.get(DEVICE_VARIABLE) or "auto"
 
 

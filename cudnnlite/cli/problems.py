@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite.autotune.onnx.model import problems_from_onnx
-from cudnnlite.cli.common import misuse
+from cudnnlite.cli.common import misuse, misuse_told
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
-from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution_backward_problem import (
     ConvolutionBackwardDataProblem,
     ConvolutionBackwardFilterProblem,
@@ -63,7 +60,7 @@ def check_flags(flags: SimpleNamespace) -> None:
             raise misuse(f"--{name.replace('_', '-')} goes with {' or '.join(f'--{other}' for other in others)}")
     if flags.operation not in (None, *CONVOLUTIONS):
         raise misuse(f"--operation {flags.operation}; allowed: {', '.join(CONVOLUTIONS)}")
-    with _misuse_told():
+    with misuse_told():
         if flags.dtype is not None:
             parse_dtype(flags.dtype, "--dtype")
         if flags.math_type is not None:
@@ -101,7 +98,7 @@ def _convolution(flags: SimpleNamespace) -> Problem:
         name: _steps(f"--{name}", getattr(flags, name)) for name in ("padding", "stride", "dilation")
     }
     given |= {"groups": flags.groups, "math_type": flags.math_type}
-    with _misuse_told(f"--input {x_text} --filter {w_text}: "):
+    with misuse_told(f"--input {x_text} --filter {w_text}: "):
         x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))
         w = FilterSpec(w_shape, dtype, _of_rank(flags.layout, len(w_shape)))
         conv = ConvolutionSpec(**{name: value for name, value in given.items() if value is not None})
@@ -157,20 +154,12 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProbl
     steps, batch, size = values.pop("steps"), values.pop("batch"), values.pop("input")
     training, batch_major = values.pop("training", False), values.pop("batch_major", False)
     names = {"hidden": "hidden_size", "layers": "num_layers", "projection": "projection_size"}
-    with _misuse_told(f"--rnn {text}: "):
+    with misuse_told(f"--rnn {text}: "):
         options = {names.get(name, name): value for name, value in values.items()}
         spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
         shape = (batch, steps, size) if batch_major else (steps, batch, size)
         data = RNNDataSpec(shape, dtype=spec.dtype, layout="batch_major" if batch_major else "sequence_major")
         return RNNForwardProblem(spec, data, training)
-
-
-@contextmanager
-def _misuse_told(where: str = "") -> Iterator[None]:
-    try:
-        yield
-    except ArgumentError as error:
-        raise misuse(f"{where}{error}") from error
 
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:

@@ -334,6 +334,9 @@ def test_entries_that_cannot_be_read(cache):
     finding = found["cache.entries"]
     assert (finding.verdict, finding.text) == (Verdict.WARNING, f"2 of the files in {cache} cannot be read")
     assert (found["cache.file"].text, found["cache.file"].facts["entries"]) == (f"1 entry: {cache}", 1)
+    for file in cache.glob("*.json"):
+        file.write_text("half")
+    assert cache_findings()["cache.file"].text == f"0 entries: {cache}"
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -96,11 +96,11 @@ def test_cudnn_8_and_9_in_one_folder_are_two_copies(tmp_path):
 
 
 def test_parts_of_several_versions_and_damaged_ones(tmp_path):
-    write_copy(tmp_path, (9, 1, 2))
-    write_copy(tmp_path, (9, 2, 0), parts=("ops",))
+    write_copy(tmp_path, (9, 1, 2), parts=("graph", "ops"))
+    write_copy(tmp_path, (9, 2, 0), parts=("ext",))
     (tmp_path / "libcudnn_adv.so.9").write_bytes(b"\x7fELF")
     (copy,) = find_copies([("x", str(tmp_path))])
-    assert str(copy) == "of several versions: graph 9.1.2, ops 9.2.0"
+    assert (copy.version, str(copy)) == ("9.1.2", "of several versions: ext 9.2.0, graph 9.1.2, ops 9.1.2")
 
 
 def test_a_version_from_the_file_name(tmp_path):

@@ -240,10 +240,10 @@ def test_packages_that_are_imported_first():
 
 
 def test_wheels_for_two_versions_of_cuda():
-    wheels = ("nvidia-cudnn-cu12 9.28.0.42", "nvidia-cudnn-cu13 9.19.1.2")
+    wheels = ("nvidia-cudnn-cu13 9.19.1.2", "nvidia-cudnn-cu12 9.28.0.42")
     finding = judged(HEALTHY, "library.wheels", wheels=wheels)
     assert finding.verdict is WARNING
-    assert finding.fix.startswith("pip uninstall nvidia-cudnn-cu12 nvidia-cudnn-cu13, then install the one")
+    assert finding.fix.startswith("pip uninstall nvidia-cudnn-cu13 nvidia-cudnn-cu12, then install the one")
 
 
 def test_a_wheel_whose_file_was_replaced():
