@@ -38,19 +38,17 @@ class Pair(NamedTuple):
 class Comparison:
     """Two sides' entries, the oldest first; where one side has a problem more than once, its newest counts."""
 
-    def __init__(self, a: Sequence[TuningEntry], b: Sequence[TuningEntry]) -> None:
-        self._sides = a, b
-        self._first, self._second = ({_asked(entry): entry for entry in side} for side in self._sides)
-        self.pairs = [_pair(entry, self._second[key]) for key, entry in self._first.items() if key in self._second]
-        ratios = [pair.ratio for pair in self.pairs if pair.ratio is not None]
-        self.mean = geometric_mean(ratios) if ratios else None
-        timed, both = len(ratios), len(self.pairs)
-        self.left_out = {
-            "in A only": len(self._first) - both,
-            "in B only": len(self._second) - both,
-            "without a time": both - timed,
-            "older": len(a) + len(b) - len(self._first) - len(self._second),
-        }
+    def __init__(self, *sides: Sequence[TuningEntry]) -> None:
+        # by what an entry is remembered for, whatever it was measured on
+        first, second = (
+            {json.dumps(entry.key.plain | {"device": None}, sort_keys=True): entry for entry in side} for side in sides
+        )
+        self._sides, self.pairs = sides, [_pair(entry, second[key]) for key, entry in first.items() if key in second]
+        ratios, both = [pair.ratio for pair in self.pairs if pair.ratio is not None], len(self.pairs)
+        self.timed, self.mean = len(ratios), geometric_mean(ratios) if ratios else None
+        alone = {"in A only": len(first) - both, "in B only": len(second) - both}
+        older = sum(map(len, sides)) - len(first) - len(second)
+        self.left_out = {**alone, "without a time": both - self.timed, "older": older}
 
     def lines(self, names: Sequence[str]) -> Iterator[str]:
         """Yield the lines for people; `names` are those of the sides."""
@@ -65,9 +63,8 @@ class Comparison:
             yield from aligned(
                 [_HEADING, *(each + text for each, text in zip(times, texts, strict=True))], _HEADING[:3]
             )
-        timed = len(self.pairs) - self.left_out["without a time"]
         mean = "-" if self.mean is None else f"{self.mean:.4f}"
-        yield f"geometric mean of B/A: {mean}, of {counted(timed, 'problem')}"
+        yield f"geometric mean of B/A: {mean}, of {counted(self.timed, 'problem')}"
         if any(self.left_out.values()):
             yield f"left out: {', '.join(f'{number} {why}' for why, number in self.left_out.items() if number)}"
 
@@ -79,8 +76,7 @@ class Comparison:
 
     def plain(self, names: Sequence[str]) -> dict[str, Any]:
         """Return everything, as JSON can hold it."""
-        sides = dict(zip(("a", "b"), names, strict=True))
-        pairs = [pair._asdict() for pair in self.pairs]
+        sides, pairs = dict(zip("ab", names, strict=True)), [pair._asdict() for pair in self.pairs]
         return {**sides, "problems": pairs, "geometric_mean": self.mean, "left_out": self.left_out}
 
 
@@ -104,11 +100,6 @@ def _text(name: str, value: Any) -> str:
     if name == "workspace_limit" and isinstance(value, int):
         return format_size(value)
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _asked(entry: TuningEntry) -> str:
-    """Return what the entry is remembered for, whatever it was measured on."""
-    return json.dumps(entry.key.plain | {"device": None}, sort_keys=True)
 
 
 def _pair(*entries: TuningEntry) -> Pair:

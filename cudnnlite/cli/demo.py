@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -13,7 +13,6 @@ from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failu
 
 # Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of three output channels.
 EDGE_KERNEL = np.broadcast_to(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3))
-Image = np.ndarray[Any, Any]
 
 
 def demo(
@@ -38,7 +37,11 @@ def demo(
         say(f"cudnnlite  {dnn.__version__}")
         say(f"cuDNN      {library.version_text}  {library.path} (found through {library.how})")
         say(f"photograph {photograph.shape[1]} x {photograph.shape[0]} pixels, portrait of Grace Hopper\n")
-        edges, found, choice = detect_edges(handle, photograph)
+        x = handle.array(np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255)
+        w, conv = handle.array(EDGE_KERNEL), dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)
+        found = dnn.find_convolution_forward(handle, x, w, conv)
+        choice = found.best(workspace_limit="256 MiB")
+        edges = dnn.convolution_forward(handle, x, w, conv, algorithm=choice).numpy()[0, 0]
         say(f"{found}\n\nchosen     {choice}")
         say(f"workspace  {handle.workspace}")
     # the edges' magnitude, white at the 99th percentile
@@ -47,17 +50,3 @@ def demo(
     both = np.concatenate([photograph, np.repeat(grey[..., np.newaxis].astype(np.uint8), 3, axis=2)], axis=1)
     Pillow.fromarray(both).save(output, format="PNG")
     say(f"written    {output.resolve()}")
-
-
-def detect_edges(handle: dnn.Handle, photograph: Image) -> tuple[Image, dnn.AlgorithmTable, dnn.AlgorithmResult]:
-    """Convolve a photograph, (height, width, 3) uint8, by the algorithm that cudnnFind ranks first.
-
-    Returns the edges, (height, width) float32, summed over the colours in units of the input's 0 to 1; the table; the choice.
-    """
-    pixels = np.moveaxis(photograph, -1, 0)[np.newaxis].astype(np.float32) / 255
-    x, w = handle.array(pixels), handle.array(EDGE_KERNEL)
-    conv = dnn.ConvolutionSpec(padding=1, math_type=dnn.TRUE_FLOAT32)
-    found = dnn.find_convolution_forward(handle, x, w, conv)
-    choice = found.best(workspace_limit="256 MiB")
-    y = dnn.convolution_forward(handle, x, w, conv, algorithm=choice)
-    return y.numpy()[0, 0], found, choice
