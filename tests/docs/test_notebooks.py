@@ -154,7 +154,7 @@ def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("MPLBACKEND", raising=False)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # some import the programs beside them
     notebook = read(name)
-    before = {path.name for path in EXAMPLES.iterdir()}
+    before = {path.name for path in EXAMPLES.glob("[!_]*")}
     stored = [(cell.id, gist(cell)) for cell in notebook.cells if cell.cell_type == "code"]
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -164,7 +164,7 @@ def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert kind in "".join(output.text for output in outputs if output.get("name") == "stdout")
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     assert pictures == "\n".join(code_of(notebook)).count("plt.show()")
-    assert {path.name for path in EXAMPLES.iterdir()} == before, "it left files behind"
+    assert {path.name for path in EXAMPLES.glob("[!_]*")} == before, "it left files behind"
 
 
 def test_the_measured_tables_are_of_an_h200_and_complete() -> None:
