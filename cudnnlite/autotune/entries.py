@@ -71,8 +71,7 @@ class TuningKey:
     @classmethod
     def of(cls, parts: Any) -> TuningKey:
         """Return the key that has these parts; TypeError if JSON cannot hold them."""
-        # what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list
-        return cls(_canonical(json.loads(json.dumps(parts), parse_float=_number)))
+        return cls(_canonical(parts))
 
     @kept
     def digest(self) -> str:
@@ -106,12 +105,24 @@ def make_key(
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
-    aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
+    aligned = _canonical({name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT})
+    asked, wanted, measured = _canonical(problem.to_plain()), _policy_text(policy), _device_text(device)
+    return TuningKey(
+        f'{{"alignments":{aligned},"device":{measured},"policy":{wanted},"problem":{asked},"schema":{SCHEMA}}}'
+    )
+
+
+@lru_cache(maxsize=64)  # these two are the same for all problems of a run
+def _policy_text(policy: TuningPolicy) -> str:
     wanted = policy.to_plain()
     if wanted.get("search") == "heuristics":  # which takes as long as it takes
         wanted["search_seconds"] = TuningPolicy.search_seconds
-    parts = {"schema": SCHEMA, "problem": problem.to_plain(), "alignments": aligned, "policy": wanted}
-    return TuningKey.of(parts | {"device": asdict(device)})
+    return _canonical(wanted)
+
+
+@lru_cache(maxsize=64)
+def _device_text(device: DeviceIdentity) -> str:
+    return _canonical(asdict(device))
 
 
 @dataclass(frozen=True)
@@ -156,10 +167,10 @@ class TuningEntry:
             form = values.pop("format")
             if type(form) is int and form > FORMAT:
                 raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
-            key = TuningKey(_canonical(values.pop("key")))
+            key = TuningKey(json.dumps(parts := values.pop("key"), **_SHORT))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
-            _check_parts(key.plain)
+            _check_parts(parts)
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
@@ -204,13 +215,16 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
         for name, value in plain.items():
             optional, kind, read = _FIELDS[name]
             values[name] = value if type(value) is kind or (value is None and optional) else read(value)
-        found = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}.get(
-            type(values.get("algorithm")), ConvolutionResult
-        )
-        for name in values.keys() - _OWN[found]:  # those of other kinds are empty
+        found = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
+        own = _OWN[found]
+        for name in values.keys() - own:  # those of other kinds are empty
             if values[name] in (None, ""):
                 del values[name]
-        return found(**values)
+        if not own >= values.keys() >= _NEEDED:
+            return found(**values)  # which says what is wrong
+        # the constructor takes longer than all the rest; what is missing has its default in the class
+        vars(row := object.__new__(found)).update(values)
+        return row
     except _MISTAKES as error:
         raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
 
@@ -244,11 +258,15 @@ for _kind in (AlgorithmResult, ConvolutionResult, RNNResult):
             _what = (get_args(_hint) or (_hint,))[0]
             _how = partial(_member if _what in (MathType, Status) else _read, _what)
             _FIELDS[_name] = type(None) in get_args(_hint), _what, _how
+_RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type, a convolution's else
 _OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+_NEEDED = {"algorithm", "math_type"}
+_SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 
-def _canonical(plain: Any) -> str:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+def _canonical(parts: Any) -> str:
+    """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
+    return json.dumps(json.loads(json.dumps(parts), parse_float=_number), **_SHORT)
 
 
 def _check_parts(plain: dict[str, Any]) -> None:
