@@ -152,9 +152,11 @@ class TuningEntry:
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
     def to_json(self) -> str:
-        """Return the JSON of the entry, its key readable; ArgumentError if a row cannot be written."""
-        values: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(self, item.name) for item in fields(self)}}
-        return json.dumps(values | {"key": self.key.plain, "rows": [*map(row_to_plain, self.rows)]}, indent=1)
+        """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "rows")}
+        rows = ",\n ".join(json.dumps(row_to_plain(row)) for row in self.rows)
+        head = json.dumps({"format": FORMAT, **values})[:-1]
+        return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
     @classmethod
     def from_json(cls, text: str | bytes, digest: str) -> TuningEntry:

@@ -48,11 +48,12 @@ def fill_random(
 
 def _random_bytes(spec: TensorSpec, seed: int, scale: float, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     kind = numpy_dtype(spec.dtype)
+    needed = -(-spec.nbytes // kind.itemsize)  # a filter has fewer
     if kind.kind in "iu":
         low = -3 if kind.kind == "i" else 0
-        values = np.random.default_rng(seed).integers(low, 4, count).astype(kind)
+        values = np.random.default_rng(seed).integers(low, 4, count)[:needed].astype(kind)
     else:
-        values = (_normal(seed, count) * np.float32(scale)).astype(kind)
+        values = (_normal(seed, count)[:needed] * np.float32(scale)).astype(kind)
     return values.view(np.uint8)
 
 
