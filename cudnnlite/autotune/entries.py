@@ -68,11 +68,6 @@ class TuningKey:
 
     text: str
 
-    @classmethod
-    def of(cls, parts: Any) -> TuningKey:
-        """Return the key that has these parts; TypeError if JSON cannot hold them."""
-        return cls(_canonical(parts))
-
     @kept
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
@@ -105,24 +100,28 @@ def make_key(
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
-    aligned = _canonical({name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT})
-    asked, wanted, measured = _canonical(problem.to_plain()), _policy_text(policy), _device_text(device)
-    return TuningKey(
-        f'{{"alignments":{aligned},"device":{measured},"policy":{wanted},"problem":{asked},"schema":{SCHEMA}}}'
-    )
-
-
-@lru_cache(maxsize=64)  # these two are the same for all problems of a run
-def _policy_text(policy: TuningPolicy) -> str:
-    wanted = policy.to_plain()
-    if wanted.get("search") == "heuristics":  # which takes as long as it takes
-        wanted["search_seconds"] = TuningPolicy.search_seconds
-    return _canonical(wanted)
+    aligned = canonical({name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT})
+    asked, others = canonical(problem.to_plain()), _same_for_all(policy, device)
+    return TuningKey(f'{{"alignments":{aligned},{others},"problem":{asked},"schema":{SCHEMA}}}')
 
 
 @lru_cache(maxsize=64)
-def _device_text(device: DeviceIdentity) -> str:
-    return _canonical(asdict(device))
+def _same_for_all(policy: TuningPolicy, device: DeviceIdentity) -> str:
+    """Return the parts of a key that are the same for all problems of a run."""
+    wanted = policy.to_plain()
+    if wanted.get("search") == "heuristics":  # which takes as long as it takes
+        wanted["search_seconds"] = TuningPolicy.search_seconds
+    return canonical({"device": asdict(device), "policy": wanted})[1:-1]
+
+
+def canonical(parts: Any) -> str:
+    """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
+    return json.dumps(json.loads(json.dumps(parts), parse_float=_number), **_SHORT)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,8 @@ class TuningEntry:
     def to_json(self) -> str:
         """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "rows")}
-        rows = ",\n ".join(json.dumps(row_to_plain(row)) for row in self.rows)
+        plain = [row_to_plain(row).items() for row in self.rows]
+        rows = ",\n ".join(json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in plain)
         head = json.dumps({"format": FORMAT, **values})[:-1]
         return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
@@ -172,7 +172,11 @@ class TuningEntry:
             key = TuningKey(json.dumps(parts := values.pop("key"), **_SHORT))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
-            _check_parts(parts)
+            DeviceIdentity(**parts["device"])  # these parts every entry is asked for
+            if {dict} != {type(parts[name]) for name in ("problem", "policy", "alignments")}:
+                raise TypeError("its problem, policy or alignments are no object")
+            if "kind" not in parts["problem"]:
+                raise KeyError("kind")
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
@@ -218,11 +222,10 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
             optional, kind, read = _FIELDS[name]
             values[name] = value if type(value) is kind or (value is None and optional) else read(value)
         found = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
-        own = _OWN[found]
-        for name in values.keys() - own:  # those of other kinds are empty
+        for name in values.keys() - _OWN[found]:  # those of other kinds are empty
             if values[name] in (None, ""):
                 del values[name]
-        if not own >= values.keys() >= _NEEDED:
+        if not _OWN[found] >= values.keys() >= _NEEDED:
             return found(**values)  # which says what is wrong
         # the constructor takes longer than all the rest; what is missing has its default in the class
         vars(row := object.__new__(found)).update(values)
@@ -254,31 +257,17 @@ def _read(kind: Any, value: Any) -> Any:
 
 # of each field of a row: whether it may be None, what else it is, and how that is read
 _FIELDS: dict[str, tuple[bool, Any, Callable[[Any], Any]]] = {}
-for _kind in (AlgorithmResult, ConvolutionResult, RNNResult):
+_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+for _kind in _OWN:
     for _name, _hint in get_type_hints(_kind).items():
         if _name not in LEFT_OUT:
             _what = (get_args(_hint) or (_hint,))[0]
             _how = partial(_member if _what in (MathType, Status) else _read, _what)
             _FIELDS[_name] = type(None) in get_args(_hint), _what, _how
-_RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type, a convolution's else
-_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+_RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
+_EMPTY = {item.name: item.default for kind in _OWN for item in fields(kind) if item.default in (None, "", False)}
 _NEEDED = {"algorithm", "math_type"}
 _SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
-
-
-def _canonical(parts: Any) -> str:
-    """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
-    return json.dumps(json.loads(json.dumps(parts), parse_float=_number), **_SHORT)
-
-
-def _check_parts(plain: dict[str, Any]) -> None:
-    """Raise one of `_MISTAKES` unless a key, as it was read, has the parts that every entry is asked for."""
-    DeviceIdentity(**plain["device"])
-    for part in ("problem", "policy", "alignments"):
-        if not isinstance(plain[part], dict):
-            raise TypeError(f"its {part} is no object")
-    if "kind" not in plain["problem"]:
-        raise KeyError("kind")
 
 
 def _check_types(record: Any) -> None:
@@ -287,8 +276,3 @@ def _check_types(record: Any) -> None:
         value = getattr(record, item.name)
         if type(value).__name__ != str(item.type).partition("[")[0]:
             raise ArgumentError(f"{item.name}={value!r} is not of type {item.type}")
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
