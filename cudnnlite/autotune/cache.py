@@ -30,26 +30,22 @@ _SQLITE = b"SQLite format 3\0"  # the cache was such a file once
 class TuningCache:
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
-    A file is named by the hash of its key, which is readable in it.  Files may be copied from cache to cache, and removed.  A
-    damaged one is set aside with a warning: renamed to end in `.damaged`.  One of a newer cudnnlite is left alone.  Where the
-    folder cannot be written (a full disk, no permission) the entries are kept in this process's memory, with one warning, and
-    written as soon as that works.
+    A file is named by the hash of its key, which is readable in it; it may be copied to another cache, and removed.  A damaged
+    one is set aside with a warning: renamed to end in `.damaged`.  One of a newer cudnnlite is left alone.  Where the folder
+    cannot be written (a full disk, no permission) entries are kept in memory, with one warning, and written once that works.
 
     Parameters
     ----------
     path : str or Path, optional
         The folder; made when something is first put in.  ":memory:": none, everything is forgotten with this object.  If not
-        given, the environment variable `CUDNNLITE_TUNING_CACHE` decides, or else it is `cudnnlite/tuning` in the user's
-        cache folder.
+        given, `CUDNNLITE_TUNING_CACHE` in the environment, or else `cudnnlite/tuning` in the user's cache folder.
     read_only : bool
         Whether the folder is only read: nothing in it is made, written or set aside.  What is put in is kept in memory.
 
     Attributes
     ----------
-    path : Path or str
-        The folder's absolute path, or ":memory:".
-    read_only : bool
-        As given.
+    path, read_only
+        The folder's absolute path, or ":memory:"; as given.
 
     Raises
     ------
@@ -138,8 +134,7 @@ class TuningCache:
         Parameters
         ----------
         gpu, cudnn, kind : optional
-            Only those of a GPU, by its name; of a version of cuDNN, 92800 for 9.28.0; of a kind of problem, such as
-            "convolution_forward".
+            Only those of a GPU ("NVIDIA H200"); of a cuDNN (92800 for 9.28.0); of a kind of problem ("convolution_forward").
 
         Raises
         ------
@@ -154,10 +149,14 @@ class TuningCache:
         self._require_open()
         read = (entry for file in entry_files(self._folder) if (entry := self._read(file)) is not None)
         found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
-        chosen = [entry for key, entry in found.items() if kind in (None, key.plain["problem"]["kind"])]
-        chosen = [entry for entry in chosen if gpu in (None, entry.key.device.gpu)]
-        chosen = [entry for entry in chosen if cudnn in (None, entry.key.device.cudnn)]
-        return sorted(chosen, key=lambda entry: (entry.tuned_at, entry.key.digest))
+        wanted = (
+            entry
+            for key, entry in found.items()
+            if kind in (None, key.plain["problem"]["kind"])
+            and gpu in (None, key.device.gpu)
+            and cudnn in (None, key.device.cudnn)
+        )
+        return sorted(wanted, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
