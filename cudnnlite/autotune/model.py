@@ -160,7 +160,7 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
         else device
     )
     if executor is not None and isinstance(device, str) and not is_here(executor):
-        return device, *hand_over(executor, identify, device, os.urandom(16).hex()).result(), 0
+        return device, *hand_over(executor, identify, device).result(), 0
     any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
     local = device.device if isinstance(device, Handle) else get_device(device)
     identity, memory = DeviceIdentity.of(local), local.memory_info()[1]
