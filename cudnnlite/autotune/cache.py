@@ -112,8 +112,8 @@ class TuningCache:
     def put(self, entry: TuningEntry) -> None:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
 
-        Where the folder cannot be written it is kept in memory, with one warning for this cache; in a read-only cache without
-        one.  So it is where a newer cudnnlite has put an entry of that key, which stays.
+        It is kept in memory where the folder cannot be written, with one warning for this cache; without one if the cache is
+        read-only, or a newer cudnnlite has put an entry of that key, which stays.
 
         Raises
         ------
@@ -149,14 +149,12 @@ class TuningCache:
         self._require_open()
         read = (entry for file in entry_files(self._folder) if (entry := self._read(file)) is not None)
         found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
-        wanted = (
-            entry
-            for key, entry in found.items()
-            if kind in (None, key.plain["problem"]["kind"])
-            and gpu in (None, key.device.gpu)
-            and cudnn in (None, key.device.cudnn)
-        )
-        return sorted(wanted, key=lambda entry: (entry.tuned_at, entry.key.digest))
+
+        def is_meant(key: TuningKey) -> bool:
+            own = (key.device.gpu, key.device.cudnn, key.plain["problem"]["kind"])
+            return all(wanted in (None, value) for wanted, value in zip((gpu, cudnn, kind), own, strict=True))
+
+        return sorted(filter(lambda e: is_meant(e.key), found.values()), key=lambda e: (e.tuned_at, e.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
@@ -206,13 +204,11 @@ class TuningCache:
             mine = self.get(entry.key)
             if entry.key.device.is_emulated or (mine is not None and mine.tuned_at >= entry.tuned_at):
                 continue
-            if self._write(entry):
+            if written := self._write(entry):
                 self._kept.pop(entry.key.digest, None)
             elif self.path == IN_MEMORY:
                 self._kept[entry.key.digest] = entry
-            else:  # there is one of a newer cudnnlite
-                continue
-            taken += 1
+            taken += written or self.path == IN_MEMORY  # else there is one of a newer cudnnlite
         return taken
 
     def clear(self, **filters: Any) -> int:
@@ -225,8 +221,6 @@ class TuningCache:
         """
         self._require_open(to_write=True)
         digests = {entry.key.digest for entry in self.entries(**filters)}
-        for digest in digests:
-            self._kept.pop(digest, None)
         self._remove(digests)
         return len(digests)
 
@@ -287,6 +281,8 @@ class TuningCache:
 
     def _remove(self, digests: set[str]) -> None:
         """Remove entries, and what processes left that died while they wrote."""
+        for digest in digests:
+            self._kept.pop(digest, None)
         with _refusals_told(self._folder):
             for file in entry_files(self._folder):
                 if file.stem in digests and file not in self._newer:
@@ -332,13 +328,11 @@ class Remembered(NamedTuple):
 
 def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
     """Return an absolute path, or ":memory:"; for None what the environment says, or one in the user's cache folder."""
-    argument = "path"
-    if path is None:
-        argument, path = CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE)
-        if not path:
-            import platformdirs
+    argument = "path" if path is not None else CACHE_VARIABLE
+    if path is None and not (path := os.environ.get(CACHE_VARIABLE)):
+        import platformdirs
 
-            path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
+        path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
     return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else parse_folder(path, argument)
 
 
@@ -354,11 +348,10 @@ def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
 def check_place(path: Path, *, to_write: bool = False) -> None:
     """Raise TuningCacheError where there is no cache, but something else."""
-    why = _why_unfit(path)
-    if to_write and os.path.isdir(path) and (others := sorted(n for n in os.listdir(path) if not _OURS.fullmatch(n))):
-        why = f"{path} is no tuning cache: it has {others[0]}"
-    if why:
+    if why := _why_unfit(path):
         raise TuningCacheError(why)
+    if to_write and os.path.isdir(path) and (others := sorted(n for n in os.listdir(path) if not _OURS.fullmatch(n))):
+        raise TuningCacheError(f"{path} is no tuning cache: it has {others[0]}")
 
 
 def entry_files(folder: Path) -> list[Path]:

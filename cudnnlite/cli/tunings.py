@@ -182,8 +182,8 @@ def csv_of(parts: Parts) -> str:
             columns = tuned.table.to_dict()
             for index, values in enumerate(zip(*columns.values(), strict=True)):
                 rows.append({**what, "chosen": index == tuned.place, **dict(zip(columns, values, strict=True))})
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return csv_text([columns, *([row.get(name) for name in columns] for row in rows)])
+    heading = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_text([heading, *([row.get(name) for name in heading] for row in rows)])
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
