@@ -120,8 +120,7 @@ class TuningCache:
         ArgumentError
             Not an entry, or one of the emulated device, whose times say nothing of a GPU.
         """
-        device = instance_of(entry, TuningEntry, "entry").key.device
-        if device.is_emulated:
+        if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
             raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
         self._require_open()
         self._save(entry)
@@ -244,10 +243,9 @@ class TuningCache:
             check_file(file, _MOST_BYTES, str(file))
             data = file.read_bytes()
             return TuningEntry.from_json(data, file.stem)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
         except OSError as error:
-            self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
         except TuningCacheError as error:
             self._newer.add(file)
             self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
@@ -357,7 +355,7 @@ def check_place(path: Path, *, to_write: bool = False) -> None:
 def entry_files(folder: Path) -> list[Path]:
     """Return the files of all entries in a folder, which need not be there."""
     with _refusals_told(folder), suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(file for file in folder.iterdir() if _ENTRY.fullmatch(file.name))
+        return [folder / name for name in sorted(os.listdir(folder)) if _ENTRY.fullmatch(name)]
     return []
 
 
@@ -379,10 +377,8 @@ def _set_aside(file: Path, data: bytes, what: str) -> bool:
             warn_user(f"{what}; it is now {aside}", TuningCacheWarning)
         else:  # another process was faster, and this is the entry that it put there since
             os.rename(aside, file)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return True
 
 

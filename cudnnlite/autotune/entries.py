@@ -153,8 +153,8 @@ class TuningEntry:
     def to_json(self) -> str:
         """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "rows")}
-        plain = [row_to_plain(row).items() for row in self.rows]
-        rows = ",\n ".join(json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in plain)
+        full = [row_to_plain(row).items() for row in self.rows]  # what is empty need not be written
+        rows = ",\n ".join(json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in full)
         head = json.dumps({"format": FORMAT, **values})[:-1]
         return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
