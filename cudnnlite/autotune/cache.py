@@ -6,17 +6,15 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudnnlite.arguments import check_file, instance_of, one_of, path_of, shown
-from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
-from cudnnlite.operations.problem import KINDS, Problem
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.operations.problem import KINDS
 from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
@@ -301,27 +299,6 @@ class TuningCache:
             raise ClosedError(f"the tuning cache {self.path} is closed")
         if to_write and self.read_only:
             raise TuningCacheError(f"{self.path} is opened read-only")
-
-
-class Remembered(NamedTuple):
-    """What a cache knows of problems on a device, of so many bytes, under a policy whose workspace limit is in bytes."""
-
-    cache: TuningCache
-    policy: TuningPolicy
-    device: DeviceIdentity
-    memory: int
-
-    def key(self, problem: Problem, alignments: Mapping[str, int] | None = None) -> TuningKey:
-        """Return the key of a problem."""
-        return make_key(problem, alignments or {}, self.policy, self.device)
-
-    def find(self, key: TuningKey) -> AlgorithmTable | None:
-        """Return the candidates that are remembered under a key, the best first, if any are."""
-        entry = self.cache.get(key)
-        if entry is None:
-            return None
-        timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
-        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=self.memory)
 
 
 def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:

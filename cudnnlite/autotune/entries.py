@@ -24,6 +24,7 @@ from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem, problem_from_plain
 from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.search.table import AlgorithmTable
 
 SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 # Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
@@ -149,6 +150,11 @@ class TuningEntry:
             raise ArgumentError(f"{what}; allowed: one of the rows, a finite time")
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
+
+    def table(self, memory: int) -> AlgorithmTable:
+        """Return the candidates, the best first, as a search on a device with so many bytes does."""
+        timing = f"{self.timing}, remembered from {self.tuned_at[:10]}"
+        return AlgorithmTable(self.rows, title=self.title, timing=timing, device_memory=memory)
 
     def to_json(self) -> str:
         """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""

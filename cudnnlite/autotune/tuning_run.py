@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from cudnnlite import errors
-from cudnnlite.autotune.cache import IN_MEMORY, Remembered, TuningCache
+from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
 from cudnnlite.autotune.claims import claimed_device
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
@@ -103,11 +103,16 @@ def identify(device: str, token: str = "") -> tuple[DeviceIdentity, int]:
 class TuningRun:
     """One tuning of many problems, each listed once, and what became of each, by their places in the list.
 
-    `workers` counts how many problems each worker measured.
+    It is for a device with so many bytes of memory, under a policy whose limit is in bytes.  `workers` counts how many problems
+    each worker measured.
     """
 
-    def __init__(self, listed: Sequence[ListedProblem], known: Remembered, report: Report) -> None:
-        self._listed, self._known, self._report = listed, known, report
+    def __init__(
+        self, listed: Sequence[ListedProblem], cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity,
+        memory: int, report: Report,
+    ) -> None:  # fmt: skip
+        self._listed, self._report, self._memory = listed, report, memory
+        self.cache, self.policy, self.device = cache, policy, device
         self._tuned: dict[int, TunedProblem] = {}
         self._told = False
         self.workers: Counter[Worker] = Counter()
@@ -120,8 +125,8 @@ class TuningRun:
     def look_up(self) -> list[int]:
         """Answer what is remembered; return the other problems."""
         for index, listed in enumerate(self._listed):
-            if table := self._known.find(self._known.key(listed.problem)):
-                self._add(index, table, from_cache=True)
+            if entry := self.cache.get(make_key(listed.problem, {}, self.policy, self.device)):
+                self._add(index, entry.table(self._memory), from_cache=True)
         return [index for index in range(len(self._listed)) if index not in self._tuned]
 
     def work(self, missing: Sequence[int], tuner: Tuner) -> None:
@@ -138,15 +143,14 @@ class TuningRun:
         waiting: dict[Future[Answer], int] = {}
         tries: Counter[int] = Counter()
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        known = self._known
-        like, shared = (known.device.gpu, known.device.compute_capability), is_here(executor)
-        place = known.cache.path if shared and not known.cache.read_only else IN_MEMORY
+        like, shared = (self.device.gpu, self.device.compute_capability), is_here(executor)
+        place = self.cache.path if shared and not self.cache.read_only else IN_MEMORY
         avoid = "" if own is None else own.handle.device.facts().uuid
 
         def submit(index: int) -> None:
             problem = self._listed[index].problem
             try:
-                future = hand_over(executor, tune_task, problem, known.policy, device, like, avoid, str(place))
+                future = hand_over(executor, tune_task, problem, self.policy, device, like, avoid, str(place))
             except BrokenExecutor as error:
                 self._fail(index, error)
                 return
@@ -191,17 +195,17 @@ class TuningRun:
 
     def _take(self, index: int, answer: Answer) -> None:
         self._keep(answer)
-        if answer.worker.device != self._known.device and not self._told:
+        if answer.worker.device != self.device and not self._told:
             self._told = True
-            told = f"{answer.worker} measured for itself; asked for is {self._known.device}"
+            told = f"{answer.worker} measured for itself; asked for is {self.device}"
             warn_user(f"{told}. What it found is remembered for what it has", errors.TuningWarning)
         self.workers.update([] if answer.from_cache or answer.table is None else [answer.worker])
         self._add(index, answer.table, answer.why_none, from_cache=answer.from_cache)
 
     def _keep(self, answer: Answer) -> None:
         """Remember what was found elsewhere, unless that is known."""
-        if (entry := answer.entry) and not entry.key.device.is_emulated and self._known.cache.get(entry.key) is None:
-            self._known.cache.put(entry)
+        if (entry := answer.entry) and not entry.key.device.is_emulated and self.cache.get(entry.key) is None:
+            self.cache.put(entry)
 
     def _fail(self, index: int, error: Exception) -> None:
         self._add(index, None, f"not tuned: {type(error).__name__}: {error}".rstrip(": "))

@@ -18,9 +18,9 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.autotune import tuning_run
-from cudnnlite.autotune.cache import Remembered, TuningCache
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import claimed_device, measuring_alone
-from cudnnlite.autotune.entries import DeviceIdentity
+from cudnnlite.autotune.entries import DeviceIdentity, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuning_run import identify, tune_task
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
@@ -272,9 +272,9 @@ def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     answer = tune_task(problem(5), policy, "cuda", cache=str(path))
     with TuningCache(path) as cache:
         assert cache.entries() == [answer.entry]
-        known = Remembered(cache, policy.within(None, 64 << 20), DeviceIdentity.of(get_device("cuda")), 64 << 20)
-        assert cache.get(known.key(problem(5))) == answer.entry
-        assert known.find(known.key(problem(6))) is None
+        known = policy.within(None, 64 << 20), DeviceIdentity.of(get_device("cuda"))
+        assert cache.get(make_key(problem(5), {}, *known)) == answer.entry
+        assert cache.get(make_key(problem(6), {}, *known)) is None
     assert answer.entry.key == elsewhere.entry.key
     assert there.searched == {5: 2}
     later = tune_task(problem(5), policy, "cuda", cache=str(path))
