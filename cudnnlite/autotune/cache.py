@@ -22,7 +22,7 @@ IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
 _MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
-_SQLITE = b"SQLite format 3\0"  # the cache was such a file once
+_SQLITE, _OLD = b"SQLite format 3\0", "a tuning cache of an older version of cudnnlite, an SQLite file"
 
 
 class TuningCache:
@@ -76,8 +76,8 @@ class TuningCache:
         if why := _why_unfit(self._folder):
             self._tell(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not os.path.lexists(self.path):
-            if _is_sqlite(old := self.path.with_name(f"{self.path.name}.sqlite")):  # beside the new default
-                warn_user(_why_unfit(old), TuningCacheWarning)
+            if _OLD in (old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))):  # beside the new default
+                warn_user(old, TuningCacheWarning)
             elif read_only:
                 self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
 
@@ -361,15 +361,9 @@ def _set_aside(file: Path, data: bytes, what: str) -> bool:
 
 def _why_unfit(path: Path) -> str:
     """Return why no cache can be at a path; nothing if one can."""
-    if not os.path.isfile(path):
+    if not os.path.isfile(path):  # to open a pipe would wait for its other end
         return ""
-    old = "a tuning cache of an older version of cudnnlite, an SQLite file"
-    what = old if _is_sqlite(path) else "a file, and no tuning cache"
+    what = "a file, and no tuning cache"
+    with suppress(OSError), open(path, "rb") as file:
+        what = _OLD if file.read(len(_SQLITE)) == _SQLITE else what
     return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
-
-
-def _is_sqlite(path: Path) -> bool:
-    if os.path.isfile(path):  # to open a pipe would wait for its other end
-        with suppress(OSError), open(path, "rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    return False
