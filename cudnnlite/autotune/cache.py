@@ -6,17 +6,15 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudnnlite.arguments import check_file, instance_of, one_of, path_of, shown
-from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
-from cudnnlite.operations.problem import KINDS, Problem
-from cudnnlite.search.table import AlgorithmTable
+from cudnnlite.operations.problem import KINDS
 from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
@@ -24,32 +22,28 @@ IN_MEMORY = ":memory:"
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock")
 _MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
-_SQLITE = b"SQLite format 3\0"  # the cache was such a file once
+_SQLITE, _OLD = b"SQLite format 3\0", "a tuning cache of an older version of cudnnlite, an SQLite file"
 
 
 class TuningCache:
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
-    A file is named by the hash of its key, which is readable in it.  Files may be copied from cache to cache, and removed.  A
-    damaged one is set aside with a warning: renamed to end in `.damaged`.  One of a newer cudnnlite is left alone.  Where the
-    folder cannot be written (a full disk, no permission) the entries are kept in this process's memory, with one warning, and
-    written as soon as that works.
+    A file is named by the hash of its key, which is readable in it; it may be copied to another cache, and removed.  A damaged
+    one is set aside with a warning: renamed to end in `.damaged`.  One of a newer cudnnlite is left alone.  Where the folder
+    cannot be written (a full disk, no permission) entries are kept in memory, with one warning, and written once that works.
 
     Parameters
     ----------
     path : str or Path, optional
         The folder; made when something is first put in.  ":memory:": none, everything is forgotten with this object.  If not
-        given, the environment variable `CUDNNLITE_TUNING_CACHE` decides, or else it is `cudnnlite/tuning` in the user's
-        cache folder.
+        given, `CUDNNLITE_TUNING_CACHE` in the environment, or else `cudnnlite/tuning` in the user's cache folder.
     read_only : bool
         Whether the folder is only read: nothing in it is made, written or set aside.  What is put in is kept in memory.
 
     Attributes
     ----------
-    path : Path or str
-        The folder's absolute path, or ":memory:".
-    read_only : bool
-        As given.
+    path, read_only
+        The folder's absolute path, or ":memory:"; as given.
 
     Raises
     ------
@@ -82,8 +76,8 @@ class TuningCache:
         if why := _why_unfit(self._folder):
             self._tell(self.path, f"{why}; until then memory has to do")
         elif isinstance(self.path, Path) and not os.path.lexists(self.path):
-            if _is_sqlite(old := self.path.with_name(f"{self.path.name}.sqlite")):  # beside the new default
-                warn_user(_why_unfit(old), TuningCacheWarning)
+            if _OLD in (old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))):  # beside the new default
+                warn_user(old, TuningCacheWarning)
             elif read_only:
                 self._tell(self.path, f"{self.path} does not exist; the cache is an empty one in memory")
 
@@ -116,16 +110,15 @@ class TuningCache:
     def put(self, entry: TuningEntry) -> None:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
 
-        Where the folder cannot be written it is kept in memory, with one warning for this cache; in a read-only cache without
-        one.  So it is where a newer cudnnlite has put an entry of that key, which stays.
+        It is kept in memory where the folder cannot be written, with one warning for this cache; without one if the cache is
+        read-only, or a newer cudnnlite has put an entry of that key, which stays.
 
         Raises
         ------
         ArgumentError
             Not an entry, or one of the emulated device, whose times say nothing of a GPU.
         """
-        device = instance_of(entry, TuningEntry, "entry").key.device
-        if device.is_emulated:
+        if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
             raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
         self._require_open()
         self._save(entry)
@@ -138,8 +131,7 @@ class TuningCache:
         Parameters
         ----------
         gpu, cudnn, kind : optional
-            Only those of a GPU, by its name; of a version of cuDNN, 92800 for 9.28.0; of a kind of problem, such as
-            "convolution_forward".
+            Only those of a GPU ("NVIDIA H200"); of a cuDNN (92800 for 9.28.0); of a kind of problem ("convolution_forward").
 
         Raises
         ------
@@ -154,10 +146,12 @@ class TuningCache:
         self._require_open()
         read = (entry for file in entry_files(self._folder) if (entry := self._read(file)) is not None)
         found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
-        chosen = [entry for key, entry in found.items() if kind in (None, key.plain["problem"]["kind"])]
-        chosen = [entry for entry in chosen if gpu in (None, entry.key.device.gpu)]
-        chosen = [entry for entry in chosen if cudnn in (None, entry.key.device.cudnn)]
-        return sorted(chosen, key=lambda entry: (entry.tuned_at, entry.key.digest))
+
+        def is_meant(key: TuningKey) -> bool:
+            own = (key.device.gpu, key.device.cudnn, key.plain["problem"]["kind"])
+            return all(wanted in (None, value) for wanted, value in zip((gpu, cudnn, kind), own, strict=True))
+
+        return sorted(filter(lambda e: is_meant(e.key), found.values()), key=lambda e: (e.tuned_at, e.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
@@ -207,13 +201,11 @@ class TuningCache:
             mine = self.get(entry.key)
             if entry.key.device.is_emulated or (mine is not None and mine.tuned_at >= entry.tuned_at):
                 continue
-            if self._write(entry):
+            if written := self._write(entry):
                 self._kept.pop(entry.key.digest, None)
             elif self.path == IN_MEMORY:
                 self._kept[entry.key.digest] = entry
-            else:  # there is one of a newer cudnnlite
-                continue
-            taken += 1
+            taken += written or self.path == IN_MEMORY  # else there is one of a newer cudnnlite
         return taken
 
     def clear(self, **filters: Any) -> int:
@@ -226,8 +218,6 @@ class TuningCache:
         """
         self._require_open(to_write=True)
         digests = {entry.key.digest for entry in self.entries(**filters)}
-        for digest in digests:
-            self._kept.pop(digest, None)
         self._remove(digests)
         return len(digests)
 
@@ -251,10 +241,9 @@ class TuningCache:
             check_file(file, _MOST_BYTES, str(file))
             data = file.read_bytes()
             return TuningEntry.from_json(data, file.stem)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
         except OSError as error:
-            self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
         except TuningCacheError as error:
             self._newer.add(file)
             self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
@@ -288,6 +277,8 @@ class TuningCache:
 
     def _remove(self, digests: set[str]) -> None:
         """Remove entries, and what processes left that died while they wrote."""
+        for digest in digests:
+            self._kept.pop(digest, None)
         with _refusals_told(self._folder):
             for file in entry_files(self._folder):
                 if file.stem in digests and file not in self._newer:
@@ -310,36 +301,13 @@ class TuningCache:
             raise TuningCacheError(f"{self.path} is opened read-only")
 
 
-class Remembered(NamedTuple):
-    """What a cache knows of problems on a device, of so many bytes, under a policy whose workspace limit is in bytes."""
-
-    cache: TuningCache
-    policy: TuningPolicy
-    device: DeviceIdentity
-    memory: int
-
-    def key(self, problem: Problem, alignments: Mapping[str, int] | None = None) -> TuningKey:
-        """Return the key of a problem."""
-        return make_key(problem, alignments or {}, self.policy, self.device)
-
-    def find(self, key: TuningKey) -> AlgorithmTable | None:
-        """Return the candidates that are remembered under a key, the best first, if any are."""
-        entry = self.cache.get(key)
-        if entry is None:
-            return None
-        timing = f"{entry.timing}, remembered from {entry.tuned_at[:10]}"
-        return AlgorithmTable(entry.rows, title=entry.title, timing=timing, device_memory=self.memory)
-
-
 def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
     """Return an absolute path, or ":memory:"; for None what the environment says, or one in the user's cache folder."""
-    argument = "path"
-    if path is None:
-        argument, path = CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE)
-        if not path:
-            import platformdirs
+    argument = "path" if path is not None else CACHE_VARIABLE
+    if path is None and not (path := os.environ.get(CACHE_VARIABLE)):
+        import platformdirs
 
-            path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
+        path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
     return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else parse_folder(path, argument)
 
 
@@ -355,17 +323,16 @@ def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
 def check_place(path: Path, *, to_write: bool = False) -> None:
     """Raise TuningCacheError where there is no cache, but something else."""
-    why = _why_unfit(path)
-    if to_write and os.path.isdir(path) and (others := sorted(n for n in os.listdir(path) if not _OURS.fullmatch(n))):
-        why = f"{path} is no tuning cache: it has {others[0]}"
-    if why:
+    if why := _why_unfit(path):
         raise TuningCacheError(why)
+    if to_write and os.path.isdir(path) and (others := sorted(n for n in os.listdir(path) if not _OURS.fullmatch(n))):
+        raise TuningCacheError(f"{path} is no tuning cache: it has {others[0]}")
 
 
 def entry_files(folder: Path) -> list[Path]:
     """Return the files of all entries in a folder, which need not be there."""
     with _refusals_told(folder), suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(file for file in folder.iterdir() if _ENTRY.fullmatch(file.name))
+        return [folder / name for name in sorted(os.listdir(folder)) if _ENTRY.fullmatch(name)]
     return []
 
 
@@ -387,24 +354,16 @@ def _set_aside(file: Path, data: bytes, what: str) -> bool:
             warn_user(f"{what}; it is now {aside}", TuningCacheWarning)
         else:  # another process was faster, and this is the entry that it put there since
             os.rename(aside, file)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return True
 
 
 def _why_unfit(path: Path) -> str:
     """Return why no cache can be at a path; nothing if one can."""
-    if not os.path.isfile(path):
+    if not os.path.isfile(path):  # to open a pipe would wait for its other end
         return ""
-    old = "a tuning cache of an older version of cudnnlite, an SQLite file"
-    what = old if _is_sqlite(path) else "a file, and no tuning cache"
+    what = "a file, and no tuning cache"
+    with suppress(OSError), open(path, "rb") as file:
+        what = _OLD if file.read(len(_SQLITE)) == _SQLITE else what
     return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"
-
-
-def _is_sqlite(path: Path) -> bool:
-    if os.path.isfile(path):  # to open a pipe would wait for its other end
-        with suppress(OSError), open(path, "rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    return False

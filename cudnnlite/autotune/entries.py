@@ -24,6 +24,7 @@ from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem, problem_from_plain
 from cudnnlite.search.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.search.table import AlgorithmTable
 
 SCHEMA = 1  # of the keys: where a part of them gets another meaning, they get another number, and nothing old is found
 # Of the JSON: another number where it says something that this version would not understand, a new field of a row too.  An
@@ -68,12 +69,6 @@ class TuningKey:
 
     text: str
 
-    @classmethod
-    def of(cls, parts: Any) -> TuningKey:
-        """Return the key that has these parts; TypeError if JSON cannot hold them."""
-        # what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list
-        return cls(_canonical(json.loads(json.dumps(parts), parse_float=_number)))
-
     @kept
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
@@ -106,12 +101,28 @@ def make_key(
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
-    aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
+    aligned = canonical({name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT})
+    asked, others = canonical(problem.to_plain()), _same_for_all(policy, device)
+    return TuningKey(f'{{"alignments":{aligned},{others},"problem":{asked},"schema":{SCHEMA}}}')
+
+
+@lru_cache(maxsize=64)
+def _same_for_all(policy: TuningPolicy, device: DeviceIdentity) -> str:
+    """Return the parts of a key that are the same for all problems of a run."""
     wanted = policy.to_plain()
     if wanted.get("search") == "heuristics":  # which takes as long as it takes
         wanted["search_seconds"] = TuningPolicy.search_seconds
-    parts = {"schema": SCHEMA, "problem": problem.to_plain(), "alignments": aligned, "policy": wanted}
-    return TuningKey.of(parts | {"device": asdict(device)})
+    return canonical({"device": asdict(device), "policy": wanted})[1:-1]
+
+
+def canonical(parts: Any) -> str:
+    """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
+    return json.dumps(json.loads(json.dumps(parts), parse_float=_number), **_SHORT)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 @dataclass(frozen=True)
@@ -140,10 +151,18 @@ class TuningEntry:
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
+    def table(self, memory: int) -> AlgorithmTable:
+        """Return the candidates, the best first, as a search on a device with so many bytes does."""
+        timing = f"{self.timing}, remembered from {self.tuned_at[:10]}"
+        return AlgorithmTable(self.rows, title=self.title, timing=timing, device_memory=memory)
+
     def to_json(self) -> str:
-        """Return the JSON of the entry, its key readable; ArgumentError if a row cannot be written."""
-        values: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(self, item.name) for item in fields(self)}}
-        return json.dumps(values | {"key": self.key.plain, "rows": [*map(row_to_plain, self.rows)]}, indent=1)
+        """Return the JSON of the entry, its key readable, a line for each row; ArgumentError if one cannot be written."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("key", "rows")}
+        full = [row_to_plain(row).items() for row in self.rows]  # what is empty need not be written
+        rows = ",\n ".join(json.dumps({n: v for n, v in row if v != _EMPTY.get(n, ...)}) for row in full)
+        head = json.dumps({"format": FORMAT, **values})[:-1]
+        return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
     @classmethod
     def from_json(cls, text: str | bytes, digest: str) -> TuningEntry:
@@ -156,10 +175,14 @@ class TuningEntry:
             form = values.pop("format")
             if type(form) is int and form > FORMAT:
                 raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
-            key = TuningKey(_canonical(values.pop("key")))
+            key = TuningKey(json.dumps(parts := values.pop("key"), **_SHORT))
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
-            _check_parts(key.plain)
+            DeviceIdentity(**parts["device"])  # these parts every entry is asked for
+            if {dict} != {type(parts[name]) for name in ("problem", "policy", "alignments")}:
+                raise TypeError("its problem, policy or alignments are no object")
+            if "kind" not in parts["problem"]:
+                raise KeyError("kind")
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
@@ -204,15 +227,22 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
         for name, value in plain.items():
             optional, kind, read = _FIELDS[name]
             values[name] = value if type(value) is kind or (value is None and optional) else read(value)
-        found = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}.get(
-            type(values.get("algorithm")), ConvolutionResult
-        )
+        found = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
         for name in values.keys() - _OWN[found]:  # those of other kinds are empty
             if values[name] in (None, ""):
                 del values[name]
-        return found(**values)
+        if not _OWN[found] >= values.keys() >= _NEEDED:
+            return found(**values)  # which says what is wrong
+        # the constructor takes longer than all the rest; what is missing has its default in the class
+        vars(row := object.__new__(found)).update(values)
+        return row
     except _MISTAKES as error:
         raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
+
+
+@lru_cache(maxsize=1024, typed=True)  # a model's 1,003 rows named 107 engines; to make them took half of the reading
+def _engine(number: int, *knobs: tuple[str, int]) -> Engine:
+    return Engine.from_plain({"engine": number, "knobs": dict(knobs)})
 
 
 @lru_cache(maxsize=1024)  # to find a member takes longer than to read the rest of a row
@@ -225,7 +255,7 @@ def _member(kind: type[CEnum], name: str) -> CEnum:
 
 def _read(kind: Any, value: Any) -> Any:
     if isinstance(value, dict):
-        return Engine.from_plain(value)
+        return _engine(value["engine"], *value["knobs"].items())
     if kind is Any:
         name, _, value = value.partition(".")
         return _member(getattr(enums, name), value)
@@ -238,27 +268,17 @@ def _read(kind: Any, value: Any) -> Any:
 
 # of each field of a row: whether it may be None, what else it is, and how that is read
 _FIELDS: dict[str, tuple[bool, Any, Callable[[Any], Any]]] = {}
-for _kind in (AlgorithmResult, ConvolutionResult, RNNResult):
+_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+for _kind in _OWN:
     for _name, _hint in get_type_hints(_kind).items():
         if _name not in LEFT_OUT:
             _what = (get_args(_hint) or (_hint,))[0]
             _how = partial(_member if _what in (MathType, Status) else _read, _what)
             _FIELDS[_name] = type(None) in get_args(_hint), _what, _how
-_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
-
-
-def _canonical(plain: Any) -> str:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
-
-
-def _check_parts(plain: dict[str, Any]) -> None:
-    """Raise one of `_MISTAKES` unless a key, as it was read, has the parts that every entry is asked for."""
-    DeviceIdentity(**plain["device"])
-    for part in ("problem", "policy", "alignments"):
-        if not isinstance(plain[part], dict):
-            raise TypeError(f"its {part} is no object")
-    if "kind" not in plain["problem"]:
-        raise KeyError("kind")
+_RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
+_EMPTY = {item.name: item.default for kind in _OWN for item in fields(kind) if item.default in (None, "", False)}
+_NEEDED = {"algorithm", "math_type"}
+_SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 
 def _check_types(record: Any) -> None:
@@ -267,8 +287,3 @@ def _check_types(record: Any) -> None:
         value = getattr(record, item.name)
         if type(value).__name__ != str(item.type).partition("[")[0]:
             raise ArgumentError(f"{item.name}={value!r} is not of type {item.type}")
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    return int(value) if value.is_integer() else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from typing import Any
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
-from cudnnlite.autotune.cache import Remembered, TuningCache
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import is_like
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
@@ -21,7 +20,7 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuner import SEARCHES, Tuner, search_of
-from cudnnlite.autotune.tuning_run import TuningRun, Worker, hand_over, identify, is_here
+from cudnnlite.autotune.tuning_run import TuningRun, hand_over, identify, is_here
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
@@ -132,19 +131,18 @@ def tune_model(
             handle.use()
             limit = handle.workspace.limit_for(None)
         where, identity, memory, gpus = _find_out(device, executor)
-        known = Remembered(cache, policy.within(limit, memory), identity, memory)
-        run = TuningRun(listed, known, report)
+        run = TuningRun(listed, cache, policy.within(limit, memory), identity, memory, report)
         missing = run.look_up()
         more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
         own = None
         if missing and executor is None:
             executor = stack.enter_context(WorkerPool(more)) if more else None  # first: it takes a second to start
-            own = Tuner(handle or stack.enter_context(Handle(device)), known.cache, known.policy)
+            own = Tuner(handle or stack.enter_context(Handle(device)), cache, run.policy)
         if executor is not None:
             run.spread(missing, executor, where, own)
         elif own is not None:
             run.work(missing, own)
-    return ModelTuning(run.tunings, named | _facts(known, run.workers), skipped, notes, run.workers)
+    return ModelTuning(run.tunings, named | _facts(run), skipped, notes, run.workers)
 
 
 def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdentity, int, int]:
@@ -160,7 +158,7 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
         else device
     )
     if executor is not None and isinstance(device, str) and not is_here(executor):
-        return device, *hand_over(executor, identify, device, os.urandom(16).hex()).result(), 0
+        return device, *hand_over(executor, identify, device).result(), 0
     any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
     local = device.device if isinstance(device, Handle) else get_device(device)
     identity, memory = DeviceIdentity.of(local), local.memory_info()[1]
@@ -170,9 +168,9 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
     return "cuda", identity, memory, sum(is_like(gpu, like) for gpu in visible_gpus())
 
 
-def _facts(known: Remembered, workers: Counter[Worker]) -> dict[str, Any]:
+def _facts(run: TuningRun) -> dict[str, Any]:
     """Return what a report says of the run."""
-    device = known.device
+    device, workers = run.device, run.workers
     facts: dict[str, Any] = {
         "cudnnlite": __version__,
         "cuDNN": format_version(device.cudnn),
@@ -181,7 +179,7 @@ def _facts(known: Remembered, workers: Counter[Worker]) -> dict[str, Any]:
         "driver": device.driver,
         "python": platform.python_version(),
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "policy": known.policy.to_plain(),
+        "policy": run.policy.to_plain(),
     }
     if len(workers) > 1:
         facts["workers"] = [f"{worker} ({count} measured)" for worker, count in workers.items()]

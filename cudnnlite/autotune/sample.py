@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -48,16 +49,18 @@ def fill_random(
 
 def _random_bytes(spec: TensorSpec, seed: int, scale: float, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     kind = numpy_dtype(spec.dtype)
-    if kind.kind in "iu":
-        low = -3 if kind.kind == "i" else 0
-        values = np.random.default_rng(seed).integers(low, 4, count).astype(kind)
-    else:
-        values = (_normal(seed, count) * np.float32(scale)).astype(kind)
+    values = _numbers(seed, count, kind)[: -(-spec.nbytes // kind.itemsize)]  # a filter has fewer
+    if scale != 1.0 and kind.kind not in "iu":
+        values = (values * np.float32(scale)).astype(kind)
     return values.view(np.uint8)
 
 
 @lru_cache(maxsize=3)  # a convolution's operands: of 23 layers these numbers took a third of the tuning
-def _normal(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    values = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+def _numbers(seed: int, count: int, kind: np.dtype[Any]) -> np.ndarray[tuple[int], np.dtype[Any]]:
+    random = np.random.default_rng(seed)
+    if kind.kind in "iu":
+        values = random.integers(-3 if kind.kind == "i" else 0, 4, count).astype(kind)
+    else:
+        values = random.standard_normal(count, dtype=np.float32).astype(kind)
     values.flags.writeable = False
     return values

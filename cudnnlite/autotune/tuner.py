@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, rnn
-from cudnnlite.autotune.cache import Remembered, TuningCache
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import measuring_alone
-from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.typical import typical
 from cudnnlite.devices.handle import Handle
@@ -178,15 +178,15 @@ class Tuner:
         """
         search = search_of(problem)
         self.handle.use()
-        known = self._known()
+        policy = self._policy_within(None)
         if operands is None:
-            return self._look_up(known, known.key(problem)) or self._measure(known, problem, {})
+            return self._look_up(self._key(problem, {}, policy)) or self._measure(policy, problem, {})
         if not isinstance(operands, Mapping):
             raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
         with measuring_alone(self.handle.device, self.cache):
-            return self._search(known, problem, aligned, checked)
+            return self._search(policy, problem, aligned, checked)
 
     def choose(
         self,
@@ -225,16 +225,16 @@ class Tuner:
         """
         search_of(problem)
         self.handle.use()
-        known, aligned = self._known(limit), dict(alignments or {})
+        policy, aligned = self._policy_within(limit), dict(alignments or {})
         for posed in dict.fromkeys((problem, typical(problem))):
-            table = self._look_up(known, known.key(posed, aligned), hopeless=key is not None)
+            table = self._look_up(self._key(posed, aligned, policy), hopeless=key is not None)
             if table is not None:
                 break
         else:
             try:
                 start = time.perf_counter()
                 why = self._why_not_now()
-                table = None if why else self._measure(known, posed, aligned)
+                table = None if why else self._measure(policy, posed, aligned)
             except DeviceMemoryError as error:
                 if key is None:
                     raise
@@ -266,36 +266,39 @@ class Tuner:
     def is_remembered(self, problem: Problem) -> bool:
         """Tell whether `tune` would measure nothing for a problem."""
         search_of(problem)
-        known = self._known()
-        return self._look_up(known, known.key(problem)) is not None
+        return self._look_up(self._key(problem, {}, self._policy_within(None))) is not None
 
-    def _known(self, limit: int | None = None) -> Remembered:
-        """Return what the cache knows under the policy, within a limit: the handle's if None."""
-        policy = self.policy.within(self.handle.workspace.limit_for(limit), self._memory)
-        return Remembered(self.cache, policy, self.device, self._memory)
+    def _policy_within(self, limit: int | None) -> TuningPolicy:
+        """Return the policy within a limit: the handle's if None."""
+        return self.policy.within(self.handle.workspace.limit_for(limit), self._memory)
 
-    def _look_up(self, known: Remembered, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
+    def _key(self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy) -> TuningKey:
+        return make_key(problem, aligned, policy, self.device)
+
+    def _look_up(self, key: TuningKey, *, hopeless: bool = False) -> AlgorithmTable | None:
         """Return what is remembered; what is `hopeless` too, if that is wanted."""
         own = self._own.get(key)
         if own is not None and _is_useful(own):
             return own
-        found = known.find(key) if self._uses_cache else None
-        return found or (own if hopeless else None)
+        entry = self.cache.get(key) if self._uses_cache else None
+        return entry.table(self._memory) if entry else own if hopeless else None
 
-    def _measure(self, known: Remembered, problem: Problem, aligned: Mapping[str, int]) -> AlgorithmTable:
+    def _measure(self, policy: TuningPolicy, problem: Problem, aligned: Mapping[str, int]) -> AlgorithmTable:
         with measuring_alone(self.handle.device, self.cache):
-            found = self._look_up(known, known.key(problem, aligned))  # by somebody else, while this one waited
-            return found or self._search(known, problem, aligned, None)
+            found = self._look_up(self._key(problem, aligned, policy))  # by somebody else, while this one waited
+            return found or self._search(policy, problem, aligned, None)
 
-    def _search(self, known: Remembered, problem: Problem, aligned: Mapping[str, int], operands: Any) -> AlgorithmTable:
+    def _search(
+        self, policy: TuningPolicy, problem: Problem, aligned: Mapping[str, int], operands: Any
+    ) -> AlgorithmTable:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
         refuse_search(self.handle)
         start, search = time.perf_counter(), search_of(problem)
         log.info("tuning %s on %s", problem, self.handle.device)
         with _choosing(self.handle, None):
             operands = operands or search.operands_of(self.handle, problem, aligned)
-            table = search.search(self.handle, problem, known.policy, operands, self._progress)
-        seconds, key = time.perf_counter() - start, known.key(problem, aligned)
+            table = search.search(self.handle, problem, policy, operands, self._progress)
+        seconds, key = time.perf_counter() - start, self._key(problem, aligned, policy)
         log.info("tuned %s in %.1f s: %s", problem, seconds, next((row for row in table if row.ok), "nothing serves"))
         self.measured += 1
         self._choices.clear()

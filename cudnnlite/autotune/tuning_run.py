@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from cudnnlite.autotune.cache import IN_MEMORY, Remembered, TuningCache
+from cudnnlite import errors
+from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
 from cudnnlite.autotune.claims import claimed_device
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
@@ -23,14 +23,6 @@ from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import (
-    ArgumentError,
-    CudnnError,
-    CudnnliteError,
-    DeviceMemoryError,
-    NoAlgorithmError,
-    TuningWarning,
-)  # fmt: skip
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.search.table import AlgorithmTable
@@ -38,7 +30,7 @@ from cudnnlite.warn import warn_user
 
 _TRIES = 2  # of a problem whose worker process died
 # what says that a problem cannot be tuned, and nothing of the worker
-_ANSWERS = (CudnnError, DeviceMemoryError, NoAlgorithmError, ArgumentError)
+_ANSWERS = (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError)
 
 
 class Worker(NamedTuple):
@@ -49,30 +41,8 @@ class Worker(NamedTuple):
     device: DeviceIdentity
     uuid: str
 
-    @classmethod
-    def on(cls, device: Device) -> Worker:
-        """Return what this process is on a device."""
-        return cls(os.uname().nodename, os.getpid(), DeviceIdentity.of(device), device.facts().uuid)
-
     def __str__(self) -> str:
         return f"{self.host}, process {self.process}, {self.device.gpu} {self.uuid}"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a worker is asked: to tune a problem under a policy, on a device as in `claimed_device`.
-
-    `cache` is a folder that workers shall write into themselves.  The token is another one each time: dask answers equal calls
-    once, and what was true before may not be so now.
-    """
-
-    problem: Problem
-    policy: TuningPolicy
-    device: str
-    like: tuple[str, str] | None = None
-    avoid: str = ""
-    cache: str = IN_MEMORY
-    token: str = field(default_factory=lambda: os.urandom(16).hex())
 
 
 @dataclass(frozen=True)
@@ -90,44 +60,59 @@ class Answer:
     entry: TuningEntry | None = None
 
 
-def tune_task(task: Task) -> Answer:
-    """Tune a problem in a worker; NoDeviceError or LibraryError if the worker cannot work at all."""
+def tune_task(
+    problem: Problem, policy: TuningPolicy, device: str, like: tuple[str, str] | None = None, avoid: str = "",
+    cache: str = IN_MEMORY, token: str = "",
+) -> Answer:  # fmt: skip
+    """Tune a problem in a worker, on a device as in `claimed_device`; NoDeviceError or LibraryError if it cannot work at all.
+
+    `cache` is a folder to write into; `token` as in `hand_over`.
+    """
     # Nothing outlives the task: a thread of somebody's pool does not say when it ends.  And a handle that is made or closed
     # disturbs what is measured.
-    with claimed_device(task.device, task.like, task.avoid) as device:
+    with claimed_device(device, like, avoid) as found:
         try:
-            with TuningCache(task.cache) as cache, Handle(device) as handle:
-                return tune_with(Tuner(handle, cache, task.policy), task.problem)
+            with TuningCache(cache) as opened, Handle(found) as handle:
+                return tune_with(Tuner(handle, opened, policy), problem)
         except _ANSWERS as error:  # no memory for a handle
-            return Answer(Worker.on(device), why_none=str(error))
+            return Answer(_worker(found), why_none=str(error))
 
 
 def tune_with(tuner: Tuner, problem: Problem) -> Answer:
     """Tune a problem with a tuner of this thread; a search that fails, for want of memory for instance, is an answer too."""
-    device, before = tuner.handle.device, tuner.measured
+    worker, before = _worker(tuner.handle.device), tuner.measured
     try:
         table = tuner.tune(problem)
     except _ANSWERS as error:
-        return Answer(Worker.on(device), why_none=str(error))
-    policy = tuner.policy.within(tuner.handle.workspace.limit_for(None), device.memory_info()[1])
+        return Answer(worker, why_none=str(error))
+    policy = tuner.policy.within(tuner.handle.workspace.limit_for(None), tuner.handle.device.memory_info()[1])
     entry = tuner.cache.get(make_key(problem, {}, policy, tuner.device))
-    return Answer(Worker.on(device), table, from_cache=tuner.measured == before, entry=entry)
+    return Answer(worker, table, from_cache=tuner.measured == before, entry=entry)
 
 
-def identify(device: str, token: str) -> tuple[DeviceIdentity, int]:
-    """Return what a worker would measure on, and the bytes of its memory; `token` as in `Task`."""
+def _worker(device: Device) -> Worker:
+    return Worker(os.uname().nodename, os.getpid(), DeviceIdentity.of(device), device.facts().uuid)
+
+
+def identify(device: str, token: str = "") -> tuple[DeviceIdentity, int]:
+    """Return what a worker would measure on, and the bytes of its memory; `token` as in `hand_over`."""
     found = get_device(device)
     return DeviceIdentity.of(found), found.memory_info()[1]
 
 
 class TuningRun:
-    """One tuning of many problems, each listed once, and what became of each.
+    """One tuning of many problems, each listed once, and what became of each, by their places in the list.
 
-    Below, problems go by their places in the list.  `workers` counts how many problems each worker measured.
+    It is for a device with so many bytes of memory, under a policy whose limit is in bytes.  `workers` counts how many problems
+    each worker measured.
     """
 
-    def __init__(self, listed: Sequence[ListedProblem], known: Remembered, report: Report) -> None:
-        self._listed, self._known, self._report = listed, known, report
+    def __init__(
+        self, listed: Sequence[ListedProblem], cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity,
+        memory: int, report: Report,
+    ) -> None:  # fmt: skip
+        self._listed, self._report, self._memory = listed, report, memory
+        self.cache, self.policy, self.device = cache, policy, device
         self._tuned: dict[int, TunedProblem] = {}
         self._told = False
         self.workers: Counter[Worker] = Counter()
@@ -140,8 +125,8 @@ class TuningRun:
     def look_up(self) -> list[int]:
         """Answer what is remembered; return the other problems."""
         for index, listed in enumerate(self._listed):
-            if table := self._known.find(self._known.key(listed.problem)):
-                self._add(index, table, from_cache=True)
+            if entry := self.cache.get(make_key(listed.problem, {}, self.policy, self.device)):
+                self._add(index, entry.table(self._memory), from_cache=True)
         return [index for index in range(len(self._listed)) if index not in self._tuned]
 
     def work(self, missing: Sequence[int], tuner: Tuner) -> None:
@@ -158,17 +143,16 @@ class TuningRun:
         waiting: dict[Future[Answer], int] = {}
         tries: Counter[int] = Counter()
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        like, cache = (self._known.device.gpu, self._known.device.compute_capability), self._known.cache
-        shared = isinstance(cache.path, Path) and not cache.read_only and is_here(executor)
-        place = str(cache.path) if shared else IN_MEMORY
+        like, shared = (self.device.gpu, self.device.compute_capability), is_here(executor)
+        place = self.cache.path if shared and not self.cache.read_only else IN_MEMORY
         avoid = "" if own is None else own.handle.device.facts().uuid
 
         def submit(index: int) -> None:
-            task = Task(self._listed[index].problem, self._known.policy, device, like, avoid, place)
+            problem = self._listed[index].problem
             try:
-                future = hand_over(executor, tune_task, task)
+                future = hand_over(executor, tune_task, problem, self.policy, device, like, avoid, str(place))
             except BrokenExecutor as error:
-                self._add(index, None, _named(error))
+                self._fail(index, error)
                 return
             waiting[future] = index
             tries[index] += 1
@@ -177,33 +161,29 @@ class TuningRun:
         def settle(index: int, future: Future[Answer]) -> None:
             try:
                 answer = future.result()
-            except CudnnliteError:  # the worker cannot work: nor could it tune the others
+            except errors.CudnnliteError:  # the worker cannot work: nor could it tune the others
                 raise
             except WorkerDiedError as error:
-                if tries[index] < _TRIES:
-                    warn_user(f"{error}; what it was at is tried once more", TuningWarning)
-                    submit(index)
-                else:
+                if tries[index] == _TRIES:
                     self._add(index, None, f"{error}; as before, when it was tried first")
+                else:
+                    warn_user(f"{error}; what it was at is tried once more", errors.TuningWarning)
+                    submit(index)
             except Exception as error:  # whose fault it is cannot be told from here
-                self._add(index, None, _named(error))
+                self._fail(index, error)
             else:
                 self._take(index, answer)
-
-        def taken_back() -> int | None:
-            for future, index in reversed(waiting.items()):
-                if tries[index] == 1 and future.cancel():  # not what a worker died of
-                    del waiting[future]
-                    return index
-            return None
 
         try:
             for index in missing:
                 submit(index)
             while waiting:
-                if own is not None and done.empty() and (taken := taken_back()) is not None:
-                    self.work([taken], own)
-                elif (future := done.get()) in waiting:  # it was not taken back
+                if own is not None and done.empty():  # take one back, but not what a worker died of
+                    fresh = (future for future in reversed(waiting) if tries[waiting[future]] == 1 and future.cancel())
+                    if taken := next(fresh, None):
+                        self.work([waiting.pop(taken)], own)
+                        continue
+                if (future := done.get()) in waiting:  # it was not taken back
                     settle(waiting[future], future)
                     del waiting[future]
         finally:
@@ -215,46 +195,46 @@ class TuningRun:
 
     def _take(self, index: int, answer: Answer) -> None:
         self._keep(answer)
-        if answer.worker.device != self._known.device and not self._told:
+        if answer.worker.device != self.device and not self._told:
             self._told = True
-            told = f"{answer.worker} measured for itself; asked for is {self._known.device}"
-            warn_user(f"{told}. What it found is remembered for what it has", TuningWarning)
+            told = f"{answer.worker} measured for itself; asked for is {self.device}"
+            warn_user(f"{told}. What it found is remembered for what it has", errors.TuningWarning)
         self.workers.update([] if answer.from_cache or answer.table is None else [answer.worker])
         self._add(index, answer.table, answer.why_none, from_cache=answer.from_cache)
 
     def _keep(self, answer: Answer) -> None:
         """Remember what was found elsewhere, unless that is known."""
-        if (entry := answer.entry) and not entry.key.device.is_emulated and self._known.cache.get(entry.key) is None:
-            self._known.cache.put(entry)
+        if (entry := answer.entry) and not entry.key.device.is_emulated and self.cache.get(entry.key) is None:
+            self.cache.put(entry)
+
+    def _fail(self, index: int, error: Exception) -> None:
+        self._add(index, None, f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
 
     def _add(self, index: int, table: AlgorithmTable | None, why_none: str = "", *, from_cache: bool = False) -> None:
         listed, chosen = self._listed[index], None
-        if table is None:
-            table = AlgorithmTable((), title=str(listed.problem), timing="none")
-        else:
-            try:
-                chosen = table.best()
-            except NoAlgorithmError as error:
-                why_none = str(error)
+        try:
+            chosen = table.best() if table is not None else None
+        except errors.NoAlgorithmError as error:
+            why_none = str(error)
+        table = AlgorithmTable((), title=str(listed.problem), timing="none") if table is None else table
         tuned = TunedProblem(listed.problem, table, chosen, why_none, listed.count, listed.names, from_cache)
         self._tuned[index] = tuned
         self._report(len(self._tuned), len(self._listed), tuned)
 
 
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Let an executor call a function; BrokenExecutor, or ArgumentError, if it takes no work."""
+    """Let an executor call a function; BrokenExecutor, or ArgumentError, if it takes no work.
+
+    Its last argument is a token, another one each time: Dask answers equal calls once, and what was true may not be so now.
+    """
     try:
-        return executor.submit(function, *arguments)
+        return executor.submit(function, *arguments, os.urandom(16).hex())
     except BrokenExecutor:
         raise
     except RuntimeError as error:
-        raise ArgumentError(f"executor={executor!r} takes no work: {error}") from error
+        raise errors.ArgumentError(f"executor={executor!r} takes no work: {error}") from error
 
 
 def is_here(executor: Executor) -> bool:
     """Tell whether an executor's workers are known to be on this machine, where they reach what this process does."""
     return isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
-
-
-def _named(error: Exception) -> str:
-    return f"not tuned: {type(error).__name__}: {error}".rstrip(": ")

@@ -27,10 +27,9 @@ class WorkerDiedError(BrokenExecutor):
 class WorkerPool(ThreadPoolExecutor):
     """So many processes, which are started now, and as many threads that wait for them.
 
-    Not a `ProcessPoolExecutor`, because that imports the caller's program in every process, which must be written for it; is
-    broken as a whole when one process dies; and leaves processes behind that work on when the program is interrupted.  Here
-    the death of a process fails the one call that it was at (`WorkerDiedError`), and another process takes its place; when a
-    `with` block ends, or the program does, so do the processes.
+    A `ProcessPoolExecutor` imports the caller's program in every process, is broken as a whole when one dies, and leaves
+    processes behind that work on when the program is interrupted.  Here the death of a process fails the one call that it was
+    at (`WorkerDiedError`), and another takes its place; when the `with` block ends, or the program does, so do the processes.
     """
 
     def __init__(self, count: int) -> None:

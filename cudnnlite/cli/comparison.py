@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -14,6 +12,7 @@ from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import cost
+from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.search.results import named
@@ -70,9 +69,7 @@ class Comparison:
 
     def csv(self) -> str:
         """Return the pairs as CSV, times in milliseconds."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([_HEADING, *self.pairs])
-        return text.getvalue().rstrip("\n")
+        return csv_text([_HEADING, *self.pairs]).rstrip("\n")
 
     def plain(self, names: Sequence[str]) -> dict[str, Any]:
         """Return everything, as JSON can hold it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -182,8 +182,12 @@ def csv_of(parts: Parts) -> str:
             columns = tuned.table.to_dict()
             for index, values in enumerate(zip(*columns.values(), strict=True)):
                 rows.append({**what, "chosen": index == tuned.place, **dict(zip(columns, values, strict=True))})
+    heading = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_text([heading, *([row.get(name) for name in heading] for row in rows)])
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as CSV."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -46,9 +46,9 @@ def small():
 def warm_up(folder, count):
     """Make a worker ready, and wait until all are."""
     from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.tuning_run import Task, tune_task
+    from cudnnlite.autotune.tuning_run import tune_task
 
-    answer = tune_task(Task(small(), TuningPolicy(), "cuda"))
+    answer = tune_task(small(), TuningPolicy(), "cuda")
     Path(folder, f"ready-{os.getpid()}").touch()
     while len(list(Path(folder).glob("ready-*"))) < count:
         time.sleep(0.01)

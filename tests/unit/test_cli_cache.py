@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cudnnlite._raw import library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.entries import TuningKey, make_key
+from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli import app
 from cudnnlite.enums import MathType
@@ -249,9 +249,9 @@ def test_a_foreign_cache_commands_no_terminal(path, how):
                 "problem": {"kind": evil},
                 "policy": {evil: evil, "objective": evil},
             }
-            made = replace(timed(entry(device=device), time_ms=ms), key=TuningKey.of(parts), title=evil)
+            made = replace(timed(entry(device=device), time_ms=ms), key=TuningKey(canonical(parts)), title=evil)
             cache.put(made)
-            cache.put(replace(timed(made, time_ms=-1.0), key=TuningKey.of(parts | {"alignments": {evil: 1}})))
+            cache.put(replace(timed(made, time_ms=-1.0), key=TuningKey(canonical(parts | {"alignments": {evil: 1}}))))
     result = run("compare", "mine", "theirs", *how)
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 7 or how

@@ -23,7 +23,7 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import ModelTuning, tune_model
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned import TunedProblem, shared_workspace
-from cudnnlite.autotune.tuning_run import Task, tune_task
+from cudnnlite.autotune.tuning_run import tune_task
 from cudnnlite.errors import TuningWarning
 from cudnnlite.operations.layout_conversion import TRANSFORM
 from cudnnlite.operations.problem import Problem
@@ -429,8 +429,8 @@ def test_a_host_without_a_gpu_asks_a_worker_what_it_has(tmp_path, monkeypatch, p
 def test_a_worker_with_another_gpu_is_told(tmp_path, monkeypatch, path):
     there = Pretence(monkeypatch, tmp_path, "AB")
 
-    def confused(task):
-        return tune_task(Task(task.problem, task.policy, "cuda:1", cache=task.cache))
+    def confused(problem, policy, *_):
+        return tune_task(problem, policy, "cuda:1", cache=str(path))
 
     monkeypatch.setattr(tuning_run, "tune_task", confused)
     with (
@@ -449,7 +449,7 @@ def test_equal_tasks_are_asked_anew(one, path):
     tokens = []
 
     def note(function, *arguments):
-        tokens.append(arguments[-1].token if function is tune_task else arguments[-1])
+        tokens.append(arguments[-1])
         return Threaded.submit(executor, function, *arguments)
 
     executor.submit = note

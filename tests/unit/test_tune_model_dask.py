@@ -40,7 +40,7 @@ def pretend(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(pretend):
     """A client of two workers with a thread each."""
-    options = {"n_workers": 2, "processes": True, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 2, "processes": True, "threads_per_worker": 1, "dashboard_address": ":0"}
     with (
         distributed.LocalCluster(**options, silence_logs=False) as cluster,
         distributed.Client(cluster) as client,

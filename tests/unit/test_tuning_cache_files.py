@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
 from .tuning_entries import LATE, entry, run_child
@@ -120,6 +121,14 @@ def test_files_of_other_names_are_nobodys_business(filled):
     with TuningCache(filled) as cache:
         assert cache.clear() == MANY
     assert len(names(filled)) == 6
+
+
+def test_a_file_of_an_earlier_version_is_read(filled):
+    """It has every field of a row, the empty ones too, and other spaces."""
+    lean = file_of(filled).stat().st_size
+    change(file_of(filled), rows=[row_to_plain(row) for row in entry().rows])
+    assert file_of(filled).stat().st_size > lean
+    assert found_in(TuningCache(filled)) == list(range(MANY))
 
 
 def test_what_died_while_it_wrote_is_swept_up_by_clear(filled):

@@ -12,18 +12,17 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import cudnnlite as dnn
 from cudnnlite.autotune import tuning_run
-from cudnnlite.autotune.cache import Remembered, TuningCache
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.claims import claimed_device, measuring_alone
-from cudnnlite.autotune.entries import DeviceIdentity
+from cudnnlite.autotune.entries import DeviceIdentity, make_key
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuning_run import Task, identify, tune_task
+from cudnnlite.autotune.tuning_run import identify, tune_task
 from cudnnlite.autotune.worker_pool import WorkerDiedError, WorkerPool
 from cudnnlite.devices import choice
 from cudnnlite.devices.choice import get_device, visible_gpus
@@ -230,13 +229,12 @@ def test_one_measures_at_a_time_on_a_gpu(pretend):
 def test_what_travels_is_what_arrives(pretend, tmp_path):
     pretend(TWO)
     policy = TuningPolicy("latency", "10%", True, 1e-3, "FMA", False, ["NHWC"], "graph", True)
-    task = Task(problem(4, padding=1), policy, "cuda", ("a", "9.0"), "GPU-1", str(tmp_path / "cache"))
-    assert task.token != Task(task.problem, policy, "cuda").token
-    for value in (task, replace(task, problem=tunings.lstm()), tunings.convolution(), policy):
+    for value in (problem(4, padding=1), tunings.lstm(), tunings.convolution(), policy):
         again = pickle.loads(pickle.dumps(value))
         assert again == value
         assert repr(again) == repr(value)
-    answer = tune_task(replace(task, policy=TuningPolicy()))
+    place = ("cuda", ("a", "9.0"), "GPU-1", str(tmp_path / "cache"))
+    answer = tune_task(problem(4, padding=1), TuningPolicy(), *place)
     again = pickle.loads(pickle.dumps(answer))
     assert (again.worker, again.entry, tuple(again.table)) == (answer.worker, answer.entry, tuple(answer.table))
     assert str(again.table) == str(answer.table)
@@ -253,7 +251,7 @@ def test_what_travels_is_what_arrives(pretend, tmp_path):
 def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, world, monkeypatch):
     monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
     path = tmp_path / "cache"
-    answer = tune_task(Task(problem(), TuningPolicy(), "emulated:7", cache=str(path)))
+    answer = tune_task(problem(), TuningPolicy(), "emulated:7", cache=str(path))
     assert answer.table.best().time_ms > 0
     assert (answer.entry, answer.from_cache, answer.why_none) == (None, False, "")
     assert (answer.worker.process, answer.worker.device.kind) == (os.getpid(), "emulated")
@@ -267,19 +265,19 @@ def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, worl
 def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     there = pretend("A")
     path = tmp_path / "cache"
-    elsewhere = tune_task(Task(problem(5), TuningPolicy(workspace_limit="50%"), "cuda"))
-    task = Task(problem(5), TuningPolicy(workspace_limit="50%"), "cuda", cache=str(path))
+    policy = TuningPolicy(workspace_limit="50%")
+    elsewhere = tune_task(problem(5), policy, "cuda")
     assert not path.exists()
     assert tuple(elsewhere.table) == rows_of(5)
-    answer = tune_task(task)
+    answer = tune_task(problem(5), policy, "cuda", cache=str(path))
     with TuningCache(path) as cache:
         assert cache.entries() == [answer.entry]
-        known = Remembered(cache, task.policy.within(None, 64 << 20), DeviceIdentity.of(get_device("cuda")), 64 << 20)
-        assert cache.get(known.key(task.problem)) == answer.entry
-        assert known.find(known.key(problem(6))) is None
+        known = policy.within(None, 64 << 20), DeviceIdentity.of(get_device("cuda"))
+        assert cache.get(make_key(problem(5), {}, *known)) == answer.entry
+        assert cache.get(make_key(problem(6), {}, *known)) is None
     assert answer.entry.key == elsewhere.entry.key
     assert there.searched == {5: 2}
-    later = tune_task(task)
+    later = tune_task(problem(5), policy, "cuda", cache=str(path))
     assert (later.from_cache, later.entry) == (True, answer.entry)
     assert not answer.from_cache
     assert there.searched == {5: 2}
@@ -293,19 +291,19 @@ def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
         return dnn.Handle(device)
 
     monkeypatch.setattr(tuning_run, "Handle", handle)
-    assert tune_task(Task(problem(4), TuningPolicy(), "cuda")).table is not None
+    assert tune_task(problem(4), TuningPolicy(), "cuda").table is not None
 
 
 def test_no_memory_for_a_handle_is_an_answer(world, monkeypatch):
     monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
     world.ledger.fail_next("cudnnCreate", dnn.Status.NOT_INITIALIZED)
-    answer = tune_task(Task(problem(4), TuningPolicy(), "emulated:7"))
+    answer = tune_task(problem(4), TuningPolicy(), "emulated:7")
     assert "cudnnCreate returned NOT_INITIALIZED" in answer.why_none
 
 
 def test_a_worker_says_what_it_measures_on(pretend):
     pretend("A")
-    identity, memory = identify("cuda", "")
+    identity, memory = identify("cuda")
     assert (identity.gpu, identity.kind, memory) == ("Pretend A", "cuda", 64 << 20)
     assert identity == DeviceIdentity.of(get_device("cuda"))
     with dnn.Handle("cuda") as handle:
