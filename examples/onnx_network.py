@@ -27,12 +27,7 @@ def require(node, condition, why):
         raise UnsupportedNodeError(f"{node.op_type} {node.name!r}: {why}")
 
 
-def attributes(node):
-    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-
-
 def view(array, spec):
-    """Return the memory of an array as a spec describes it."""
     return dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream)
 
 
@@ -48,26 +43,7 @@ class Network(ExitStack):
         super().__init__()
         self.handle, self.dtype, self.math_type, self.channels = handle, np.dtype(dtype), math_type, channels
         self.layouts = {4: "NHWC", 5: "NDHWC"} if layout == "NHWC" else {}  # by the number of axes, if not C order
-        self.steps, self.places, self.wholes, self.fused, self.now = [], [], {}, set(), 0
-        nodes, given, results = self._read(model, batch)
-        readers = {name: [one for one in nodes for it in one.input if it == name] for name in self.shapes}
-        self.follower = {name: one[0] for name, one in readers.items() if len(one) == 1 and name not in results}
-        self.needed = {name: index for index, node in enumerate(nodes) for name in node.input}  # until which node
-        self.needed |= {name: len(nodes) for name in results}
-        self.inputs = {name: self.empty(self.shapes[name]) for name in given}
-        self.values |= self.inputs
-        for self.now, node in enumerate(nodes):
-            if node.output[0] in self.fused:
-                continue
-            made = OPERATIONS[node.op_type](self, node, *map(self.values.get, node.input), **attributes(node))
-            for name, array in zip(node.output, made if isinstance(made, tuple) else [made], strict=False):
-                if name:
-                    self.values[name] = self.shaped(array, self.shapes[name])
-                    self.keep(self.values[name], name)
-        self.outputs = {name: self.shaped(self.values[name], self.shapes[name]) for name in results}
-
-    def _read(self, model, batch):
-        """Return a model's nodes that are not constant, the names of its inputs and outputs; name what is missing here."""
+        self.steps, self.places, self.wholes, self.fused, self.how, self.now = [], [], {}, set(), {}, 0
         proto = deepcopy(model) if isinstance(model, onnx.ModelProto) else onnx.load(model)
         for size in (size for info in proto.graph.input for size in info.type.tensor_type.shape.dim):
             size.dim_value = size.dim_value or batch
@@ -78,9 +54,8 @@ class Network(ExitStack):
         self.values, nodes = {"": None} | {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}, []
         for node in graph.node:
             node.name = next(filter(None, node.output))  # names may be absent, or those of others
-            if node.op_type == "Shape" or self.values.keys() >= {
-                *node.input
-            }:  # computed here and now, of whatever kind
+            self.how[node.name] = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+            if node.op_type == "Shape" or self.values.keys() >= {*node.input}:  # computed here, of whatever kind
                 unknown = {name: np.broadcast_to(0, self.shapes.get(name, ())) for name in node.input}
                 known = {name: self.values.get(name, unknown[name]) for name in node.input if name}
                 self.values.update(zip(node.output, ReferenceEvaluator(node).run(None, known), strict=True))
@@ -91,19 +66,28 @@ class Network(ExitStack):
         missing = [f"{node.op_type} {node.name!r}" for node in nodes if node.op_type not in OPERATIONS]
         if missing := missing or [*map(str, problems.skipped)]:
             raise UnsupportedNodeError(f"this program has not: {', '.join(missing)}")
-        for node in nodes:
-            shapes = [self.shapes.get(name, ()) for name in (*node.input, *node.output) if name not in self.values]
+        # What reads a result, if it is one node alone, and until which node it is needed.
+        results = [info.name for info in graph.output]
+        readers = {name: [one for one in nodes for it in one.input if it == name] for name in self.shapes}
+        self.follower = {name: one[0] for name, one in readers.items() if len(one) == 1 and name not in results}
+        self.needed = {name: index for index, node in enumerate(nodes) for name in node.input}
+        self.needed |= {name: len(nodes) for name in results}
+        given = [info.name for info in graph.input if info.name not in self.values]
+        self.inputs = {name: self.empty(self.shapes[name]) for name in given}
+        constants, self.values = {*self.values}, self.values | self.inputs
+        for self.now, node in enumerate(nodes):
+            if node.name in self.fused:
+                continue
+            shapes = [self.shapes.get(name, ()) for name in (*node.input, *node.output) if name not in constants]
             require(node, all(len(one) > 1 and all(one) for one in shapes), f"shapes {shapes}: unknown, or of one axis")
             for name in node.input[1 : COMPUTED.get(OPERATIONS[node.op_type])]:
-                require(node, name in self.values, f"its input {name!r} is not constant")
-        given = [info.name for info in graph.input if info.name not in self.values]
-        return nodes, given, [info.name for info in graph.output]
-
-    @property
-    def share(self):
-        """The memory that results take, of what a place of its own for each would."""
-        memories = {place.memory.ptr: place.memory.size for place in self.places}
-        return sum(memories.values()) / sum(place.size for place in self.places)
+                require(node, name in constants, f"its input {name!r} is not constant")
+            made = OPERATIONS[node.op_type](self, node, *map(self.values.get, node.input), **self.how[node.name])
+            for name, array in zip(node.output, made if isinstance(made, tuple) else [made], strict=False):
+                if name:
+                    self.values[name] = self.shaped(array, self.shapes[name])
+                    self.keep(self.values[name], name)
+        self.outputs = {name: self.shaped(self.values[name], self.shapes[name]) for name in results}
 
     def run(self):
         for step in self.steps:
@@ -144,29 +128,26 @@ class Network(ExitStack):
         if concat.name not in self.wholes:
             self.wholes[concat.name] = self.room(concat.name)
             self.keep(self.wholes[concat.name], concat.name)
-        axis = attributes(concat)["axis"] % len(self.shapes[concat.name])
+        axis = self.how[concat.name]["axis"] % len(self.shapes[concat.name])
         ends = np.cumsum([0, *(self.shapes[one][axis] for one in concat.input)]).tolist()
         return self.wholes[concat.name][(*[slice(None)] * axis, slice(ends[index], ends[index + 1]))]
 
     def constant(self, array, dtype=None):
-        array = np.array(array, dtype or self.dtype, ndmin=2)
-        return self.handle.array(array, layout=self.layouts.get(array.ndim))
+        return self.handle.array(np.array(array, dtype or self.dtype, ndmin=2), layout=self.layouts.get(array.ndim))
 
-    def shaped(self, array, shape):
-        """Return an array, or a constant, under a shape: in the same memory, or if that cannot be a copy in C order."""
-        if isinstance(array, np.ndarray):
-            return self.constant(array.reshape(shape))
-        try:
-            return array if array.shape == (*shape,) else array.reshape(shape)
-        except dnn.ArgumentError:
-            return self.copied(array, self.new(array.shape, {4: "NCHW", 5: "NCDHW"}.get(array.ndim))).reshape(shape)
-
-    def ordered(self, array):
-        """Return an array without gaps, in the network's layout; a copy if it lies in another way."""
-        spec = dnn.TensorSpec(array.shape, array.spec.dtype, self.layouts.get(array.ndim))
+    def ordered(self, array, layouts=None):
+        """Return an array without gaps, in the network's layout, or in another; a copy if it lies in another way."""
+        layout = (layouts or self.layouts).get(array.ndim)
+        spec = dnn.TensorSpec(array.shape, array.spec.dtype, layout)
         if all(a == b for size, a, b in zip(array.shape, array.strides, spec.strides, strict=True) if size > 1):
             return view(array, spec)
-        return self.copied(array, self.new(array.shape))
+        return self.copied(array, self.new(array.shape, layout))
+
+    def shaped(self, array, shape):
+        """Return an array, or a constant, under a shape: for another than its own it has to lie in C order."""
+        if isinstance(array, np.ndarray):
+            return self.constant(array.reshape(shape))
+        return array if array.shape == (*shape,) else self.ordered(array, {4: "NCHW", 5: "NCDHW"}).reshape(shape)
 
     def copied(self, array, new):
         run = partial(dnn.transform_tensor, self.handle, array, out=new)
@@ -195,11 +176,11 @@ class Network(ExitStack):
         bias, channels = np.zeros(len(w)) if bias is None else bias, [1] * len(result)
         channels[1 if result == shape else -1] = len(w)  # a product of matrices has them last
         while how.get("activation") != "relu" and (after := self.follower.get(node.output[0])):
-            kind, others = after.op_type, [self.values.get(one) for one in after.input if one != node.output[0]]
-            z, is_known = (*others, None)[0], all(isinstance(one, np.ndarray) for one in others)
+            kind, z = after.op_type, next((self.values.get(one) for one in after.input if one != node.output[0]), None)
             if kind == "BatchNormalization" and not how and channels[1] == len(w):
-                w, bias = dnn.fold_batch_normalization(w, bias, *others, attributes(after).get("epsilon", 1e-5))
-            elif kind == "Add" and is_known and (*channels,) == np.broadcast_shapes(z.shape, channels):
+                moments, epsilon = map(self.values.get, after.input[1:]), self.how[after.name].get("epsilon", 1e-5)
+                w, bias = dnn.fold_batch_normalization(w, bias, *moments, epsilon)
+            elif kind == "Add" and isinstance(z, np.ndarray) and (*channels,) == np.broadcast_shapes(z.shape, channels):
                 bias = bias.ravel() + z.ravel()
             elif kind == "Add" and isinstance(z, dnn.DeviceArray) and not how and z.shape == result:
                 how = {"activation": "identity", "z": self.ordered(self.shaped(z, shape))}
@@ -237,12 +218,10 @@ class Network(ExitStack):
         """A convolution of images of one pixel."""
         require(node, matrix.ndim == 2 and not transA, "transA, or a second factor that is no matrix")
         require(node, bias is None or bias.size in (1, *bias.shape[-1:]), "its C is not one row")
-        w, conv = (
-            (matrix if transB else matrix.T)[:, :, None, None] * alpha,
-            dnn.ConvolutionSpec(math_type=self.math_type),
-        )
+        w = (matrix if transB else matrix.T)[:, :, None, None] * alpha
         bias = np.broadcast_to(0 if bias is None else bias.ravel() * beta, len(w))
-        return self.convolve(node, self.shaped(x, (-1, *w.shape[1:])), w, bias, conv)
+        x, conv = self.shaped(x, (-1, *w.shape[1:])), dnn.ConvolutionSpec(math_type=self.math_type)
+        return self.convolve(node, x, w, bias, conv)
 
     def activation(self, node, x, low=None, high=None, *, alpha=None, **given):
         mode, low, high = node.op_type.lower(), given.get("min", low), given.get("max", high)
@@ -269,15 +248,15 @@ class Network(ExitStack):
 
     def pool(self, node, x, *, kernel_shape=None, strides=None, pads=None, auto_pad=b"", count_include_pad=0, **others):
         taps = kernel_shape or x.shape[2:]
-        axes = [*zip(x.shape[2:], self.shapes[node.name][2:], taps, strides or [1] * len(taps), strict=True)]
+        axes = zip(x.shape[2:], self.shapes[node.name][2:], taps, strides or [1] * len(taps), strict=True)
         lacking = [max(0, (out - 1) * step + tap - size) for size, out, tap, step in axes]
         # shared between both sides, SAME_LOWER has the odd one in front; as much behind does no harm if no further window fits
         pads = pads[: len(taps)] if pads else [(one + auto_pad.endswith(b"LOWER")) // 2 for one in lacking]
-        alike = all((a + 2 * p - t) // s + 1 == b for p, (a, b, t, s) in zip(pads, axes, strict=True))
-        plain = {*others.get("dilations", [1])} == {1} and not others.get("ceil_mode") and len(node.output) == 1
-        require(node, alike and plain, "unequal padding, dilations, ceil_mode or indices")
         mode = f"average_count_{'include' if count_include_pad else 'exclude'}_padding"
         pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode="max" if "Max" in node.op_type else mode)
+        alike = pooling.output_spec(x.spec).shape == self.shapes[node.name] and {*others.get("dilations", [1])} == {1}
+        plain = alike and not others.get("ceil_mode") and len(node.output) == 1
+        require(node, plain, "unequal padding, dilations, ceil_mode or indices")
         return self.call(node, dnn.pooling_forward, [x], pooling, y=self.room(node.name))
 
     def reduce(self, node, x, given=None, *, axes=None, **_):
@@ -302,12 +281,10 @@ class Network(ExitStack):
         both = [self.shaped(large, shape), self.shaped(small, thin)]
         return self.call(node, dnn.op_tensor, both, op, alpha1=scale, alpha2=other)
 
-    def same(self, node, x, *_, **__):
-        """The same memory, in C order where its shape is another."""
-        return x
-
-    def transpose(self, node, x, *, perm=None):
-        """A copy from a view with its axes in another order."""
+    def moved(self, node, x, *_, perm=None, **__):
+        """The same memory, in C order where its shape is another; Transpose: what a view with other axes shows, copied."""
+        if node.op_type != "Transpose":
+            return x
         require(node, x.ndim <= 5, "more than five axes")
         shape, strides = ([sizes[axis] for axis in perm or range(x.ndim)[::-1]] for sizes in (x.shape, x.strides))
         return self.ordered(view(x, dnn.TensorSpec(shape, x.spec.dtype, strides=strides)))
@@ -341,7 +318,7 @@ RUNS = {
     Network.activation: "Relu Sigmoid Tanh Elu Clip", Network.softmax: "Softmax LogSoftmax", Network.lrn: "LRN",
     Network.batch_normalization: "BatchNormalization", Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",
     Network.reduce: "ReduceMean ReduceSum ReduceMax ReduceMin", Network.binary: "Add Sub Mul Min Max",
-    Network.same: "Reshape Flatten Squeeze Unsqueeze Identity Dropout", Network.transpose: "Transpose",
-    Network.concat: "Concat", Network.recurrent: "LSTM GRU RNN",
+    Network.moved: "Reshape Flatten Squeeze Unsqueeze Identity Dropout Transpose", Network.concat: "Concat",
+    Network.recurrent: "LSTM GRU RNN",
 }  # fmt: skip
 OPERATIONS = {kind: function for function, kinds in RUNS.items() for kind in kinds.split()}
