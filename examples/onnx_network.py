@@ -1,12 +1,9 @@
-"""An ONNX model run through cudnnlite: normalisations folded, convolutions fused, memory used again.
+"""An ONNX model run through cudnnlite: `Network(handle, "model.onnx", batch=8)(image=images)`, NumPy in and NumPy out.
 
-with dnn.Handle() as handle:
-    network = Network(handle, "model.onnx", batch=8, dtype="float16", layout="NHWC")  # closed with the handle
-    results = network(image=images)  # NumPy in, NumPy out, by the model's own names
+Normalisations are folded, convolutions fused, memory is used again.  The table at the end says what runs which operation.
 """
 
 from contextlib import ExitStack
-from copy import deepcopy
 from functools import partial
 from math import prod
 from types import SimpleNamespace
@@ -27,24 +24,19 @@ def require(node, condition, why):
         raise UnsupportedNodeError(f"{node.op_type} {node.name!r}: {why}")
 
 
-def view(array, spec):
-    return dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream)
-
-
 class Network(ExitStack):
-    """A model, a path or a ModelProto, on a handle, for one shape of its inputs, whose symbolic sizes are `batch`.
+    """A model (a path, a ModelProto) on a handle, for one shape of its inputs, with `batch` for sizes that it leaves open.
 
-    `run()` enqueues all of it, and can be captured into a CUDA graph.  `inputs` and `outputs` are its device arrays, `steps`
-    its calls, each with what it reads, writes and computes, `places` the memory of its results, from which node to which.
-    With channels last, images of fewer than `channels` are filled up with zeros in front of a convolution: 3 to 4 pays.
+    `run()` enqueues all of it, and can be captured.  `inputs` and `outputs` are device arrays, `steps` the calls, `places` the
+    memory of results.  With channels last, images of fewer than `channels` are filled up with zeros: 3 to 4 pays.
     """
 
     def __init__(self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type="default", channels=1):
         super().__init__()
         self.handle, self.dtype, self.math_type, self.channels = handle, np.dtype(dtype), math_type, channels
         self.layouts = {4: "NHWC", 5: "NDHWC"} if layout == "NHWC" else {}  # by the number of axes, if not C order
-        self.steps, self.places, self.wholes, self.fused, self.how, self.now = [], [], {}, set(), {}, 0
-        proto = deepcopy(model) if isinstance(model, onnx.ModelProto) else onnx.load(model)
+        self.steps, self.places, self.wholes, self.how, self.now = [], [], {}, {}, 0
+        proto = onnx.shape_inference.infer_shapes(model) if isinstance(model, onnx.ModelProto) else onnx.load(model)
         for size in (size for info in proto.graph.input for size in info.type.tensor_type.shape.dim):
             size.dim_value = size.dim_value or batch
         proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
@@ -56,8 +48,9 @@ class Network(ExitStack):
             node.name = next(filter(None, node.output))  # names may be absent, or those of others
             self.how[node.name] = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
             if node.op_type == "Shape" or self.values.keys() >= {*node.input}:  # computed here, of whatever kind
-                unknown = {name: np.broadcast_to(0, self.shapes.get(name, ())) for name in node.input}
-                known = {name: self.values.get(name, unknown[name]) for name in node.input if name}
+                known = {
+                    it: self.values.get(it, np.broadcast_to(0, self.shapes.get(it, ()))) for it in node.input if it
+                }
                 self.values.update(zip(node.output, ReferenceEvaluator(node).run(None, known), strict=True))
             else:
                 nodes.append(node)
@@ -66,18 +59,14 @@ class Network(ExitStack):
         missing = [f"{node.op_type} {node.name!r}" for node in nodes if node.op_type not in OPERATIONS]
         if missing := missing or [*map(str, problems.skipped)]:
             raise UnsupportedNodeError(f"this program has not: {', '.join(missing)}")
-        # What reads a result, if it is one node alone, and until which node it is needed.
         results = [info.name for info in graph.output]
         readers = {name: [one for one in nodes for it in one.input if it == name] for name in self.shapes}
         self.follower = {name: one[0] for name, one in readers.items() if len(one) == 1 and name not in results}
-        self.needed = {name: index for index, node in enumerate(nodes) for name in node.input}
-        self.needed |= {name: len(nodes) for name in results}
-        given = [info.name for info in graph.input if info.name not in self.values]
-        self.inputs = {name: self.empty(self.shapes[name]) for name in given}
+        self.until = {name: index for index, node in enumerate(nodes) for name in node.input}
+        self.until |= dict.fromkeys(results, len(nodes))
+        self.inputs = {it.name: self.empty(self.shapes[it.name]) for it in graph.input if it.name not in self.values}
         constants, self.values = {*self.values}, self.values | self.inputs
         for self.now, node in enumerate(nodes):
-            if node.name in self.fused:
-                continue
             shapes = [self.shapes.get(name, ()) for name in (*node.input, *node.output) if name not in constants]
             require(node, all(len(one) > 1 and all(one) for one in shapes), f"shapes {shapes}: unknown, or of one axis")
             for name in node.input[1 : COMPUTED.get(OPERATIONS[node.op_type])]:
@@ -94,40 +83,43 @@ class Network(ExitStack):
             step.run()
 
     def __call__(self, **arrays):
-        """Copy the inputs to the device, run, and return the outputs by name."""
         for name, array in arrays.items():
             self.inputs[name].copy_from(np.asarray(array, self.dtype))
         self.run()
         return {name: array.numpy() for name, array in self.outputs.items()}
 
+    def view(self, array, spec):
+        return dnn.DeviceArray(spec, array.device, array.ptr, array, array.stream)
+
     def empty(self, shape):
         return self.enter_context(self.handle.empty(shape, self.dtype.name, self.layouts.get(len(shape))))
 
-    def new(self, shape, layout=None):
+    def new(self, shape, layouts=None, name=None):
         """Return an array for a result, in the smallest memory that is large enough and needed no more, or in fresh memory."""
         size, taken = prod(shape), {place.memory.ptr for place in self.places if place.until >= self.now}
         free = [one.memory for one in self.places if one.memory.ptr not in taken and one.memory.size >= size]
         memory = min(free, key=lambda one: one.size) if free else self.empty((1, size))
-        self.places.append(SimpleNamespace(memory=memory, size=size, begin=self.now, until=self.now))
-        return view(memory, dnn.TensorSpec(shape, self.dtype.name, layout or self.layouts.get(len(shape))))
+        self.places.append(
+            SimpleNamespace(memory=memory, size=size, begin=self.now, until=self.until.get(name, self.now))
+        )
+        return self.view(memory, dnn.TensorSpec(shape, self.dtype.name, (layouts or self.layouts).get(len(shape))))
 
     def keep(self, array, name):
         """Keep the place of an array as long as a name is read."""
         for place in self.places:
             if place.until >= self.now and 0 <= array.ptr - place.memory.ptr < place.memory.nbytes:
-                place.until = max(place.until, self.needed.get(name, 0))
+                place.until = max(place.until, self.until.get(name, 0))
 
     def room(self, name):
         """Return an array for a result of that name: its part of the Concat that alone reads it, with gaps, or a new one."""
         after = self.follower.get(name)
         is_part = after is not None and after.op_type == "Concat"
-        return self.part(after, [*after.input].index(name)) if is_part else self.new(self.shapes[name])
+        return self.part(after, [*after.input].index(name)) if is_part else self.new(self.shapes[name], name=name)
 
     def part(self, concat, index):
         """Return the part of a Concat's result that one of its inputs makes."""
         if concat.name not in self.wholes:
             self.wholes[concat.name] = self.room(concat.name)
-            self.keep(self.wholes[concat.name], concat.name)
         axis = self.how[concat.name]["axis"] % len(self.shapes[concat.name])
         ends = np.cumsum([0, *(self.shapes[one][axis] for one in concat.input)]).tolist()
         return self.wholes[concat.name][(*[slice(None)] * axis, slice(ends[index], ends[index + 1]))]
@@ -137,11 +129,10 @@ class Network(ExitStack):
 
     def ordered(self, array, layouts=None):
         """Return an array without gaps, in the network's layout, or in another; a copy if it lies in another way."""
-        layout = (layouts or self.layouts).get(array.ndim)
-        spec = dnn.TensorSpec(array.shape, array.spec.dtype, layout)
+        spec = dnn.TensorSpec(array.shape, array.spec.dtype, (layouts or self.layouts).get(array.ndim))
         if all(a == b for size, a, b in zip(array.shape, array.strides, spec.strides, strict=True) if size > 1):
-            return view(array, spec)
-        return self.copied(array, self.new(array.shape, layout))
+            return self.view(array, spec)
+        return self.copied(array, self.new(array.shape, layouts))
 
     def shaped(self, array, shape):
         """Return an array, or a constant, under a shape: for another than its own it has to lie in C order."""
@@ -172,11 +163,11 @@ class Network(ExitStack):
 
     def convolve(self, node, x, w, bias, conv):
         """Add a convolution, and what follows if it fits into it: normalisation, bias, addition of another array, relu."""
-        shape, result, how = conv.output_shape(x.shape, w.shape), self.shapes[node.name], {}
+        name, shape, result, how = node.name, conv.output_shape(x.shape, w.shape), self.shapes[node.name], {}
         bias, channels = np.zeros(len(w)) if bias is None else bias, [1] * len(result)
         channels[1 if result == shape else -1] = len(w)  # a product of matrices has them last
-        while how.get("activation") != "relu" and (after := self.follower.get(node.output[0])):
-            kind, z = after.op_type, next((self.values.get(one) for one in after.input if one != node.output[0]), None)
+        while how.get("activation") != "relu" and (after := self.follower.get(name)):
+            kind, z = after.op_type, next((self.values.get(one) for one in after.input if one != name), None)
             if kind == "BatchNormalization" and not how and channels[1] == len(w):
                 moments, epsilon = map(self.values.get, after.input[1:]), self.how[after.name].get("epsilon", 1e-5)
                 w, bias = dnn.fold_batch_normalization(w, bias, *moments, epsilon)
@@ -184,21 +175,17 @@ class Network(ExitStack):
                 bias = bias.ravel() + z.ravel()
             elif kind == "Add" and isinstance(z, dnn.DeviceArray) and not how and z.shape == result:
                 how = {"activation": "identity", "z": self.ordered(self.shaped(z, shape))}
-            elif kind == "Relu":
-                how["activation"] = "relu"
-            else:
+            elif kind != "Relu":
                 break
-            self.fused.add(after.name)
-            node.output[:] = after.output
+            how |= {"activation": "relu"} if kind == "Relu" else {}
+            after.op_type, after.input[:] = "Identity", [name]  # is done
+            name = after.output[0]
         bias = self.constant(bias.reshape(1, -1, *[1] * (w.ndim - 2)))
-        y = self.new(shape) if "z" in how or result != shape else self.room(node.output[0])
+        y = self.new(shape) if "z" in how or result != shape else self.room(name)
         function = dnn.convolution_bias_activation_forward if how else dnn.convolution_forward
         return self.call(node, function, [x, self.constant(w)], y=y, bias=bias, conv=conv, **how)
 
-    # What runs an operation: it gets the node, its inputs (on the device, or NumPy's if they are constant), its attributes.
-
     def convolution(self, node, x, w, bias=None, **_):
-        """With few channels, zeros are added: loads of four halves are faster than of three."""
         conv, lacking = self.problems[node.name].conv.replace(math_type=self.math_type), self.channels - x.shape[1]
         if x.ndim in self.layouts and conv.groups == 1 and lacking > 0:
             wide = self.empty((x.shape[0], self.channels, *x.shape[2:]))
@@ -208,14 +195,12 @@ class Network(ExitStack):
         return self.convolve(node, x, w, bias, conv)
 
     def transposed(self, node, x, w, bias=None, **_):
-        """The gradient of a convolution with respect to its input."""
         conv, y = self.problems[node.name].conv.replace(math_type=self.math_type), self.new(self.shapes[node.name])
         y = self.call(node, dnn.convolution_backward_data, [self.constant(w), x], conv, x=y.spec, y=y)
         bias = None if bias is None else self.constant(bias.reshape(1, -1, *[1] * (x.ndim - 2)))
         return y if bias is None else self.call(node, dnn.op_tensor, [y, bias], "add")
 
     def product(self, node, x, matrix, bias=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
-        """A convolution of images of one pixel."""
         require(node, matrix.ndim == 2 and not transA, "transA, or a second factor that is no matrix")
         require(node, bias is None or bias.size in (1, *bias.shape[-1:]), "its C is not one row")
         w = (matrix if transB else matrix.T)[:, :, None, None] * alpha
@@ -234,14 +219,12 @@ class Network(ExitStack):
         return self.call(node, dnn.lrn_forward, [x], dnn.LRNSpec(size, alpha=alpha, beta=beta, k=bias))
 
     def softmax(self, node, x, *, axis=None):
-        """Over the channels of an array that is folded to that end; once of all axes behind, too."""
         axis = ((-1 if self.opset >= 13 else 1) if axis is None else axis) % x.ndim
         end, how = axis + 1 if self.opset >= 13 else x.ndim, "log" if node.op_type == "LogSoftmax" else "accurate"
         x = self.shaped(x, [prod(x.shape[part]) for part in (slice(axis), slice(axis, end), slice(end, None))])
         return self.call(node, dnn.softmax_forward, [x], algorithm=how)
 
     def batch_normalization(self, node, x, *moments, epsilon=1e-5, **_):
-        """What no convolution took in; a matrix is images of a pixel."""
         x, dtype = self.shaped(x, (*x.shape, 1, 1)[: max(4, x.ndim)]), max(self.dtype, np.dtype(np.float32))
         moments = [self.constant(one.reshape(1, -1, *[1] * (x.ndim - 2)), dtype) for one in moments]
         return self.call(node, dnn.batch_normalization_inference, [x, *moments], epsilon=epsilon)
@@ -254,9 +237,9 @@ class Network(ExitStack):
         pads = pads[: len(taps)] if pads else [(one + auto_pad.endswith(b"LOWER")) // 2 for one in lacking]
         mode = f"average_count_{'include' if count_include_pad else 'exclude'}_padding"
         pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode="max" if "Max" in node.op_type else mode)
-        alike = pooling.output_spec(x.spec).shape == self.shapes[node.name] and {*others.get("dilations", [1])} == {1}
-        plain = alike and not others.get("ceil_mode") and len(node.output) == 1
-        require(node, plain, "unequal padding, dilations, ceil_mode or indices")
+        require(node, pooling.output_spec(x.spec).shape == self.shapes[node.name], "unequal padding")
+        plain = {*others.get("dilations", [1])} == {1} and not others.get("ceil_mode") and len(node.output) == 1
+        require(node, plain, "dilations, ceil_mode or indices")
         return self.call(node, dnn.pooling_forward, [x], pooling, y=self.room(node.name))
 
     def reduce(self, node, x, given=None, *, axes=None, **_):
@@ -267,7 +250,6 @@ class Network(ExitStack):
         return self.call(node, dnn.reduce_tensor, [x], op, y=self.new(shape))
 
     def binary(self, node, *operands):
-        """Of two arrays, the smaller of which is repeated."""
         require(node, len(operands) == 2, f"it has {len(operands)} inputs")
         op, second = ("add", -1.0) if node.op_type == "Sub" else (node.op_type.lower(), 1.0)
         shape, scaled = self.shapes[node.name], zip(operands, (1.0, second), strict=True)
@@ -282,15 +264,13 @@ class Network(ExitStack):
         return self.call(node, dnn.op_tensor, both, op, alpha1=scale, alpha2=other)
 
     def moved(self, node, x, *_, perm=None, **__):
-        """The same memory, in C order where its shape is another; Transpose: what a view with other axes shows, copied."""
         if node.op_type != "Transpose":
             return x
         require(node, x.ndim <= 5, "more than five axes")
         shape, strides = ([sizes[axis] for axis in perm or range(x.ndim)[::-1]] for sizes in (x.shape, x.strides))
-        return self.ordered(view(x, dnn.TensorSpec(shape, x.spec.dtype, strides=strides)))
+        return self.ordered(self.view(x, dnn.TensorSpec(shape, x.spec.dtype, strides=strides)))
 
     def concat(self, node, *arrays, axis):
-        """What was not written into its part is copied there."""
         for index, array in enumerate(arrays):
             part = self.part(node, index)
             if getattr(array, "ptr", None) != part.ptr:
@@ -308,17 +288,20 @@ class Network(ExitStack):
         run = partial(dnn.rnn_forward, self.handle, spec, weights, *reads, lengths=problem.data.lengths, out=(y, *last))
         self.step(node, run, [one for one in reads if one is not None], [y, *last], problem.flops)
         apart = batch * directions * hidden, hidden, directions * hidden, 1  # ONNX has the directions before the batch
-        return view(y, dnn.TensorSpec((steps, directions, batch, hidden), y.spec.dtype, strides=apart)), *last
+        return self.view(y, dnn.TensorSpec((steps, directions, batch, hidden), y.spec.dtype, strides=apart)), *last
 
 
-# From which input on they may be computed, as the first may of all others.
-COMPUTED = {Network.binary: 1, Network.concat: 1, Network.recurrent: 5}
-RUNS = {
-    Network.convolution: "Conv", Network.transposed: "ConvTranspose", Network.product: "Gemm MatMul",
-    Network.activation: "Relu Sigmoid Tanh Elu Clip", Network.softmax: "Softmax LogSoftmax", Network.lrn: "LRN",
-    Network.batch_normalization: "BatchNormalization", Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",
-    Network.reduce: "ReduceMean ReduceSum ReduceMax ReduceMin", Network.binary: "Add Sub Mul Min Max",
-    Network.moved: "Reshape Flatten Squeeze Unsqueeze Identity Dropout Transpose", Network.concat: "Concat",
-    Network.recurrent: "LSTM GRU RNN",
-}  # fmt: skip
-OPERATIONS = {kind: function for function, kinds in RUNS.items() for kind in kinds.split()}
+COMPUTED = {Network.binary: 1, Network.concat: 1, Network.recurrent: 5}  # inputs from there on need not be constant
+OPERATIONS = {kind: function for function, kinds in {  # of inputs on the device, or NumPy's if they are constant, and attributes
+    Network.convolution: "Conv",  # channels of zeros are added where there are few: loads of four halves are faster than of three
+    Network.transposed: "ConvTranspose",  # the gradient of a convolution with respect to its input
+    Network.product: "Gemm MatMul",  # a convolution of images of one pixel
+    Network.activation: "Relu Sigmoid Tanh Elu Clip", Network.lrn: "LRN", Network.recurrent: "LSTM GRU RNN",
+    Network.softmax: "Softmax LogSoftmax",  # over the channels of an array that is folded to that end
+    Network.batch_normalization: "BatchNormalization",  # what no convolution took in; a matrix is images of a pixel
+    Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",
+    Network.reduce: "ReduceMean ReduceSum ReduceMax ReduceMin",
+    Network.binary: "Add Sub Mul Min Max",  # of two arrays, the smaller of which is repeated
+    Network.moved: "Reshape Flatten Squeeze Unsqueeze Identity Dropout Transpose",  # the same memory, if that goes
+    Network.concat: "Concat",  # what was not written into its part is copied there
+}.items() for kind in kinds.split()}  # fmt: skip
