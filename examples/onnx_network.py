@@ -25,10 +25,9 @@ def require(node, condition, why):
 
 
 class Network(ExitStack):
-    """A model (a path, a ModelProto) on a handle, for one shape of its inputs, with `batch` for sizes that it leaves open.
+    """A model (a path, a ModelProto) on a handle, for one shape of its inputs; `run()` enqueues it all, and can be captured.
 
-    `run()` enqueues all of it, and can be captured.  `inputs` and `outputs` are device arrays, `steps` the calls, `places` the
-    memory of results.  With channels last, images of fewer than `channels` are filled up with zeros: 3 to 4 pays.
+    `batch` is what sizes are that it leaves open.  Images of fewer than `channels` are filled up with zeros: 3 to 4 pays.
     """
 
     def __init__(self, handle, model, *, batch=1, dtype="float32", layout="NCHW", math_type="default", channels=1):
@@ -48,10 +47,9 @@ class Network(ExitStack):
             node.name = next(filter(None, node.output))  # names may be absent, or those of others
             self.how[node.name] = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
             if node.op_type == "Shape" or self.values.keys() >= {*node.input}:  # computed here, of whatever kind
-                known = {
-                    it: self.values.get(it, np.broadcast_to(0, self.shapes.get(it, ()))) for it in node.input if it
-                }
-                self.values.update(zip(node.output, ReferenceEvaluator(node).run(None, known), strict=True))
+                zeros = {it: np.broadcast_to(0, self.shapes.get(it, ())) for it in node.input if it not in self.values}
+                found = ReferenceEvaluator(node).run(None, self.values | zeros)
+                self.values.update(zip(node.output, found, strict=True))
             else:
                 nodes.append(node)
         problems = dnn.problems_from_onnx(proto, dtype=self.dtype.name)  # of convolutions and recurrent layers
@@ -62,8 +60,7 @@ class Network(ExitStack):
         results = [info.name for info in graph.output]
         readers = {name: [one for one in nodes for it in one.input if it == name] for name in self.shapes}
         self.follower = {name: one[0] for name, one in readers.items() if len(one) == 1 and name not in results}
-        self.until = {name: index for index, node in enumerate(nodes) for name in node.input}
-        self.until |= dict.fromkeys(results, len(nodes))
+        self.last = {it: at for at, node in enumerate(nodes) for it in node.input} | dict.fromkeys(results, len(nodes))
         self.inputs = {it.name: self.empty(self.shapes[it.name]) for it in graph.input if it.name not in self.values}
         constants, self.values = {*self.values}, self.values | self.inputs
         for self.now, node in enumerate(nodes):
@@ -99,16 +96,15 @@ class Network(ExitStack):
         size, taken = prod(shape), {place.memory.ptr for place in self.places if place.until >= self.now}
         free = [one.memory for one in self.places if one.memory.ptr not in taken and one.memory.size >= size]
         memory = min(free, key=lambda one: one.size) if free else self.empty((1, size))
-        self.places.append(
-            SimpleNamespace(memory=memory, size=size, begin=self.now, until=self.until.get(name, self.now))
-        )
+        until = self.last.get(name, self.now)
+        self.places.append(SimpleNamespace(memory=memory, size=size, begin=self.now, until=until))
         return self.view(memory, dnn.TensorSpec(shape, self.dtype.name, (layouts or self.layouts).get(len(shape))))
 
     def keep(self, array, name):
         """Keep the place of an array as long as a name is read."""
         for place in self.places:
             if place.until >= self.now and 0 <= array.ptr - place.memory.ptr < place.memory.nbytes:
-                place.until = max(place.until, self.until.get(name, 0))
+                place.until = max(place.until, self.last.get(name, 0))
 
     def room(self, name):
         """Return an array for a result of that name: its part of the Concat that alone reads it, with gaps, or a new one."""
@@ -197,7 +193,7 @@ class Network(ExitStack):
     def transposed(self, node, x, w, bias=None, **_):
         conv, y = self.problems[node.name].conv.replace(math_type=self.math_type), self.new(self.shapes[node.name])
         y = self.call(node, dnn.convolution_backward_data, [self.constant(w), x], conv, x=y.spec, y=y)
-        bias = None if bias is None else self.constant(bias.reshape(1, -1, *[1] * (x.ndim - 2)))
+        bias = None if bias is None else self.shaped(bias, (1, -1, *[1] * (x.ndim - 2)))
         return y if bias is None else self.call(node, dnn.op_tensor, [y, bias], "add")
 
     def product(self, node, x, matrix, bias=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
@@ -233,13 +229,11 @@ class Network(ExitStack):
         taps = kernel_shape or x.shape[2:]
         axes = zip(x.shape[2:], self.shapes[node.name][2:], taps, strides or [1] * len(taps), strict=True)
         lacking = [max(0, (out - 1) * step + tap - size) for size, out, tap, step in axes]
-        # shared between both sides, SAME_LOWER has the odd one in front; as much behind does no harm if no further window fits
         pads = pads[: len(taps)] if pads else [(one + auto_pad.endswith(b"LOWER")) // 2 for one in lacking]
         mode = f"average_count_{'include' if count_include_pad else 'exclude'}_padding"
         pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode="max" if "Max" in node.op_type else mode)
-        require(node, pooling.output_spec(x.spec).shape == self.shapes[node.name], "unequal padding")
-        plain = {*others.get("dilations", [1])} == {1} and not others.get("ceil_mode") and len(node.output) == 1
-        require(node, plain, "dilations, ceil_mode or indices")
+        require(node, pooling.output_spec(x.spec).shape == self.shapes[node.name], "unequal padding, or ceil_mode")
+        require(node, {*others.get("dilations", [1]), len(node.output)} == {1}, "dilations, or indices")
         return self.call(node, dnn.pooling_forward, [x], pooling, y=self.room(node.name))
 
     def reduce(self, node, x, given=None, *, axes=None, **_):
@@ -256,7 +250,6 @@ class Network(ExitStack):
         (large, scale), (small, other) = sorted(scaled, key=lambda one: one[0].shape != shape)
         thin = (1,) * (len(shape) - small.ndim) + small.shape
         require(node, large.shape == shape and len(shape) <= 5, f"operands of shapes {large.shape} and {thin}")
-        # cuDNN repeats along all other axes than one; where small has the first ones, they are folded into one
         rows = next((axis for axis in range(len(shape), 0, -1) if thin[axis - 1] != 1), 0)
         if 1 < rows < len(shape) and thin[:rows] == shape[:rows]:
             shape, thin = (1, prod(shape[:rows]), prod(shape[rows:])), (1, prod(shape[:rows]), 1)
@@ -292,16 +285,16 @@ class Network(ExitStack):
 
 
 COMPUTED = {Network.binary: 1, Network.concat: 1, Network.recurrent: 5}  # inputs from there on need not be constant
-OPERATIONS = {kind: function for function, kinds in {  # of inputs on the device, or NumPy's if they are constant, and attributes
-    Network.convolution: "Conv",  # channels of zeros are added where there are few: loads of four halves are faster than of three
+OPERATIONS = {kind: function for function, kinds in {  # of inputs on the device, or NumPy's if they are constant
+    Network.convolution: "Conv",  # channels of zeros are added where there are few: four halves load faster than three
     Network.transposed: "ConvTranspose",  # the gradient of a convolution with respect to its input
     Network.product: "Gemm MatMul",  # a convolution of images of one pixel
     Network.activation: "Relu Sigmoid Tanh Elu Clip", Network.lrn: "LRN", Network.recurrent: "LSTM GRU RNN",
     Network.softmax: "Softmax LogSoftmax",  # over the channels of an array that is folded to that end
     Network.batch_normalization: "BatchNormalization",  # what no convolution took in; a matrix is images of a pixel
-    Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",
+    Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",  # padded alike on both sides, if no window is won so
     Network.reduce: "ReduceMean ReduceSum ReduceMax ReduceMin",
-    Network.binary: "Add Sub Mul Min Max",  # of two arrays, the smaller of which is repeated
+    Network.binary: "Add Sub Mul Min Max",  # cuDNN repeats an array along all axes but one: several first ones are folded
     Network.moved: "Reshape Flatten Squeeze Unsqueeze Identity Dropout Transpose",  # the same memory, if that goes
     Network.concat: "Concat",  # what was not written into its part is copied there
 }.items() for kind in kinds.split()}  # fmt: skip
