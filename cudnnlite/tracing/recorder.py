@@ -79,11 +79,6 @@ class Argument(NamedTuple):
     value: Any
     passed: Any
 
-    @property
-    def pointed(self) -> Any:
-        """What it points to on the host."""
-        return self.passed if isinstance(self.passed, ctypes.Array) else self.value[:1]
-
 
 class Recorder(Memory):
     """What was recorded so far; `failed` is the statement that failed last."""
@@ -94,7 +89,12 @@ class Recorder(Memory):
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
         self._uids: dict[int, Thing] = {}  # the tensors of graphs by their numbers
-        self._packs: dict[int, dict[str, list[Any]]] = defaultdict(dict)  # what each graph's descriptor was set to
+        self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(
+            dict
+        )  # what each graph's descriptor was set to
+        self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(
+            dict
+        )  # memory in it, and whether that is written
 
     def wrap(self, call: Call, record: Function) -> Call:
         """Return a function that records itself and calls another."""
@@ -121,7 +121,7 @@ class Recorder(Memory):
         try:
             result = call(*given)
             status = int(result or 0) if record.returns_status else 0
-        except CudnnError as error:
+        except CudnnError as error:  # the emulated device's
             status = int(error.status)
             raise
         finally:
@@ -139,10 +139,10 @@ class Recorder(Memory):
                     buffer.shared, buffer.digest = True, buffer.digest or b""
         return result
 
-    def write_down(self, record: Function, *arguments: Any) -> None:
-        """Write a call into what is made before the block, without making it: it was made then."""
+    def write_down(self, record: Function, *arguments: Any, early: bool = True) -> None:
+        """Write down a call without making it; usually among those that were made before the block."""
         seen = _arguments(record, convert(record, arguments))
-        self._done(*self._statement(record, seen, early=True), seen)
+        self._done(*self._statement(record, seen, early=early), seen)
 
     def _statement(self, record: Function, seen: list[Argument], *, early: bool = False) -> tuple[Step, Any, Any]:
         """Return a call as a statement, the variables that it writes with C's pointers to them, and the memory it is given.
@@ -186,18 +186,31 @@ class Recorder(Memory):
         elif not early:
             self._order(self._stream_of.get(handles[0] or 0, 0))
         if name == "cudnnBackendExecute":
-            pack = self._packs[seen[2].value.value]
-            for address, uid in zip(pack["VARIANT_PACK_DATA_POINTERS"], pack["VARIANT_PACK_UNIQUE_IDS"], strict=False):
-                if address and (place := self._place(address)) is not None:
-                    memory[place[0]] = uid in self._uids and self._uids[uid].name in _WRITTEN
+            memory.update(self._in_pack(seen[2].value))
         for buffer in memory:
             self._look(buffer)
         self.steps.append(step)
         return step, outputs, memory
 
+    def _in_pack(self, pack: Opaque) -> dict[Buffer, bool]:
+        """Return the memory in a variant pack; it is set again where other memory is at an address than when it was set."""
+        address, held = pack.value or 0, self._held[pack.value or 0]
+        if any((place := self._place(at)) is None or place[0] is not buffer for at, (buffer, _) in held.items()):
+            values = [(attribute, kind, len(array), array) for attribute, kind, array in self._set[address].values()]
+            self.write_down(FUNCTIONS["cudnnBackendInitialize"], pack, early=False)
+            for each in values:
+                self.write_down(FUNCTIONS["cudnnBackendSetAttribute"], pack, *each, early=False)
+            self.write_down(FUNCTIONS["cudnnBackendFinalize"], pack, early=False)
+        memory = dict[Buffer, bool]()
+        for buffer, uid in self._held[address].values():
+            name = self._uids[uid].name if uid in self._uids else "workspace"
+            buffer.used_as(name.removesuffix("_tensor"))
+            memory[buffer] = memory.get(buffer, False) or name in _WRITTEN
+        return memory
+
     def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, dtype: DataType | None) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
-        name, c_type, kind, value, _ = argument
+        name, c_type, kind, value, passed = argument
         is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
         address = value if is_untyped else ctypes.addressof(value.contents) if value else None
         if not address:
@@ -214,9 +227,12 @@ class Recorder(Memory):
             return self._unknown(function, name, f"at {address:#x}, memory of which nothing is known")
         if const and issubclass(value._type_, ctypes.Structure):
             return self._unknown(function, name, f"a {value._type_.__name__}")
-        values, base = argument.pointed, c_type.removesuffix("[]").removesuffix("*").strip()
+        values, base = (
+            passed if isinstance(passed, ctypes.Array) else value[:1],
+            c_type.removesuffix("[]").removesuffix("*").strip(),
+        )
         if const:
-            return [f"({base}[]){{", ", ".join(number(each, base) for each in values), "}"]
+            return _array(base, [number(each, base) for each in values])
         variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
         outputs.append((variable, value))
         return variable if len(values) > 1 else ["&", variable]
@@ -245,8 +261,11 @@ class Recorder(Memory):
             self._note(buffer)
         if name == "cudnnSetStream":
             self._stream_of[first] = seen[1].value.value or 0
-        elif step.ends is not None:
-            self._things.pop(first, None)
+        elif step.ends is not None or name == "cudnnBackendInitialize":
+            self._set.pop(first, None)
+            self._held.pop(first, None)
+            if step.ends is not None:
+                del self._things[first]
         elif name.startswith("cudnnSet") and first and (dtype := self._dtype(seen)) is not None:
             self._dtypes[first] = dtype
 
@@ -264,8 +283,9 @@ class Recorder(Memory):
         address = ctypes.addressof(value.contents) if value else None
         if address is None or self._place(address) is not None:
             return address
-        plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in argument.pointed)
-        return plain if isinstance(passed, ctypes.Array) else plain[0]
+        is_array = isinstance(passed, ctypes.Array)
+        plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in (passed if is_array else value[:1]))
+        return plain if is_array else plain[0]
 
     def _elements(self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
@@ -274,12 +294,12 @@ class Recorder(Memory):
         if not (at and count) or (filled and opaque is not cudnnBackendDescriptor_t):
             return "NULL"
         element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        values, pack = list((element * count).from_address(at)), self._packs[native.value]
-        pack[name] = values
+        values, pack = (element * count)(*(element * count).from_address(at)), self._set[native.value]
+        pack[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
             self._uids[values[0]] = self._things[native.value]
         c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
-        uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ()) if name == "VARIANT_PACK_DATA_POINTERS" else ()
+        uids = pack["VARIANT_PACK_UNIQUE_IDS"][-1] if name == "VARIANT_PACK_DATA_POINTERS" else ()
         parts: list[Part] = []
         for index, value in enumerate(values):
             part: Part = "NULL"
@@ -290,14 +310,13 @@ class Recorder(Memory):
             elif element is not ctypes.c_void_p:
                 part = number(value, c_type)
             elif value and (place := self._place(value)):
-                tensor = self._uids.get(uids[index]) if uids else None
-                place[0].used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
+                self._held[native.value][value] = place[0], uids[index] if uids else None
                 part = place[0].at(place[1])
             elif value:
                 what = f"at {value:#x}, memory of which nothing is known"
                 part = self._unknown("cudnnBackendSetAttribute", name, what)
-            parts += [", ", part] if index else [part]
-        return [f"({c_type}[]){{", *parts, "}"]
+            parts.append(part)
+        return _array(c_type, parts)
 
     # what was there before
 
@@ -341,6 +360,11 @@ class _Rehearsal:
 def _owner(address: int | None) -> Any:
     """Return whose native object is at an address; None if it is none of ours."""
     return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
+
+
+def _array(c_type: str, parts: list[Any]) -> Part:
+    """Return an array in C."""
+    return [f"({c_type}[]){{", *[piece for part in parts for piece in (", ", part)][1:], "}"]
 
 
 def _answer(function: str, argname: str) -> str:

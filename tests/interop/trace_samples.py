@@ -41,6 +41,15 @@ def execution_plan(handle: dnn.Handle) -> None:
         y.numpy()
 
 
+def new_results(handle: dnn.Handle) -> None:
+    """A plan's results in new memory, of which some was another result's."""
+    x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
+    with dnn.plan_convolution_forward(handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph") as plan:
+        for _ in range(7):
+            y = plan(x, w)
+        dnn.activation_forward(handle, y, "tanh").numpy()
+
+
 def lstm(handle: dnn.Handle) -> None:
     """Forward and backward, of sequences of several lengths."""
     spec = dnn.RNNSpec("lstm", 6, 8, 2, bidirectional=True, math_type="fma")
@@ -113,7 +122,7 @@ def parts(handle: dnn.Handle) -> None:
 
 kept: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
-    convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention, parts,
+    convolution_with_search, execution_plan, new_results, lstm, pooling, softmax, dropout, captured, attention, parts,
 )  # fmt: skip
 STEADY = (
     execution_plan,

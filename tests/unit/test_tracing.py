@@ -150,6 +150,40 @@ def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
     assert "for (int i = 0; i < 1000; i++) {" in main_of(trace)
 
 
+@pytest.mark.parametrize("interface", ["graph", "descriptor"])
+def test_results_in_memory_that_was_freed_are_a_loop_too(
+    interface: str, handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan's variant pack of an address is used again: in the program other memory is there, so that it is set again."""
+    monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
+    x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+    with dnn.plan_convolution_forward(handle, x, w, interface=interface) as plan, dnn.trace() as trace:
+        for _ in range(200):
+            y = plan(x, w)
+        y.numpy()
+    text = main_of(trace)
+    assert len(text.splitlines()) < 250
+    assert re.search(r"i < 9\d; i\+\+|i < 19\d; i\+\+", text)
+    live: dict[str, str] = {}  # what a pack was set to
+    for statement in re.split(r";\s", text):
+        if freed := re.search(r"cudaFree\((\w+)\)", statement):
+            live = {pack: "" if memory == freed[1] else memory for pack, memory in live.items()}
+        if found := re.search(r"\((\w+),[^;]*DATA_POINTERS[^;]*\{x, w, (\w+)\}", statement):
+            live[found[1]] = found[2]
+        if used := re.search(r"cudnnBackendExecute\(\w+, \w+, (\w+)\)", statement):
+            assert live[used[1]]
+    assert re.search(r'report\("(y\w*)", \1, 320\)', text)
+
+
+def test_many_unneeded_calls_share_a_line(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        for _ in range(10):
+            handle.version
+        dnn.softmax_forward(handle, handle.array(X))
+    assert "10 calls that the program does without: cudnnGetVersion" in str(trace)
+    assert len(str(trace).splitlines()) == len(trace) - 9
+
+
 def test_loops_of_loops(handle: dnn.Handle) -> None:
     x, w = handle.array(X), handle.empty(X.shape)
     dnn.scale_tensor(handle, dnn.activation_forward(handle, x, "relu", out=w), 0.5)
