@@ -238,9 +238,8 @@ def _rendered(items: Iterable[Any], space: str = "    ", said: str = "") -> Iter
 
 
 def _wrapped(text: str, space: str) -> str:
-    """Return a statement in lines; a type stays together."""
     options: Any = {"initial_indent": space, "subsequent_indent": space + 8 * " ", "break_long_words": False}
-    return textwrap.fill(text.replace(" *", "\xa0*"), 116, break_on_hyphens=False, **options).replace("\xa0", " ")
+    return textwrap.fill(text, 116, break_on_hyphens=False, **options).replace("\xa0", " ")
 
 
 def _source(step: Step) -> str:

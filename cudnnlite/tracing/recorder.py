@@ -7,7 +7,7 @@ import re
 import time
 from collections import defaultdict
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
@@ -63,11 +63,10 @@ class TracedCall(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        shown = ((name, hex(v) if type(v) is int and v >= 2**32 else v) for name, v in self.arguments.items())
-        told = ", ".join(f"{name}={value}" for name, value in shown)
-        return (
-            f"{self.microseconds:9.1f} us  {self.function}({told}){f' returned {self.status}' if self.status else ''}"
-        )
+        pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
+        told = ", ".join(f"{name}={_shown(value, kind)}" for (name, value), kind in pairs)
+        end = f" returned {self.status}" if self.status else ""
+        return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
 
 
 class Argument(NamedTuple):
@@ -89,12 +88,9 @@ class Recorder(Memory):
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
         self._uids: dict[int, Thing] = {}  # the tensors of graphs by their numbers
-        self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(
-            dict
-        )  # what each graph's descriptor was set to
-        self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(
-            dict
-        )  # memory in it, and whether that is written
+        # by graph's descriptor: what it was set to, and what memory is in it by address, with the number of a tensor
+        self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
+        self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
 
     def wrap(self, call: Call, record: Function) -> Call:
         """Return a function that records itself and calls another."""
@@ -210,7 +206,7 @@ class Recorder(Memory):
 
     def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, dtype: DataType | None) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
-        name, c_type, kind, value, passed = argument
+        name, c_type, kind, value, _ = argument
         is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
         address = value if is_untyped else ctypes.addressof(value.contents) if value else None
         if not address:
@@ -224,13 +220,10 @@ class Recorder(Memory):
             there = buffer.at(offset)
             return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
         if is_untyped:
-            return self._unknown(function, name, f"at {address:#x}, memory of which nothing is known")
+            return self._nowhere(function, name, address)
         if const and issubclass(value._type_, ctypes.Structure):
             return self._unknown(function, name, f"a {value._type_.__name__}")
-        values, base = (
-            passed if isinstance(passed, ctypes.Array) else value[:1],
-            c_type.removesuffix("[]").removesuffix("*").strip(),
-        )
+        values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
             return _array(base, [number(each, base) for each in values])
         variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
@@ -240,6 +233,9 @@ class Recorder(Memory):
     def _unknown(self, function: str, argname: str, what: str) -> str:
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
+
+    def _nowhere(self, function: str, argname: str, address: int) -> str:
+        return self._unknown(function, argname, f"at {address:#x}, memory of which nothing is known")
 
     def _done(self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]) -> None:
         """Note what a call did that ended well."""
@@ -283,9 +279,8 @@ class Recorder(Memory):
         address = ctypes.addressof(value.contents) if value else None
         if address is None or self._place(address) is not None:
             return address
-        is_array = isinstance(passed, ctypes.Array)
-        plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in (passed if is_array else value[:1]))
-        return plain if is_array else plain[0]
+        plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
+        return plain if isinstance(passed, ctypes.Array) else plain[0]
 
     def _elements(self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
@@ -299,24 +294,26 @@ class Recorder(Memory):
         if name == "TENSOR_UNIQUE_ID":
             self._uids[values[0]] = self._things[native.value]
         c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
-        uids = pack["VARIANT_PACK_UNIQUE_IDS"][-1] if name == "VARIANT_PACK_DATA_POINTERS" else ()
-        parts: list[Part] = []
-        for index, value in enumerate(values):
-            part: Part = "NULL"
-            if opaque:
-                part = self._thing(opaque(value), "cudnnBackendSetAttribute", name)
+        if opaque:
+            parts = [self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values]
+            for part in parts:
                 if isinstance(part, Thing) and part.name == "tensor":
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
-            elif element is not ctypes.c_void_p:
-                part = number(value, c_type)
-            elif value and (place := self._place(value)):
-                self._held[native.value][value] = place[0], uids[index] if uids else None
-                part = place[0].at(place[1])
-            elif value:
-                what = f"at {value:#x}, memory of which nothing is known"
-                part = self._unknown("cudnnBackendSetAttribute", name, what)
-            parts.append(part)
+        elif element is ctypes.c_void_p:
+            uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ((),))[-1] if name == "VARIANT_PACK_DATA_POINTERS" else ()
+            parts = [
+                self._hold(native.value, at, uid) for at, uid in zip(values, chain(uids, repeat(None)), strict=False)
+            ]
+        else:
+            parts = [number(value, c_type) for value in values]
         return _array(c_type, parts)
+
+    def _hold(self, pack: int, address: int | None, uid: int | None) -> Part:
+        """Note what memory is in a variant pack."""
+        if not address or (place := self._place(address)) is None:
+            return self._nowhere("cudnnBackendSetAttribute", "arrayOfElements", address) if address else "NULL"
+        self._held[pack][address] = place[0], uid
+        return place[0].at(place[1])
 
     # what was there before
 
@@ -363,14 +360,20 @@ def _owner(address: int | None) -> Any:
 
 
 def _array(c_type: str, parts: list[Any]) -> Part:
-    """Return an array in C."""
-    return [f"({c_type}[]){{", *[piece for part in parts for piece in (", ", part)][1:], "}"]
+    """Return an array in C; its spaces are such that no line ends in it."""
+    start = f"({c_type}[]){{".replace(" ", "\xa0")
+    return [start, *[piece for part in parts for piece in (",\xa0", part)][1:], "}"]
 
 
 def _answer(function: str, argname: str) -> str:
     """Return the name of a variable for what a function tells."""
     words = snake(function).split("_")
     return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+
+
+def _shown(value: Any, kind: Any) -> Any:
+    """Return a value to be printed: addresses as such; one of a typed pointer that was not followed is known by its size."""
+    return hex(value) if type(value) is int and (value >= 2**32 or issubclass(kind, ctypes.c_void_p)) else value
 
 
 @cache
@@ -385,6 +388,11 @@ def _arguments(record: Function, given: Any) -> list[Argument]:
     return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
 
 
+def _pointed(argument: Argument) -> Any:
+    """Return what an argument points to on the host."""
+    return argument.passed if isinstance(argument.passed, ctypes.Array) else argument.value[:1]
+
+
 def _simple(value: Any, c_type: str) -> Any:
     """Return a value of C for people."""
     if isinstance(value, ctypes.Structure):
@@ -393,11 +401,11 @@ def _simple(value: Any, c_type: str) -> Any:
     return getattr(value, "value", value) if kind is None else kind(value)
 
 
-def _scalar(address: int, argname: str, dtype: DataType | None) -> str:
+def _scalar(address: int, argname: str, dtype: DataType | None) -> Part:
     """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
     if dtype == DataType.DOUBLE:
         return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
     if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
         return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
     content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
-    return f"(unsigned char[]){{{', '.join(map(hex, content))}}}"
+    return _array("unsigned char", [*map(hex, content)])
