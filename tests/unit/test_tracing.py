@@ -121,6 +121,31 @@ def test_copies_and_fills_of_parts_are_written_down(handle: dnn.Handle) -> None:
     assert "report_rows(" in text or text.count("report(") > 1
 
 
+def test_memory_from_before_is_loaded_before_a_part_of_it_is_written(handle: dnn.Handle) -> None:
+    x, y = handle.array(X), handle.array(X)
+    with dnn.trace() as trace:
+        x[0].copy_from(X[1])
+        y[0].fill(0)
+        dnn.add_tensor(handle, x, y)
+    text, files = main_of(trace), trace._written().files
+    assert sorted(map(len, files.values())) == [360, 720]
+    order = re.findall(r"(load\(\w, \d+|Memset\w+\(\w, 0, \d+|AddTensor)", text)
+    assert order == ["load(a, 720", "load(c, 720", "load(a, 360", "MemsetAsync(c, 0, 360", "AddTensor"]
+
+
+def test_memory_from_before_that_a_graph_uses_first_is_loaded(handle: dnn.Handle) -> None:
+    x, out = handle.array(X), handle.empty(X.shape)
+    dnn.activation_forward(handle, x, "relu", out=out)
+    with dnn.trace() as trace:
+        with dnn.capture(handle) as graph:
+            dnn.activation_forward(handle, x, "relu", out=out)
+        with graph:
+            graph.launch()
+        out.numpy()
+    text = main_of(trace)
+    assert text.index("load(x, 720, ") < text.index("cudaStreamBeginCapture(") < text.index("cudaGraphLaunch(")
+
+
 def test_calls_are_data(handle: dnn.Handle) -> None:
     with dnn.trace() as trace, dnn.TensorDescriptor(X.shape, "float16", "NHWC"):
         pass
