@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite._raw.enums import C_MEMBERS, C_NAMES
+from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, DataType
+from cudnnlite.dtypes import itemsize
 
 _MOST_REPEATED = 64  # statements in the body of a loop
 ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
@@ -182,6 +183,12 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("work_space", "workspace").rstrip("_")
 
 
+def answer_name(function: str, argname: str) -> str:
+    """Return the name of a variable for what a function tells."""
+    words = snake(function).split("_")
+    return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+
+
 def number(value: Any, c_type: str) -> str:
     """Return a number as C writes it, an enumerator by its name."""
     kind = ENUMS.get(c_type.removeprefix("const "))
@@ -195,6 +202,22 @@ def number(value: Any, c_type: str) -> str:
             return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
         return repr(value) if "double" in c_type else f"{ctypes.c_float(value).value!r}f"
     return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
+
+
+def array(c_type: str, parts: list[Any]) -> Part:
+    """Return an array in C; its spaces are such that no line ends in it."""
+    start = f"({c_type}[]){{".replace(" ", "\xa0")
+    return [start, *[piece for part in parts for piece in (",\xa0", part)][1:], "}"]
+
+
+def scalar(address: int, argname: str, dtype: DataType | None) -> Part:
+    """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
+    if dtype == DataType.DOUBLE:
+        return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
+    if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
+        return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
+    content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
+    return array("unsigned char", [*map(hex, content)])
 
 
 def _folded(lines: list[Item]) -> list[Item]:

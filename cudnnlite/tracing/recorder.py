@@ -23,13 +23,13 @@ from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.native import LIVE
-from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
 from cudnnlite.tracing.memory import Buffer, Memory, where
-from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, number, snake
+from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, answer_name, array, number, scalar, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
+_NOWHERE = "at {:#x}, memory of which nothing is known"
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
@@ -212,7 +212,7 @@ class Recorder(Memory):
         if not address:
             return "NULL"
         if is_untyped and _ON_HOST.fullmatch(name):
-            return _scalar(address, name, dtype)
+            return scalar(address, name, dtype)
         if place := self._place(address):
             buffer, offset = place
             buffer.used_as(name)
@@ -220,22 +220,19 @@ class Recorder(Memory):
             there = buffer.at(offset)
             return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
         if is_untyped:
-            return self._nowhere(function, name, address)
+            return self._unknown(function, name, _NOWHERE.format(address))
         if const and issubclass(value._type_, ctypes.Structure):
             return self._unknown(function, name, f"a {value._type_.__name__}")
         values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
-            return _array(base, [number(each, base) for each in values])
-        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
+            return array(base, [number(each, base) for each in values])
+        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), answer_name(function, name))
         outputs.append((variable, value))
         return variable if len(values) > 1 else ["&", variable]
 
     def _unknown(self, function: str, argname: str, what: str) -> str:
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
-
-    def _nowhere(self, function: str, argname: str, address: int) -> str:
-        return self._unknown(function, argname, f"at {address:#x}, memory of which nothing is known")
 
     def _done(self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]) -> None:
         """Note what a call did that ended well."""
@@ -306,12 +303,13 @@ class Recorder(Memory):
             ]
         else:
             parts = [number(value, c_type) for value in values]
-        return _array(c_type, parts)
+        return array(c_type, parts)
 
     def _hold(self, pack: int, address: int | None, uid: int | None) -> Part:
         """Note what memory is in a variant pack."""
         if not address or (place := self._place(address)) is None:
-            return self._nowhere("cudnnBackendSetAttribute", "arrayOfElements", address) if address else "NULL"
+            what = _NOWHERE.format(address)
+            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what) if address else "NULL"
         self._held[pack][address] = place[0], uid
         return place[0].at(place[1])
 
@@ -359,18 +357,6 @@ def _owner(address: int | None) -> Any:
     return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
 
 
-def _array(c_type: str, parts: list[Any]) -> Part:
-    """Return an array in C; its spaces are such that no line ends in it."""
-    start = f"({c_type}[]){{".replace(" ", "\xa0")
-    return [start, *[piece for part in parts for piece in (",\xa0", part)][1:], "}"]
-
-
-def _answer(function: str, argname: str) -> str:
-    """Return the name of a variable for what a function tells."""
-    words = snake(function).split("_")
-    return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
-
-
 def _shown(value: Any, kind: Any) -> Any:
     """Return a value to be printed: addresses as such; one of a typed pointer that was not followed is known by its size."""
     return hex(value) if type(value) is int and (value >= 2**32 or issubclass(kind, ctypes.c_void_p)) else value
@@ -399,13 +385,3 @@ def _simple(value: Any, c_type: str) -> Any:
         return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
     kind = ENUMS.get(c_type.removeprefix("const "))
     return getattr(value, "value", value) if kind is None else kind(value)
-
-
-def _scalar(address: int, argname: str, dtype: DataType | None) -> Part:
-    """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
-    if dtype == DataType.DOUBLE:
-        return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
-    if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
-        return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
-    content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
-    return _array("unsigned char", [*map(hex, content)])

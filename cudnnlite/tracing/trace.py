@@ -38,7 +38,6 @@ class Trace:
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self._program: tuple[Any, Program] | None = None
         self.warnings = self._recorder.told
 
     @property
@@ -92,16 +91,14 @@ class Trace:
 
     def _written(self, seed: int | None = None) -> Program:
         recorder, seed = self._recorder, None if seed is None else integer(seed, "seed", 0, 2**24 - 1)
-        if self._program is None or self._program[0] != (len(recorder.steps), seed):
-            version, calls = library_api().library.version_text, counted(len(self), "call")
-            names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
-            head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
-            if any(device.kind == "emulated" for device in recorder.devices):
-                head.append("It was traced on the emulated device and was never run on a GPU.")
-            head += [f"Not written out: {told}" for told in recorder.told]
-            head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
-            self._program = (len(recorder.steps), seed), Program(recorder.steps, head, seed)
-        return self._program[1]
+        version, calls = library_api().library.version_text, counted(len(self), "call")
+        names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
+        head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
+        if any(device.kind == "emulated" for device in recorder.devices):
+            head.append("It was traced on the emulated device and was never run on a GPU.")
+        head += [f"Not written out: {told}" for told in recorder.told]
+        head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
+        return Program(recorder.steps, head, seed)
 
     def __len__(self) -> int:
         return len(self.calls)
