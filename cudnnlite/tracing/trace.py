@@ -28,7 +28,7 @@ _FEW = 3  # calls in a row that are listed though the program does without
 
 
 class Trace:
-    """The C calls of a block.
+    """The C calls of a block; printed, a line each, but one for all of many in a row that the program in C does without.
 
     Attributes
     ----------
