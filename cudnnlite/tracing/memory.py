@@ -125,19 +125,13 @@ class Memory:
     def _add(self, function: str, *arguments: Part, **more: Any) -> None:
         self.steps.append(Step(function, [*arguments], where=where(), **more))
 
-    def _known(self, address: int, nbytes: int = 1) -> Place | None:
-        """Return in which buffer so many bytes lie, and where; None if there is none so far."""
+    def _place(self, address: int, nbytes: int = 1, *, ask: bool = True) -> Place | None:
+        """Return in which buffer so many bytes lie, and where; None if on no device; none is asked without `ask`."""
         if before := bisect(self._bases, address):
             buffer = self._buffers[self._bases[before - 1]]
             if address + nbytes <= buffer.base + buffer.nbytes:
                 return buffer, address - buffer.base
-        return None
-
-    def _place(self, address: int) -> Place | None:
-        """Return in which buffer an address lies, and where; None if that is not on a device."""
-        if (known := self._known(address)) is not None:
-            return known
-        for device in self.devices | used_devices():
+        for device in self.devices | used_devices() if ask else ():
             with device.current():  # the call that is recorded has made its own so
                 found = device.allocation_of(address)
             if found is not None:
@@ -284,7 +278,7 @@ class Memory:
     def _on_adopt(self, own: Call, device: Any, *arguments: Any) -> Any:
         """Take another library's array for an allocation: what it lies in may be all of that library's memory."""
         foreign = own(*arguments)
-        if foreign.nbytes and self._known(foreign.ptr, foreign.nbytes) is None:
+        if foreign.nbytes and self._place(foreign.ptr, foreign.nbytes, ask=False) is None:
             self._new(device, foreign.ptr, foreign.nbytes)
         return foreign
 

@@ -64,7 +64,10 @@ class TracedCall(NamedTuple):
 
     def __str__(self) -> str:
         pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
-        told = ", ".join(f"{name}={_shown(value, kind)}" for (name, value), kind in pairs)
+        told = ", ".join(  # what is no pointer by its type is known for an address by its size
+            f"{n}={hex(v) if type(v) is int and (v >= 2**32 or issubclass(k, ctypes.c_void_p)) else v}"
+            for (n, v), k in pairs
+        )
         end = f" returned {self.status}" if self.status else ""
         return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
 
@@ -355,11 +358,6 @@ class _Rehearsal:
 def _owner(address: int | None) -> Any:
     """Return whose native object is at an address; None if it is none of ours."""
     return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
-
-
-def _shown(value: Any, kind: Any) -> Any:
-    """Return a value to be printed: addresses as such; one of a typed pointer that was not followed is known by its size."""
-    return hex(value) if type(value) is int and (value >= 2**32 or issubclass(kind, ctypes.c_void_p)) else value
 
 
 @cache
