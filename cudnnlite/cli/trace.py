@@ -24,7 +24,7 @@ def trace(
         Path | None, typer.Option("--c", metavar="FOLDER", help="Write program.c, its inputs and a Makefile there.")
     ] = None,
 ) -> None:
-    """Run a Python script; print each C call of cuDNN that it makes, with the host's microseconds in it.
+    """Run a Python script; print the C calls of cuDNN that it makes, with the host's microseconds in them.
 
     What the script prints comes first.  Without a GPU, and where $CUDNNLITE_DEVICE is not set, the emulated device is taken.
     """

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import weakref
+from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,7 +33,7 @@ _SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN
 
 @dataclass(eq=False)
 class Buffer(Thing):
-    """An allocation on a device: from `base` on so many bytes."""
+    """An allocation on a device, or another library's array there: from `base` on so many bytes."""
 
     base: int = 0
     nbytes: int = 0
@@ -40,8 +41,8 @@ class Buffer(Thing):
     alive: Any = None  # a weak reference to what owns it; None where that is somebody else's: it was there before
     answer: Thing | None = None  # cuDNN's, that is as large
     shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
+    digest: bytes | None = None  # of what is shared, when it was looked at last
     unread: bool = False  # whether something was written that nobody has read
-    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)  # when looked at last; by offset and bytes
     parts: dict[int, tuple[int, Thing]] = field(default_factory=dict)  # by offset: bytes, and cuDNN's answer where
 
     def size(self) -> Part:
@@ -64,34 +65,31 @@ class Memory:
         self.steps: list[Step] = []  # what the block did, and what makes what was there before
         self.told: list[str] = []  # what could not be written out
         self.devices: set[Any] = set()  # those that were used
+        self.undo = ExitStack()  # of what stands in for something while it records
         self._things: dict[int, Thing] = {}  # handles, descriptors, graphs, by address
         self._buffers: dict[int, Buffer] = {}
+        self._bases: list[int] = []  # of buffers, in order
         self._freed: deque[tuple[int, Any]] = deque()  # where, and whose reference; others' threads free as well
         self._streams = dict(_STREAMS)
-        self._stream_of: dict[int, int] = {}  # by handle
         self._last_stream: int | None = None
         self._answers: dict[int, Thing] = {}  # sizes that cuDNN told, and the variables that hold them
-        self._ranges: dict[int, int] = {}  # how long other libraries say that their arrays are
         self._capturing = False
-        self.undo = ExitStack()  # of what stands in for something while it records
         self._lock, self._mine = threading.RLock(), threading.local()
 
     def stand_in(self, of: Any) -> None:
         """Put methods `_on_...` in the place of those of a class, or of those that one object has of its own."""
-        for name, original in [*vars(of).items()]:
-            if hasattr(self, f"_on_{name}") and not hasattr(original, "is_traced"):
-                hook = getattr(self, f"_on_{name}")
-                new = self._instead(hook, original if isinstance(of, type) else partial(_without_first, original))
-                self.replace(of, name, new if isinstance(of, type) else partial(new, of))
+        for name in [name for name in vars(of) if hasattr(self, f"_on_{name}")]:
+            self.replace(of, name, self._instead(getattr(self, f"_on_{name}"), of, vars(of)[name]))
 
-    def _instead(self, hook: Call, own: Call) -> Call:
-        def hooked(one: Any, *arguments: Any, **options: Any) -> Any:
+    def _instead(self, hook: Call, of: Any, own: Call) -> Call:
+        def hooked(*arguments: Any, **options: Any) -> Any:
+            one, *given = arguments if isinstance(of, type) else (of, *arguments)
+            bound = partial(own, one) if isinstance(of, type) else own
             if getattr(self._mine, "busy", False):
-                return own(one, *arguments, **options)
+                return bound(*given, **options)
             with self.aside():
-                return hook(own, one, *arguments, **options)
+                return hook(bound, one, *given, **options)
 
-        vars(hooked)["is_traced"] = True
         return hooked
 
     def replace(self, of: Any, name: str, new: Any) -> None:
@@ -121,29 +119,32 @@ class Memory:
         with self.aside(), suppress(CaptureError):  # in a capture nothing can be read
             for buffer in self._buffers.values():
                 if buffer.unread and buffer.named_by_use:
-                    self._look_again(buffer)
-                    for offset, nbytes in [*buffer.digests] or [(0, buffer.nbytes)]:
-                        self._report((buffer, offset), self._read(buffer, offset, nbytes))
+                    self._look(buffer)
+                    self._report((buffer, 0), self._read(buffer))
 
     def _add(self, function: str, *arguments: Part, **more: Any) -> None:
         self.steps.append(Step(function, [*arguments], where=where(), **more))
 
-    def _place(self, address: int) -> Place | None:
-        """Return in which buffer an address lies, and where; None if that is not on a device."""
-        for buffer in self._buffers.values():
-            if buffer.base <= address < buffer.base + buffer.nbytes:
+    def _place(self, address: int, nbytes: int = 1, *, ask: bool = True) -> Place | None:
+        """Return in which buffer so many bytes lie, and where; None if on no device; none is asked without `ask`."""
+        if before := bisect(self._bases, address):
+            buffer = self._buffers[self._bases[before - 1]]
+            if address + nbytes <= buffer.base + buffer.nbytes:
                 return buffer, address - buffer.base
-        for device in self.devices | used_devices():
+        for device in self.devices | used_devices() if ask else ():
             with device.current():  # the call that is recorded has made its own so
                 found = device.allocation_of(address)
             if found is not None:
                 return self._new(device, *found), address - found[0]
         return None
 
-    def _known(self, device: Any, ptr: int) -> Place:
+    def _on(self, device: Any, ptr: int, written: int = 0) -> Place:
+        """Return where an address is, of which so many bytes are about to be written; what is left is looked at."""
         self.devices.add(device)
         place = self._place(ptr)
         assert place is not None, f"{ptr:#x} is not on {device}"
+        if written < place[0].nbytes:
+            self._look(place[0])
         return place
 
     def _new(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
@@ -158,11 +159,12 @@ class Memory:
             if base < old.base + old.nbytes and old.base < base + nbytes:
                 self._forget(old)
         self._buffers[base] = new
+        insort(self._bases, base)
         self._add("cudaMalloc", ["&", new], new.size, of=(new,), early=owner is None)
         return new
 
     def _forget(self, buffer: Buffer) -> None:
-        del self._buffers[buffer.base]
+        del self._buffers[buffer.base], self._bases[bisect(self._bases, buffer.base) - 1]
         self._add("cudaFree", buffer, of=(buffer,), ends=buffer)
 
     def _forget_freed(self) -> None:
@@ -173,39 +175,30 @@ class Memory:
 
     # what others may write to
 
-    def _read(self, buffer: Buffer, offset: int, nbytes: int) -> bytes:
-        found = np.empty(nbytes, np.uint8)
+    def _read(self, buffer: Buffer) -> bytes:
+        found = np.empty(buffer.nbytes, np.uint8)
         with buffer.device.current():
             buffer.device.synchronize()
-            buffer.device.copy_out(found, buffer.base + offset, buffer.device.default_stream)
+            buffer.device.copy_out(found, buffer.base, buffer.device.default_stream)
         return found.tobytes()
 
-    def _look(self, buffer: Buffer, offset: int) -> None:
+    def _look(self, buffer: Buffer) -> None:
         """Load what is in memory that others may write to, where it is not as it was."""
-        if not buffer.shared or self._capturing:
-            return
-        known = self._ranges.get(buffer.base + offset)
-        window = (0, buffer.nbytes) if known is None else (offset, known)
-        content, before = self._read(buffer, *window), buffer.digests.get(window)
-        if before != _digest(content):
-            buffer.digests[window] = _digest(content)
+        before = buffer.digest
+        if (content := self._note(buffer)) is not None and before != buffer.digest:
             if before is not None:
                 self.tell("memory was written to by somebody else; the program loads what was there then")
-            self._load((buffer, window[0]), content, early=before is None and buffer.alive is None)
+            self._load((buffer, 0), content, early=before is None)
 
-    def _look_again(self, buffer: Buffer) -> None:
-        for offset, _ in [*buffer.digests]:
-            self._look(buffer, offset)
+    def _note(self, buffer: Buffer) -> bytes | None:
+        """Note, and return, what is in memory that others may write to; None of other memory."""
+        if not buffer.shared or self._capturing:
+            return None
+        content = self._read(buffer)
+        buffer.digest = hashlib.blake2b(content).digest()
+        return content
 
-    def _note_written(self, buffer: Buffer) -> None:
-        """Note what is in memory that others may write to, after we did."""
-        if buffer.shared and not self._capturing:
-            windows = buffer.digests or {(0, buffer.nbytes): b""}
-            buffer.digests = {window: _digest(self._read(buffer, *window)) for window in windows}
-
-    def _load(
-        self, place: Place, content: bytes, rows: int = 1, pitch: int = 0, width: int = 0, early: bool = False
-    ) -> None:
+    def _load(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0, width: int = 0, **more: Any) -> None:
         """Copy from a file, rows or parts; parts of a buffer go where cuDNN says that they lie."""
         (buffer, start), nbytes = place, len(content)
         file = Contents(buffer, content, width)
@@ -214,11 +207,7 @@ class Memory:
             return
         inside = [(at, size) for at, (size, _) in buffer.parts.items() if start <= at and at + size <= start + nbytes]
         for at, size in sorted(inside) or [(start, nbytes)]:
-            self._add("load", buffer.at(at, size), size, file, at - start, of=(buffer,), early=early)
-
-    def _loaded(self, place: Place, *content: Any, **more: Any) -> None:
-        self._load(place, *content, **more)
-        self._note_written(place[0])
+            self._add("load", buffer.at(at, size), size, file, at - start, of=(buffer,), **more)
 
     def _report(self, place: Place, content: bytes, rows: int = 1, pitch: int = 0) -> None:
         (buffer, offset), nbytes = place, len(content)
@@ -229,72 +218,76 @@ class Memory:
     # in the place of a device's methods, which come first; those that are not here call one that is
 
     def _on_allocate(self, own: Call, device: Any, nbytes: int, stream: Any) -> Any:
-        owner = own(device, nbytes, stream)
+        owner = own(nbytes, stream)
         self._forget_freed()  # to make room
         if nbytes:
             self._new(device, int(owner.handle), nbytes, owner)
         return owner
 
     def _on_copy_in(self, own: Call, device: Any, ptr: int, source: Any, stream: Any) -> None:
-        own(device, ptr, source, stream)
-        width = source.itemsize if source.dtype.kind == "f" else 0
-        self._loaded(self._known(device, ptr), source.tobytes(), width=width)
+        place = self._on(device, ptr, source.nbytes)
+        own(ptr, source, stream)
+        self._load(place, source.tobytes(), width=source.itemsize if source.dtype.kind == "f" else 0)
+        self._note(place[0])
 
     def _on_copy_rows(self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool) -> None:
-        place = self._known(device, ptr) if host.size else None
-        if place is not None and out:
-            self._look(*place)
-        own(device, ptr, pitch, host, stream, out=out)
+        place = self._on(device, ptr, 0 if out else host.nbytes) if host.size else None
+        own(ptr, pitch, host, stream, out=out)
         if place is not None and out:
             device.wait(stream)  # with pinned memory nobody has
-        if place is not None:
-            (self._report if out else self._loaded)(place, host.tobytes(), len(host), pitch)
+            self._report(place, host.tobytes(), len(host), pitch)
+        elif place is not None:
+            self._load(place, host.tobytes(), len(host), pitch)
+            self._note(place[0])
 
     def _on_copy_within(self, own: Call, device: Any, target: int, source: int, nbytes: int, stream: Any) -> None:
-        to, (buffer, offset) = self._known(device, target), self._known(device, source)
-        self._look(buffer, offset)
-        own(device, target, source, nbytes, stream)
+        to, (buffer, offset) = self._on(device, target, nbytes), self._on(device, source)
+        own(target, source, nbytes, stream)
         self._enqueue(stream, "cudaMemcpyAsync", to, buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice")
 
     def _on_fill_rows(
         self, own: Call, device: Any, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
-        own(device, ptr, pitch, width, rows, pattern, stream)
-        if not width * rows:
+        place = self._on(device, ptr, width * rows) if width * rows else None
+        own(ptr, pitch, width, rows, pattern, stream)
+        if place is None:
             return
-        place = self._known(device, ptr)
-        if len(set(pattern)) > 1 and self._capturing:  # where the program cannot load
-            self.tell("a fill with more than one byte went into a CUDA graph: it is not in the program")
-        elif len(set(pattern)) > 1:
-            self._loaded(place, pattern * (width * rows // len(pattern)), rows, pitch)
-        elif rows > 1:
-            self._enqueue(stream, "cudaMemset2DAsync", place, pitch, pattern[0], width, rows)
-        else:
+        if len({*pattern}) == 1:
             size = place[0].size if width == place[0].nbytes else width
-            self._enqueue(stream, "cudaMemsetAsync", place, pattern[0], size)
+            shape = (pitch, pattern[0], width, rows) if rows > 1 else (pattern[0], size)
+            self._enqueue(stream, f"cudaMemset{'2D' * (rows > 1)}Async", place, *shape)
+        elif self._capturing:  # where the program cannot load
+            self.tell("a fill with more than one byte went into a CUDA graph: it is not in the program")
+        else:
+            self._load(place, pattern * (width * rows // len(pattern)), rows, pitch)
+            self._note(place[0])
 
     def _enqueue(self, stream: Any, function: str, to: Place, *arguments: Part) -> None:
         self._order(int(stream.handle))
         self._add(function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1])
-        self._note_written(to[0])
+        self._note(to[0])
 
     def _order(self, stream: int) -> None:
         """Wait where the program goes on with another stream."""
-        if self._last_stream not in (None, stream) and not self._capturing:
+        if self._capturing:
+            return
+        if self._last_stream not in (None, stream):
             self._add("cudaDeviceSynchronize", note="another stream: Python orders them by events")
-        self._last_stream = self._last_stream if self._capturing else stream
+        self._last_stream = stream
 
-    def _on_adopt(self, own: Call, device: Any, array: Any, argument: str, stream: Any) -> Any:
-        foreign = own(device, array, argument, stream)
-        self._ranges[foreign.ptr] = foreign.nbytes
+    def _on_adopt(self, own: Call, device: Any, *arguments: Any) -> Any:
+        """Take another library's array for an allocation: what it lies in may be all of that library's memory."""
+        foreign = own(*arguments)
+        if foreign.nbytes and self._place(foreign.ptr, foreign.nbytes, ask=False) is None:
+            self._new(device, foreign.ptr, foreign.nbytes)
         return foreign
 
     def _on_export_dlpack(self, own: Call, device: Any, array: Any, *arguments: Any, **options: Any) -> Any:
         place = self._place(array.ptr)
         if place is not None and not place[0].shared:
             place[0].shared = True
-            self._note_written(place[0])
-        return own(device, array, *arguments, **options)
+            self._note(place[0])
+        return own(array, *arguments, **options)
 
     _on_cuda_array_interface = _on_export_dlpack
 
@@ -306,41 +299,32 @@ class Memory:
             self._add("cudaStreamCreate", ["&", thing], of=(thing,), early=True)
         return self._streams[address]
 
-    def _on_capture(self, own: Call, device: Any, work: Any, stream: Any) -> Any:
+    def _on_capture(self, own: Call, _: Any, *arguments: Any) -> Any:
         self.tell("calls that a search timed in CUDA graphs of its own are not in the program")
-        return own(device, work, stream)
+        return own(*arguments)
 
-    def _on_recorder(self, own: Call, device: Any) -> Any:
-        recorder = own(device)
-        self.stand_in(type(recorder))
-        return recorder
-
-    def _on___enter__(self, own: Call, recorder: Any) -> Any:
-        """Write down that a stream is recorded from here on."""
-        own(recorder)
-        self._add("cudaStreamBeginCapture", self._stream(int(recorder.stream.handle)), "cudaStreamCaptureModeRelaxed")
-        self._capturing = True
-        return recorder
-
-    def _on___exit__(self, own: Call, recorder: Any, *error: Any) -> None:
-        """Write down that the recording is over, and the graph that came of it, if any did."""
-        try:
-            own(recorder, *error)
-        finally:
-            self._capturing = False
-            drawn = Thing("cudaGraph_t", "graph", "cudaGraphDestroy")
-            self._add("cudaStreamEndCapture", self._stream(int(recorder.stream.handle)), ["&", drawn])
-            if recorder.graph is not None:
-                self._things[id(recorder.graph)] = made = Thing("cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy")
-                self._add("cudaGraphInstantiate", ["&", made], drawn, 0)
+    @contextmanager
+    def recorded(self, own: Call, handle: Any) -> Iterator[Any]:
+        """Write down that a stream is recorded in the block, and the graph that came of it, if any did."""
+        with own(handle) as recorder:
+            stream, drawn = self._stream(int(recorder.stream.handle)), Thing("cudaGraph_t", "graph", "cudaGraphDestroy")
+            self._add("cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed")
+            self._capturing = True
+            try:
+                yield recorder
+            finally:
+                self._capturing = False
+                self._add("cudaStreamEndCapture", stream, ["&", drawn])
+        self._things[id(recorder.graph)] = made = Thing("cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy")
+        self._add("cudaGraphInstantiate", ["&", made], drawn, 0)
 
     def _on_launch(self, own: Call, captured: Any) -> None:
         """Launch a graph that `dnn.capture` recorded."""
         made, stream = self._things.get(id(captured._graph)), int(captured._stream.handle)
         buffers = [*self._buffers.values()] if made else []
         for buffer in buffers:
-            self._look_again(buffer)
-        own(captured)
+            self._look(buffer)
+        own()
         if made is None:
             self.tell(
                 "a CUDA graph that was recorded before the trace was launched: what it does is not in the program"
@@ -349,7 +333,7 @@ class Memory:
             self._order(stream)
             self._add("cudaGraphLaunch", made, self._stream(stream))
         for buffer in buffers:
-            self._note_written(buffer)
+            self._note(buffer)
 
 
 def checksum(content: bytes) -> int:
@@ -372,14 +356,6 @@ def where() -> tuple[str, int]:
     return "", 0
 
 
-def _without_first(function: Call, _: Any, *arguments: Any, **options: Any) -> Any:
-    return function(*arguments, **options)
-
-
 def used_devices() -> set[Any]:
     """Return the devices that there are, as far as anybody can use them."""
     return {*devices._made.values(), *(owner.device for owner in LIVE if hasattr(owner, "device"))}
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()

@@ -1,9 +1,8 @@
-"""`Program`: statements of C, and the variables in them, as a program: what is of use, with names, loops and comments."""
+"""`Program`: statements of C, and the variables in them, as a program in C: what is of use, with names, loops and comments."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import linecache
 import math
 import re
@@ -17,14 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite._raw.enums import C_MEMBERS, C_NAMES
+from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, DataType
+from cudnnlite.dtypes import itemsize
 
-_WIDTH = 116
 _MOST_REPEATED = 64  # statements in the body of a loop
-_TOGETHER = re.compile(r"(\((const )?\w+( \*)?\[\]\))?\{[^{}]*\}")  # what no line ends in
-
 ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
-Item = tuple[Any, Any]  # a statement, and the comment that says where it comes from; or how often, and such items
+Item: TypeAlias = tuple[
+    Any, Any
+]  # a statement, and the comment that says where it comes from; or how often, and such items
 
 
 @dataclass(eq=False)
@@ -55,22 +54,23 @@ Part: TypeAlias = "str | int | Thing | Contents | list[Any] | Callable[[], Any]"
 
 @dataclass(eq=False)
 class Step:
-    """One call of the program; variables get their names when it is written."""
+    """One statement of the program; variables get their names when it is written."""
 
     function: str
     arguments: list[Part]
-    of: tuple[Thing, ...] | None = None  # it is of use where one of these is; None: always
+    of: Iterable[Thing] | None = None  # it is of use where one of these is; None: always
     where: tuple[str, int] = ("", 0)  # the file and line of Python that it was made for
     early: bool = False  # whether it makes what was there before
     ends: Thing | None = None  # what is not there any more
     failed: bool = False
     note: str = ""
     checksum: int | None = None  # of what it reads, as Python had it
+    call: Any = None  # what Python called, if it is a call of cuDNN's that was made in the block
 
     @property
     def things(self) -> list[Thing]:
         """What it names."""
-        return [part for part in flat(self.arguments) if isinstance(part, Thing)]
+        return [part for part in _flat(self.arguments) if isinstance(part, Thing)]
 
 
 class Program:
@@ -83,31 +83,27 @@ class Program:
         self.files: dict[str, bytes] = {}
         self.checksums: list[tuple[str, int]] = []
         self._seed = seed
-        self._inputs: dict[Any, str] = {}
+        self._inputs: dict[tuple[bytes, int], str] = {}
         self._names: dict[Thing, str] = {}
         self._types: dict[str, str] = {}  # of the variables that are declared
         prelude = files("cudnnlite.tracing").joinpath("prelude.c").read_text()
         self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
-        body = [*_rendered(_folded(self._lines(_useful(sorted(steps, key=lambda step: not step.early)))), 0)]
+        body = _rendered(_folded(self._lines(useful(sorted(steps, key=lambda step: not step.early)))))
         start = ["/* " + "\n * ".join(map(_harmless, head)) + "\n */", prelude, "int main(void)", "{"]
         self.text = "\n".join([*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""])
 
     def _lines(self, steps: list[Step]) -> list[Item]:
+        ended = {step.ends for step in steps}
+        alive = {thing: None for step in steps for thing in step.things if thing.destroy and thing not in ended}
+        steps = steps + [Step(thing.destroy, [thing]) for thing in reversed(alive)]
         last = {thing: step for step in steps for thing in step.things}
         lines: list[Item] = []
-        alive: dict[Thing, None] = {}
         for step in steps:
-            lines.append((self._statement(step), "made before the trace" if step.early else _source(*step.where)))
+            lines.append((self._statement(step), _source(step)))
             if step.checksum is not None:
                 self.checksums.append((self._names[step.things[0]], step.checksum))
-            for thing in step.things:
-                if thing is step.ends:
-                    alive.pop(thing, None)
-                elif thing.destroy:
-                    alive[thing] = None
-                if thing is step.ends or (last[thing] is step and not thing.destroy):
-                    self._busy.discard(self._names[thing])
-        return lines + [(self._statement(Step(thing.destroy, [thing])), "given back") for thing in reversed(alive)]
+            self._busy -= {self._names[thing] for thing in step.things if last[thing] is step}
+        return lines
 
     def _statement(self, step: Step) -> str:
         function, arguments = step.function, [*map(self._text, step.arguments)]
@@ -122,7 +118,7 @@ class Program:
             return self._input(part)
         if isinstance(part, Thing):
             return self._name(part)
-        return str(part) if isinstance(part, (str, int)) else "".join(map(self._text, flat([part])))
+        return str(part) if isinstance(part, (str, int)) else "".join(map(self._text, _flat([part])))
 
     def _name(self, thing: Thing) -> str:
         if thing not in self._names:
@@ -137,7 +133,7 @@ class Program:
 
         Equal bytes of two types are not: numbers of one would be infinities of the other.
         """
-        key = hashlib.blake2b(part.content).digest(), 0 if self._seed is None else part.width
+        key = part.content, 0 if self._seed is None else part.width
         if key not in self._inputs and key[1]:
             self._inputs[key] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
         elif key not in self._inputs:
@@ -145,19 +141,36 @@ class Program:
             self.files[f"inputs/{name}.bin"], self._inputs[key] = part.content, f'"inputs/{name}.bin"'
         return self._inputs[key]
 
-    def _declared(self) -> list[str]:
+    def _declared(self) -> Iterator[str]:
         by_type = defaultdict(list)
         for name, c_type in self._types.items():
             kind, bracket, length = c_type.partition("[")
             by_type[kind.rstrip(" *")].append("*" * kind.endswith("*") + name + bracket + length)
-        return [line for kind, names in by_type.items() for line in _wrapped(f"{kind} {', '.join(names)};", 4)]
+        for kind, names in by_type.items():
+            yield _wrapped(f"{kind} {', '.join(names)};", "    ")
 
 
-def flat(parts: Iterable[Any]) -> Iterator[Any]:
+def useful(steps: list[Step]) -> list[Step]:
+    """Return what does something, and what that needs; queries whose answers nobody uses are none of it."""
+    by_thing: dict[Thing, list[Step]] = defaultdict(list)
+    for step in steps:
+        for thing in step.of or ():
+            by_thing[thing].append(step)
+    todo, kept = [step for step in steps if step.of is None], set[Step]()
+    while todo:
+        step = todo.pop()
+        if step not in kept:
+            kept.add(step)
+            for thing in step.things:
+                todo += by_thing.pop(thing, ())
+    return [step for step in steps if step in kept]
+
+
+def _flat(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield parts, those in lists too."""
     for part in parts:
         found = part() if callable(part) else part
-        yield from flat(found) if isinstance(found, list) else (found,)
+        yield from _flat(found) if isinstance(found, list) else (found,)
 
 
 def _another(name: str, taken: Iterable[str]) -> str:
@@ -168,6 +181,12 @@ def _another(name: str, taken: Iterable[str]) -> str:
 def snake(name: str) -> str:
     """Return a parameter's name as programs in C write variables: xDesc becomes x_desc."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("work_space", "workspace").rstrip("_")
+
+
+def answer_name(function: str, argname: str) -> str:
+    """Return the name of a variable for what a function tells."""
+    words = snake(function).split("_")
+    return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
 
 
 def number(value: Any, c_type: str) -> str:
@@ -185,20 +204,20 @@ def number(value: Any, c_type: str) -> str:
     return f"{value}u" if "unsigned" in c_type or "uint" in c_type else str(value)
 
 
-def _useful(steps: list[Step]) -> list[Step]:
-    """Return what does something, and what that needs; queries whose answers nobody uses are none of it."""
-    by_thing: dict[Thing, list[Step]] = defaultdict(list)
-    for step in steps:
-        for thing in step.of or ():
-            by_thing[thing].append(step)
-    todo, kept = [step for step in steps if step.of is None], set[Step]()
-    while todo:
-        step = todo.pop()
-        if step not in kept:
-            kept.add(step)
-            for thing in step.things:
-                todo += by_thing.pop(thing, ())
-    return [step for step in steps if step in kept]
+def array(c_type: str, parts: list[Any]) -> Part:
+    """Return an array in C; its spaces are such that no line ends in it."""
+    start = f"({c_type}[]){{".replace(" ", "\xa0")
+    return [start, *[piece for part in parts for piece in (",\xa0", part)][1:], "}"]
+
+
+def scalar(address: int, argname: str, dtype: DataType | None) -> Part:
+    """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
+    if dtype == DataType.DOUBLE:
+        return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
+    if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
+        return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
+    content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
+    return array("unsigned char", [*map(hex, content)])
 
 
 def _folded(lines: list[Item]) -> list[Item]:
@@ -223,37 +242,35 @@ def _key(item: Any) -> object:
     return item[0] if isinstance(item[0], str) else (item[0], tuple(map(_key, item[1])))
 
 
-def _rendered(items: Iterable[Any], depth: int, said: str = "") -> Iterator[str]:
+def _rendered(items: Iterable[Any], space: str = "    ", said: str = "") -> Iterator[str]:
     """Yield the lines of a block, with a comment wherever it goes on for another line of Python."""
-    space, index = "    " * (depth + 1), "ijkl"[min(depth, 3)]
+    index = "ijkl"[min(len(space) // 4 - 1, 3)]
     for item in items:
         first = item
         while not isinstance(first[0], str):
             first = first[1][0]
         if first[1] != said:
             said = first[1]
-            yield from ("", f"{space}/* {_harmless(said)} */")
+            yield f"\n{space}/* {_harmless(said)} */"
         if item is first:
-            yield from _wrapped(item[0], len(space))
+            yield _wrapped(item[0], space)
         else:
             yield f"{space}for (int {index} = 0; {index} < {item[0]}; {index}++) {{"
-            yield from _rendered(item[1], depth + 1, said)
+            yield from _rendered(item[1], space + "    ", said)
             yield f"{space}}}"
 
 
-def _wrapped(text: str, indent: int) -> list[str]:
-    """Return a statement in lines; what stands in braces stays together."""
-    lines = textwrap.wrap(
-        _TOGETHER.sub(lambda found: found[0].replace(" ", "\xa0"), text), _WIDTH, initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 8), break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-    return [line.replace("\xa0", " ") for line in lines]
+def _wrapped(text: str, space: str) -> str:
+    options: Any = {"initial_indent": space, "subsequent_indent": space + 8 * " ", "break_long_words": False}
+    return textwrap.fill(text, 116, break_on_hyphens=False, **options).replace("\xa0", " ")
 
 
-def _source(file: str, line: int) -> str:
-    """Return a line of Python with where it stands."""
-    name = "notebook" if "ipykernel_" in file else Path(file).name
-    return f"{name}:{line}: {' '.join(linecache.getline(file, line).split())}" if file else ""
+def _source(step: Step) -> str:
+    """Return the line of Python that a statement is for, with where it stands."""
+    (file, line), name = step.where, "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name
+    if step.early or not file:
+        return "made before the trace" if step.early else "given back"
+    return f"{name}:{line}: {' '.join(linecache.getline(file, line).split())}"
 
 
 def _harmless(text: str) -> str:

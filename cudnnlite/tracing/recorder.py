@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from itertools import pairwise
+from collections import defaultdict
+from functools import cache
+from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
@@ -21,16 +23,17 @@ from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.native import LIVE
-from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
-from cudnnlite.tracing.memory import Buffer, Memory, Place, where
-from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, number, snake
+from cudnnlite.tracing.memory import Buffer, Memory, where
+from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, answer_name, array, number, scalar, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
+_NOWHERE = "at {:#x}, memory of which nothing is known"
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
-_UIDS, _POINTERS = "VARIANT_PACK_UNIQUE_IDS", "VARIANT_PACK_DATA_POINTERS"
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
+_OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
+_ENUMS = ENUMS_OF_ATTRIBUTES | {"DATA_TYPE": DataType}
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
 _C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
 
@@ -61,8 +64,9 @@ class TracedCall(NamedTuple):
 
     def __str__(self) -> str:
         pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
-        told = ", ".join(
-            f"{name}={hex(v) if type(v) is int and _is_address(v, kind) else v}" for (name, v), kind in pairs
+        told = ", ".join(  # what is no pointer by its type is known for an address by its size
+            f"{n}={hex(v) if type(v) is int and (v >= 2**32 or issubclass(k, ctypes.c_void_p)) else v}"
+            for (n, v), k in pairs
         )
         end = f" returned {self.status}" if self.status else ""
         return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
@@ -79,29 +83,31 @@ class Argument(NamedTuple):
 
 
 class Recorder(Memory):
-    """What was recorded so far: `calls`, and `failed`, the statement that failed last."""
+    """What was recorded so far; `failed` is the statement that failed last."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[TracedCall] = []
         self.failed: Step | None = None
+        self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
         self._uids: dict[int, Thing] = {}  # the tensors of graphs by their numbers
-        self._packs: dict[int, dict[str, list[Any]]] = {}  # what each variant pack was set to
+        # by graph's descriptor: what it was set to, and what memory is in it by address, with the number of a tensor
+        self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
+        self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
 
     def wrap(self, call: Call, record: Function) -> Call:
         """Return a function that records itself and calls another."""
-        see = untyped(callback := through_c(record, print))
 
-        def traced(*given: Any, _alive: Any = callback) -> Any:
+        def traced(*given: Any) -> Any:
             if getattr(self._mine, "busy", False):
                 return call(*given)
             with self.aside():
-                return self._call(call, record, given, _arguments(record, given, see(*given).args))
+                return self._call(call, record, given)
 
         return traced
 
-    def _call(self, call: Call, record: Function, given: Any, seen: list[Argument]) -> Any:
+    def _call(self, call: Call, record: Function, given: Any) -> Any:
+        seen = _arguments(record, given)
         owner: Any = _owner(seen[0].value.value) if seen and seen[0].kind is cudnnHandle_t else None
         lost = not self._capturing and owner is not None and owner.device.is_capturing(owner.stream)
         if lost:
@@ -109,38 +115,41 @@ class Recorder(Memory):
                 "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
             )
             self._capturing = True  # nothing may be waited for
-        step, outputs = self._statement(record, seen, early=False)
+        step, outputs, memory = self._statement(record, seen)
         status, start = 0, time.perf_counter_ns()
         try:
             result = call(*given)
             status = int(result or 0) if record.returns_status else 0
-        except CudnnError as error:
+        except CudnnError as error:  # the emulated device's
             status = int(error.status)
             raise
         finally:
             us = (time.perf_counter_ns() - start) / 1000
             arguments = {each.name: self._plain(each) for each in seen}
-            self.calls.append(TracedCall(record.name, arguments, Status(status), us, *step.where))
-            self._done(step, outputs, seen, status)
+            step.call = TracedCall(record.name, arguments, Status(status), us, *step.where)
+            if status:
+                self.failed, step.failed, step.of = step, True, step.of and ()
+                step.note = number(status, "cudnnStatus_t")
+            else:
+                self._done(step, outputs, memory, seen)
             if lost:
                 self._capturing, step.of = False, ()
-                for buffer in (*step.things, *(buffer for buffer, _ in self._packed(step, seen))):
-                    if isinstance(buffer, Buffer):  # which the graph may write to, unseen
-                        buffer.shared, buffer.digests = True, {(0, buffer.nbytes): b""} | buffer.digests
+                for buffer in memory:  # which the graph may write to, unseen
+                    buffer.shared, buffer.digest = True, buffer.digest or b""
         return result
 
-    def write_down(self, record: Function, *arguments: Any) -> None:
-        """Write a call into what is made before the block, without making it: it was made then."""
-        see = untyped(callback := through_c(record, print))
-        given = convert(record, arguments)
-        seen = _arguments(record, given, see(*given).args)
-        self._done(*self._statement(record, seen, early=True), seen, 0)
-        del callback  # not before
+    def write_down(self, record: Function, *arguments: Any, early: bool = True) -> None:
+        """Write down a call without making it; usually among those that were made before the block."""
+        seen = _arguments(record, convert(record, arguments))
+        self._done(*self._statement(record, seen, early=early), seen)
 
-    def _statement(self, record: Function, seen: list[Argument], *, early: bool) -> tuple[Step, list[Any]]:
-        """Return a call as a statement, and what it writes: variables with C's pointers to them, buffers with their names."""
-        name, outputs = record.name, list[Any]()
-        step = Step(name, [], where=where(), early=early)
+    def _statement(self, record: Function, seen: list[Argument], *, early: bool = False) -> tuple[Step, Any, Any]:
+        """Return a call as a statement, the variables that it writes with C's pointers to them, and the memory it is given.
+
+        Of that memory it is told whether the call writes what somebody may want to read.
+        """
+        name, step = record.name, Step(record.name, [], where=where(), early=early)
+        outputs, memory = list[tuple[Thing, Any]](), dict[Buffer, bool]()
         handles = [each.value.value for each in seen if each.kind is cudnnHandle_t]
         for each in seen:
             if each.name == "arrayOfElements":
@@ -151,7 +160,7 @@ class Recorder(Memory):
                 if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
                     part.used_as(each.name)
             elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
-                part = self._pointer(name, each, outputs, self._dtype(name, seen))
+                part = self._pointer(name, each, outputs, memory, self._dtype(seen))
             elif each.c_type == "size_t" and each.value in self._answers:
                 part = self._answers[each.value]
             elif isinstance(each.value, (int, float)):
@@ -159,8 +168,8 @@ class Recorder(Memory):
             else:
                 part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
             step.arguments.append(part)
-        made = tuple(thing for thing, _ in outputs if not isinstance(thing, Buffer))
-        owned = tuple(thing for thing in step.things if thing not in made)
+        made = [thing for thing, _ in outputs]
+        owned = [thing for thing in step.things if thing not in made]
         if "Create" in name:
             step.of = made[:1]
             if name == "cudnnBackendCreateDescriptor":
@@ -175,12 +184,30 @@ class Recorder(Memory):
             step.of = owned[:1]
         elif not early:
             self._order(self._stream_of.get(handles[0] or 0, 0))
-        for place in self._packed(step, seen):
-            self._look(*place)
+        if name == "cudnnBackendExecute":
+            memory.update(self._in_pack(seen[2].value))
+        for buffer in memory:
+            self._look(buffer)
         self.steps.append(step)
-        return step, outputs
+        return step, outputs, memory
 
-    def _pointer(self, function: str, argument: Argument, outputs: list[Any], dtype: DataType | None) -> Part:
+    def _in_pack(self, pack: Opaque) -> dict[Buffer, bool]:
+        """Return the memory in a variant pack; it is set again where other memory is at an address than when it was set."""
+        address, held = pack.value or 0, self._held[pack.value or 0]
+        if any((place := self._place(at)) is None or place[0] is not buffer for at, (buffer, _) in held.items()):
+            values = [(attribute, kind, len(array), array) for attribute, kind, array in self._set[address].values()]
+            self.write_down(FUNCTIONS["cudnnBackendInitialize"], pack, early=False)
+            for each in values:
+                self.write_down(FUNCTIONS["cudnnBackendSetAttribute"], pack, *each, early=False)
+            self.write_down(FUNCTIONS["cudnnBackendFinalize"], pack, early=False)
+        memory = dict[Buffer, bool]()
+        for buffer, uid in self._held[address].values():
+            name = self._uids[uid].name if uid in self._uids else "workspace"
+            buffer.used_as(name.removesuffix("_tensor"))
+            memory[buffer] = memory.get(buffer, False) or name in _WRITTEN
+        return memory
+
+    def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, dtype: DataType | None) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
         name, c_type, kind, value, _ = argument
         is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
@@ -188,22 +215,21 @@ class Recorder(Memory):
         if not address:
             return "NULL"
         if is_untyped and _ON_HOST.fullmatch(name):
-            return _scalar(address, name, dtype)
+            return scalar(address, name, dtype)
         if place := self._place(address):
             buffer, offset = place
             buffer.used_as(name)
-            self._look(buffer, offset)
-            outputs += [] if const else [(buffer, name)]
+            memory[buffer] = memory.get(buffer, False) or not (const or snake(name).startswith(_SCRATCH))
             there = buffer.at(offset)
             return there if is_untyped else [f"({c_type.replace('[]', ' *')})", there]
         if is_untyped:
-            return self._unknown(function, name, f"at {address:#x}, memory of which nothing is known")
+            return self._unknown(function, name, _NOWHERE.format(address))
         if const and issubclass(value._type_, ctypes.Structure):
             return self._unknown(function, name, f"a {value._type_.__name__}")
         values, base = _pointed(argument), c_type.removesuffix("[]").removesuffix("*").strip()
         if const:
-            return [f"({base}[]){{", ", ".join(number(each, base) for each in values), "}"]
-        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), _answer(function, name))
+            return array(base, [number(each, base) for each in values])
+        variable = Thing(base + (f"[{len(values)}]" if len(values) > 1 else ""), answer_name(function, name))
         outputs.append((variable, value))
         return variable if len(values) > 1 else ["&", variable]
 
@@ -211,18 +237,11 @@ class Recorder(Memory):
         self.tell(f"{function}: {argname} is {what}; the program has NULL")
         return "NULL"
 
-    def _done(self, step: Step, outputs: list[Any], seen: list[Argument], status: int) -> None:
-        """Note what a call did."""
+    def _done(self, step: Step, outputs: Any, memory: dict[Buffer, bool], seen: list[Argument]) -> None:
+        """Note what a call did that ended well."""
         name, first = step.function, getattr(seen[0].value, "value", None) or 0 if seen else 0
-        if status:
-            self.failed, step.failed, step.of = step, True, step.of and ()
-            step.note = number(status, "cudnnStatus_t")
-            return
         for thing, pointer in outputs:
-            if isinstance(thing, Buffer):
-                thing.unread |= not snake(pointer).startswith(_SCRATCH)
-                self._note_written(thing)
-            elif "Create" in name:
+            if "Create" in name:
                 thing.destroy = name.replace("Create", "Destroy")
                 self._things[pointer[0].value] = thing
             elif thing.c_type == "size_t":
@@ -233,16 +252,20 @@ class Recorder(Memory):
                 described = next(one.value for one, other in pairwise(seen) if other.value is pointer)
                 if isinstance(described, cudnnTensorDescriptor_t) and (place := self._place(pointer[0])) is not None:
                     place[0].parts[place[1]] = TensorDescriptor.read(library_api(), described).nbytes, thing
-        for buffer, _ in self._packed(step, seen):  # what is new there the call wrote
-            self._note_written(buffer)
+        for buffer, written in memory.items():
+            buffer.unread |= written
+            self._note(buffer)
         if name == "cudnnSetStream":
             self._stream_of[first] = seen[1].value.value or 0
-        elif step.ends is not None:
-            self._things.pop(first, None)
-        elif name.startswith("cudnnSet") and first and (dtype := self._dtype(name, seen)) is not None:
+        elif step.ends is not None or name == "cudnnBackendInitialize":
+            self._set.pop(first, None)
+            self._held.pop(first, None)
+            if step.ends is not None:
+                del self._things[first]
+        elif name.startswith("cudnnSet") and first and (dtype := self._dtype(seen)) is not None:
             self._dtypes[first] = dtype
 
-    def _dtype(self, name: str, seen: list[Argument]) -> DataType | None:
+    def _dtype(self, seen: list[Argument]) -> DataType | None:
         """Return the data type that a call names, or that of its descriptors: float64 if one is."""
         named = [DataType(each.value) for each in seen if each.c_type == "cudnnDataType_t"][:1]
         known = named or [self._dtypes[at] for each in seen if (at := getattr(each.value, "value", 0)) in self._dtypes]
@@ -251,71 +274,57 @@ class Recorder(Memory):
     def _plain(self, argument: Argument) -> Any:
         """Return an argument for people; what is on a device is an address, and is not followed."""
         _, c_type, _, value, passed = argument
-        if isinstance(value, ctypes._Pointer):
-            address = ctypes.addressof(value.contents) if value else None
-            if address is None or self._place(address) is not None:
-                return address
-            plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
-            return plain if isinstance(passed, ctypes.Array) else plain[0]
-        return _simple(value, c_type)
-
-    # graphs
+        if not isinstance(value, ctypes._Pointer):
+            return _simple(value, c_type)
+        address = ctypes.addressof(value.contents) if value else None
+        if address is None or self._place(address) is not None:
+            return address
+        plain = tuple(_simple(each, c_type.rstrip("[] *")) for each in _pointed(argument))
+        return plain if isinstance(passed, ctypes.Array) else plain[0]
 
     def _elements(self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool) -> Part:
         """Return what an attribute of a backend descriptor is set to, and note what tensors and memory are called."""
         name, type_name, at = BackendAttributeName(attribute).name, BackendAttributeType(kind).name, rest[-1]
-        opaque = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}.get(type_name)
+        opaque, enum = _OPAQUE.get(type_name), _ENUMS.get(type_name)
         if not (at and count) or (filled and opaque is not cudnnBackendDescriptor_t):
             return "NULL"
         element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        values = list((element * count).from_address(at))
-        pack = self._packs.setdefault(native.value, {})
-        pack[name] = values
+        values, pack = (element * count)(*(element * count).from_address(at)), self._set[native.value]
+        pack[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
             self._uids[values[0]] = self._things[native.value]
-        enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
-        c_type = opaque.__name__ if opaque else _C_NAMES.get(element) or (C_NAMES[enum] if enum else "int")
-        uids = pack.get(_UIDS, ()) if name == _POINTERS else ()
-        parts: list[Part] = []
-        for index, value in enumerate(values):
-            part: Part = "NULL"
-            if opaque:
-                part = self._thing(opaque(value), "cudnnBackendSetAttribute", name)
+        c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
+        if opaque:
+            parts = [self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values]
+            for part in parts:
                 if isinstance(part, Thing) and part.name == "tensor":
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
-            elif element is not ctypes.c_void_p:
-                part = number(value, c_type)
-            elif value and (place := self._place(value)):
-                tensor = self._uids.get(uids[index]) if uids else None
-                place[0].used_as(tensor.name.removesuffix("_tensor") if tensor else "workspace")
-                part = place[0].at(place[1])
-            elif value:
-                what = f"at {value:#x}, memory of which nothing is known"
-                part = self._unknown("cudnnBackendSetAttribute", name, what)
-            parts += [", ", part] if index else [part]
-        return [f"({c_type}[]){{", *parts, "}"]
+        elif element is ctypes.c_void_p:
+            uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ((),))[-1] if name == "VARIANT_PACK_DATA_POINTERS" else ()
+            parts = [
+                self._hold(native.value, at, uid) for at, uid in zip(values, chain(uids, repeat(None)), strict=False)
+            ]
+        else:
+            parts = [number(value, c_type) for value in values]
+        return array(c_type, parts)
 
-    def _packed(self, step: Step, seen: list[Argument]) -> list[Place]:
-        """Return the memory of a variant pack that is executed; what is written, as far as names tell, is marked as unread."""
-        values = self._packs.get(seen[2].value.value, {}) if step.function == "cudnnBackendExecute" else {}
-        found = []
-        for address, uid in zip(values.get(_POINTERS, ()), values.get(_UIDS, ()), strict=False):
-            if address and (place := self._place(address)) is not None:
-                place[0].unread |= uid in self._uids and self._uids[uid].name in _WRITTEN
-                found.append(place)
-        return found
+    def _hold(self, pack: int, address: int | None, uid: int | None) -> Part:
+        """Note what memory is in a variant pack."""
+        if not address or (place := self._place(address)) is None:
+            what = _NOWHERE.format(address)
+            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what) if address else "NULL"
+        self._held[pack][address] = place[0], uid
+        return place[0].at(place[1])
 
     # what was there before
 
     def _thing(self, native: Opaque, function: str, argname: str) -> Part:
         """Return a handle or descriptor; one that was made before the block is made before the program's."""
-        address, kind = native.value, type(native).__name__
+        address = native.value
         if address and address not in self._things:
-            owner = _owner(address)
-            if owner is None:
-                return self._unknown(
-                    function, argname, f"a {kind} that was made before the trace, and not by cudnnlite"
-                )
+            if (owner := _owner(address)) is None:
+                what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
+                return self._unknown(function, argname, what)
             self._rehearse(owner, address)
         return self._things[address] if address else "NULL"
 
@@ -351,19 +360,15 @@ def _owner(address: int | None) -> Any:
     return next((owner for owner in LIVE if not owner.closed and owner.ptr.value == address), None)
 
 
-def _answer(function: str, argname: str) -> str:
-    """Return the name of a variable for what a function tells."""
-    words = snake(function).split("_")
-    return "_".join(words[-2:]) if argname == "sizeInBytes" and words[-1] == "size" else snake(argname)
+@cache
+def _seeing(record: Function) -> tuple[Any, Call]:
+    """Return what keeps a function alive, and that function: of converted arguments it returns what C sees."""
+    callback = through_c(record, print)
+    return callback, untyped(callback)
 
 
-def _is_address(value: int, kind: Any) -> bool:
-    """Tell whether a number is an address: by its type; of a typed pointer that was not followed, by its size."""
-    pointed = kind._type_ if issubclass(kind, ctypes._Pointer) else kind
-    return value >= 2**32 or issubclass(pointed, ctypes.c_void_p)
-
-
-def _arguments(record: Function, given: Any, seen: Any) -> list[Argument]:
+def _arguments(record: Function, given: Any) -> list[Argument]:
+    seen = _seeing(record)[1](*given).args
     return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
 
 
@@ -378,13 +383,3 @@ def _simple(value: Any, c_type: str) -> Any:
         return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
     kind = ENUMS.get(c_type.removeprefix("const "))
     return getattr(value, "value", value) if kind is None else kind(value)
-
-
-def _scalar(address: int, argname: str, dtype: DataType | None) -> str:
-    """Return a host scalar: in double beside float64, in float otherwise; what fills a tensor in the tensor's own type."""
-    if dtype == DataType.DOUBLE:
-        return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
-    if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
-        return f"&(float){{{number(ctypes.c_float.from_address(address).value, 'float')}}}"
-    content = (ctypes.c_ubyte * itemsize(dtype)).from_address(address)
-    return f"(unsigned char[]){{{', '.join(map(hex, content))}}}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,19 @@ from cudnnlite._raw.calls import watch
 from cudnnlite.arguments import integer
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.capture import CapturedGraph
+from cudnnlite.operations import capture as captures
 from cudnnlite.operations.replay import ReplayedCall
 from cudnnlite.texts import counted
 from cudnnlite.tracing.memory import used_devices
-from cudnnlite.tracing.program import Program
+from cudnnlite.tracing.program import Program, useful
 from cudnnlite.tracing.recorder import Recorder, TracedCall
 from cudnnlite.version import __version__
 
+_FEW = 3  # calls in a row that are listed though the program does without
+
 
 class Trace:
-    """The C calls of a block.
+    """The C calls of a block; printed, a line each, but one for all of many in a row that the program in C does without.
 
     Attributes
     ----------
@@ -34,13 +38,12 @@ class Trace:
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self._program: tuple[Any, Program] | None = None
         self.warnings = self._recorder.told
 
     @property
     def calls(self) -> tuple[TracedCall, ...]:
         """Every call, in order: `function`, `arguments`, `status`, `microseconds`, `file`, `line`."""
-        return tuple(self._recorder.calls)
+        return tuple(step.call for step in self._recorder.steps if step.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
@@ -88,23 +91,30 @@ class Trace:
 
     def _written(self, seed: int | None = None) -> Program:
         recorder, seed = self._recorder, None if seed is None else integer(seed, "seed", 0, 2**24 - 1)
-        if self._program is None or self._program[0] != (len(recorder.steps), seed):
-            version, calls = library_api().library.version_text, counted(len(recorder.calls), "call")
-            names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
-            head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
-            if any(device.kind == "emulated" for device in recorder.devices):
-                head.append("It was traced on the emulated device and was never run on a GPU.")
-            head += [f"Not written out: {told}" for told in recorder.told]
-            head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
-            self._program = (len(recorder.steps), seed), Program(recorder.steps, head, seed)
-        return self._program[1]
+        version, calls = library_api().library.version_text, counted(len(self), "call")
+        names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
+        head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
+        if any(device.kind == "emulated" for device in recorder.devices):
+            head.append("It was traced on the emulated device and was never run on a GPU.")
+        head += [f"Not written out: {told}" for told in recorder.told]
+        head.append("Build and run: make run (see the Makefile); it prints a checksum of each result.")
+        return Program(recorder.steps, head, seed)
 
     def __len__(self) -> int:
-        return len(self._recorder.calls)
+        return len(self.calls)
 
     def __str__(self) -> str:
-        """One line a call, with the host's microseconds in it."""
-        return "\n".join(map(str, self._recorder.calls))
+        """One line a call, with the host's microseconds in it; many in a row that the program does not need share one."""
+        steps = [step for step in self._recorder.steps if step.call]
+        needed, lines = {*useful(self._recorder.steps)}, list[str]()
+        for is_needed, group in groupby(steps, needed.__contains__):
+            calls = [step.call for step in group]
+            if is_needed or len(calls) <= _FEW:
+                lines += map(str, calls)
+            else:
+                us, names = sum(call.microseconds for call in calls), ", ".join({call.function: 0 for call in calls})
+                lines.append(f"{us:9.1f} us  {len(calls)} calls that the program does without: {names}")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"<Trace of {counted(len(self), 'call')}>"
@@ -159,8 +169,9 @@ def trace() -> Iterator[Trace]:
     made = _active = Trace()
     recorder = made._recorder
     try:
-        for of in (*device_classes(), *used_devices(), CapturedGraph):
+        for of in (*device_classes(), *used_devices(), captures.CapturedGraph):
             recorder.stand_in(of)
+        recorder.replace(captures, "recorded", partial(recorder.recorded, captures.recorded))
         for name in ("function", "__call__"):
             recorder.replace(ReplayedCall, name, lambda replayed: replayed._call_as_it_is(replayed._addresses))
         watch(recorder.wrap)

@@ -74,6 +74,7 @@ def test_samples_in_any_order_on_a_device_whose_methods_were_set(seed: int, monk
             assert traced.warnings == []
             before = [step.function for step in traced._recorder.steps if step.early]
             assert set(before) <= {"cudaStreamCreate"}, sample.__name__
+            assert trace_samples.uses_of_what_is_gone(traced.as_c()) == [], sample.__name__
             assert vars(handle.device) == left
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,15 @@ def execution_plan(handle: dnn.Handle) -> None:
         for _ in range(50):
             plan(x, w, bias, out=y)
         y.numpy()
+
+
+def new_results(handle: dnn.Handle) -> None:
+    """A plan's results in new memory, of which some was another result's."""
+    x, w = upload(handle, (2, 4, 9, 8)), upload(handle, (4, 4, 3, 3))
+    with dnn.plan_convolution_forward(handle, x, w, dnn.ConvolutionSpec(1, math_type="fma"), interface="graph") as plan:
+        for _ in range(7):
+            y = plan(x, w)
+        dnn.activation_forward(handle, y, "tanh").numpy()
 
 
 def lstm(handle: dnn.Handle) -> None:
@@ -111,9 +121,36 @@ def parts(handle: dnn.Handle) -> None:
     dnn.activation_forward(handle, y, "tanh").numpy()
 
 
+def uses_of_what_is_gone(program: str) -> list[str]:
+    """Return the statements of a program that use a variable before it is made or after it was given back.
+
+    So does a call that is given what holds one: a variant pack, a graph.
+    """
+    body = re.sub(r"/\*.*?\*/", "", program.partition("int main(void)")[2], flags=re.DOTALL)
+    declared = set(re.findall(r"\w+(?=[,;])", body.partition("{")[2].partition("\n\n")[0]))
+    alive, holds, wrong, drawn = set[str](), dict[str, set[str]](), [], set[str]()
+    for statement in re.split(r";\s", body):
+        found = re.search(r"\b(cud(?:a|nn)[A-Z]\w+|load\w*|report\w*)\((\w*)[^;]*", statement)
+        if found is None:
+            continue
+        (function, first), names = found.groups(), set(re.findall(r"&?\b[a-z]\w*\b", found[0].partition('"inputs')[0]))
+        made = {name[1:] for name in names if name[0] == "&"} & declared
+        used, held = names & declared, set().union(*(holds.get(name, ()) for name in names))
+        drawn = set() if "BeginCapture" in function else drawn | used | held
+        if used - alive or (re.search("Execute|Launch", function) and held - alive):
+            wrong.append(found[0])
+        if function == "cudnnBackendSetAttribute":
+            holds[first] = holds.get(first, set()) | used | held
+        elif function == "cudnnBackendInitialize":
+            holds[first] = {first}
+        holds |= dict.fromkeys(made, {*drawn} if function == "cudaGraphInstantiate" else set())
+        alive = (alive | made) - ({first} if re.search("Destroy|cudaFree", function) else set())
+    return wrong
+
+
 kept: list[Any] = []  # alive at a trace's end
 SAMPLES: tuple[Sample, ...] = (
-    convolution_with_search, execution_plan, lstm, pooling, softmax, dropout, captured, attention, parts,
+    convolution_with_search, execution_plan, new_results, lstm, pooling, softmax, dropout, captured, attention, parts,
 )  # fmt: skip
 STEADY = (
     execution_plan,

@@ -121,6 +121,31 @@ def test_copies_and_fills_of_parts_are_written_down(handle: dnn.Handle) -> None:
     assert "report_rows(" in text or text.count("report(") > 1
 
 
+def test_memory_from_before_is_loaded_before_a_part_of_it_is_written(handle: dnn.Handle) -> None:
+    x, y = handle.array(X), handle.array(X)
+    with dnn.trace() as trace:
+        x[0].copy_from(X[1])
+        y[0].fill(0)
+        dnn.add_tensor(handle, x, y)
+    text, files = main_of(trace), trace._written().files
+    assert sorted(map(len, files.values())) == [360, 720]
+    order = re.findall(r"(load\(\w, \d+|Memset\w+\(\w, 0, \d+|AddTensor)", text)
+    assert order == ["load(a, 720", "load(c, 720", "load(a, 360", "MemsetAsync(c, 0, 360", "AddTensor"]
+
+
+def test_memory_from_before_that_a_graph_uses_first_is_loaded(handle: dnn.Handle) -> None:
+    x, out = handle.array(X), handle.empty(X.shape)
+    dnn.activation_forward(handle, x, "relu", out=out)
+    with dnn.trace() as trace:
+        with dnn.capture(handle) as graph:
+            dnn.activation_forward(handle, x, "relu", out=out)
+        with graph:
+            graph.launch()
+        out.numpy()
+    text = main_of(trace)
+    assert text.index("load(x, 720, ") < text.index("cudaStreamBeginCapture(") < text.index("cudaGraphLaunch(")
+
+
 def test_calls_are_data(handle: dnn.Handle) -> None:
     with dnn.trace() as trace, dnn.TensorDescriptor(X.shape, "float16", "NHWC"):
         pass
@@ -148,6 +173,32 @@ def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
     assert len(trace) > 1000
     assert main_of(trace).count("cudnnPoolingForward") == 1
     assert "for (int i = 0; i < 1000; i++) {" in main_of(trace)
+
+
+@pytest.mark.parametrize("interface", ["graph", "descriptor"])
+def test_results_in_memory_that_was_freed_are_a_loop_too(
+    interface: str, handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan's variant pack of an address is used again: in the program other memory is there, so that it is set again."""
+    monkeypatch.setattr("cudnnlite.emulated.memory.QUARANTINE", 0)
+    x, w = handle.array(X), handle.array(X[:, :, :2, :2])
+    with dnn.plan_convolution_forward(handle, x, w, interface=interface) as plan, dnn.trace() as trace:
+        for _ in range(200):
+            y = plan(x, w)
+        y.numpy()
+    text = main_of(trace)
+    assert len(text.splitlines()) < 250
+    assert re.search(r"i < 9\d; i\+\+|i < 19\d; i\+\+", text)
+    assert re.search(r'report\("(y\w*)", \1, 320\)', text)
+
+
+def test_many_unneeded_calls_share_a_line(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        for _ in range(10):
+            handle.version
+        dnn.softmax_forward(handle, handle.array(X))
+    assert "10 calls that the program does without: cudnnGetVersion" in str(trace)
+    assert len(str(trace).splitlines()) == len(trace) - 9
 
 
 def test_loops_of_loops(handle: dnn.Handle) -> None:
