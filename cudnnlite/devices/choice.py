@@ -102,7 +102,7 @@ def device_classes() -> tuple[type, ...]:
 
 def visible_gpus() -> tuple[DeviceFacts, ...]:
     """Return what the CUDA devices are that this process sees, in their order, without using one; empty if there is none."""
-    from cudnnlite.devices.cuda import all_facts
+    from cudnnlite.devices.cuda_facts import all_facts
 
     return all_facts()
 

@@ -17,10 +17,12 @@ from typing import Any
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, load_library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device
-from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
+from cudnnlite.devices.cuda import CudaDevice
+from cudnnlite.devices.cuda_facts import cuda_state, format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
 from cudnnlite.doctor.probe import Probe
 from cudnnlite.errors import ArgumentError, CudnnliteError, TuningCacheError, TuningCacheWarning
+from cudnnlite.sizes import format_size
 from cudnnlite.texts import counted
 from cudnnlite.version import __version__
 
@@ -40,7 +42,7 @@ def gather() -> dict[str, Any]:
     packages = {name: version for name in _PACKAGES.split() if (version := installed_version(name))}
     facts: dict[str, Any] = {"cudnnlite": __version__, "python": python_text(), "packages": packages}
     facts["default device"] = default_device()
-    for name, describe in (("library", _library), ("cuda", describe_cuda)):
+    for name, describe in (("library", _library), ("cuda", _cuda)):
         try:
             facts[name] = describe()
         except CudnnliteError as error:
@@ -56,6 +58,19 @@ def _library() -> dict[str, Any]:
         "version": library.version_text,
         "built with CUDA": format_cuda_version(library.cudart_version) if library.cudart_version else "unknown",
         "parts": by_folder(library.parts()),
+    }
+
+
+def _cuda() -> dict[str, Any]:
+    free, total = CudaDevice(0).memory_info()  # NoDeviceError where there is none
+    state = cuda_state()
+    return {
+        "driver supports CUDA": format_cuda_version(state.supports),
+        "devices": {
+            f"cuda:{index}": f"{facts.name}, compute capability {facts.compute_capability}"
+            for index, facts in enumerate(state.devices)
+        },
+        "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
     }
 
 

@@ -20,7 +20,7 @@ from glob import escape, glob
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
-from cudnnlite.devices.cuda import format_cuda_version
+from cudnnlite.devices.cuda_facts import format_cuda_version
 from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, installed_version, split_path
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.doctor.probe import Probe
