@@ -176,6 +176,11 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
         return dims, as_four(self.strides, missing=min(height, MAX_INT))
 
 
+def called(spec: TensorSpec, layout: str) -> TensorSpec:
+    """Return a spec under another name of its layout, as a message about sequences shows it: 'states' for 'NCW'."""
+    return TensorSpec(spec.shape, spec.dtype, layout) if layout in SEQUENCES and spec.layout == "NCW" else spec
+
+
 def tensor_spec_of(shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None) -> TensorSpec:
     """Return the spec that is given instead of a shape, or make one; ArgumentError also for what is beside a whole one."""
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
