@@ -270,19 +270,20 @@ def judge_cache(cudnn: int, devices: list[list[str]]) -> Iterator[Finding]:
         with warnings.catch_warnings():  # what cannot be read is told below
             warnings.simplefilter("ignore", TuningCacheWarning)
             cache = TuningCache(path, read_only=True)
-            number, kinds = len(cache), Counter(entry.key.device for entry in cache.entries())
+            files, kinds = len(cache), Counter(entry.key.device for entry in cache.entries())
     except ArgumentError as error:
         yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
         return
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
         yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
-    text = f"{counted(number, 'entry', 'entries')}: {path}" if number else f"nothing was tuned yet: {path}"
+    number = kinds.total()  # of those that can be read
+    text = f"{counted(number, 'entry', 'entries')}: {path}" if files else f"nothing was tuned yet: {path}"
     yield Finding("cache.file", OK, text, facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
         text = f"{path} cannot be written: {forgotten}"
         yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
-    if damaged := number - kinds.total() + len(list(path.glob("*.damaged"))):
+    if damaged := files - number + len(list(path.glob("*.damaged"))):
         text = f"{damaged} of the files in {path} cannot be read"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)

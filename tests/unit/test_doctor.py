@@ -329,7 +329,9 @@ def test_entries_that_cannot_be_read(cache):
     tuning_files.fill(cache, 2)
     tuning_files.file_of(cache).write_text("half")
     (cache / f"{'0' * 64}.json.1.damaged").write_text("")
-    finding = cache_findings()["cache.entries"]
+    found = cache_findings()
+    assert (found["cache.file"].text, found["cache.file"].facts["entries"]) == (f"1 entry: {cache}", 1)
+    finding = found["cache.entries"]
     assert (finding.verdict, finding.text) == (Verdict.WARNING, f"2 of the files in {cache} cannot be read")
 
 

@@ -158,12 +158,8 @@ def search_rnn_forward(
             of_pairs = dict(zip(pairs, requests, strict=True))
             rows = with_replay(rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments))
         rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
-    how = "median of CUDA graph replays" if contest.replayed else "median of calls"
-    how += ", operands not in the cache" * flush_l2
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
-    return AlgorithmTable(
-        rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
-    )
+    return AlgorithmTable(rows, title=title, timing=contest.timing, device_memory=handle.device.memory_info()[1])
 
 
 def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool) -> list[AlgorithmResult]:
