@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.devices.device import Device, check_recorded_together
-from cudnnlite.devices.foreign import HOST_TYPES, ForeignArray, check_viewable, is_readable, spec_of
+from cudnnlite.devices.foreign import HOST_TYPES, AnyArray, ForeignArray, check_viewable, is_readable, spec_of
 from cudnnlite.devices.host_values import host_values
 from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, reshaped, rows_of
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
@@ -151,7 +152,7 @@ class DeviceArray:
                     width = len(half) if wide else rows.width
                     self.device.fill_rows(at, rows.pitch, width, rows.rows, half, on)
 
-    def copy_from(self, source: Any, *, stream: Any = None) -> None:
+    def copy_from(self, source: ArrayLike | AnyArray, *, stream: Any = None) -> None:
         """Copy values into this array, in stream order.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -68,6 +68,7 @@ class SupportsCudaArrayInterface(Protocol):
 
 AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface  # on a device, whoever made it
 Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec  # what a plan can be made for
+Like: TypeAlias = Operand | Iterable[int] | None  # what says the shape of a result
 
 
 HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnlite.arguments import instance_of, integer
-from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
@@ -69,8 +69,9 @@ class ConvolutionSpec(
 
     def __init__(
         self, padding: int | Iterable[Any] = 0, stride: int | Iterable[int] = 1, dilation: int | Iterable[int] = 1,
-        groups: int = 1, *, mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION, compute_type: Any = None,
-        math_type: MathType | str = MathType.DEFAULT, reorder_type: ReorderType | str = ReorderType.DEFAULT,
+        groups: int = 1, *, mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
+        compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
+        reorder_type: ReorderType | str = ReorderType.DEFAULT,
     ) -> None:  # fmt: skip
         self._freeze(
             padding=parse_padding(padding), stride=parse_steps(stride, "stride", 1),
@@ -149,7 +150,7 @@ class ConvolutionSpec(
         _, stride, dilation = self.steps(rank - 2)
         return (n, k, *slid(image, f"the filter w {w_shape}", taps, self.pads(rank - 2), stride, dilation))
 
-    def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: Any = None) -> TensorSpec:
+    def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: AnyDtype | None = None) -> TensorSpec:
         """Return the output's spec: the input's dtype (or `dtype`) and the input's layout, packed.
 
         Raises

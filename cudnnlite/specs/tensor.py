@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.arguments import MAX_INT, integers, shown
-from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
+from cudnnlite.dtypes import AnyDtype, dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
@@ -64,7 +64,7 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     vector: int
 
     def __init__(
-        self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None, *,
+        self, shape: Iterable[int], dtype: AnyDtype = "float32", layout: str | None = None, *,
         strides: Iterable[int] | None = None,
     ) -> None:  # fmt: skip
         sizes = parse_shape(shape)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors import RNNDescriptor
@@ -107,7 +108,14 @@ class RNNWeights(NamedWeights):
         return rnn_formats.to_torch(self.spec, self.numpy())
 
     @classmethod
-    def from_onnx(cls, handle: Handle, spec: RNNSpec, W: Any, R: Any, B: Any = None) -> RNNWeights:
+    def from_onnx(
+        cls,
+        handle: Handle,
+        spec: RNNSpec,
+        W: ArrayLike | Sequence[ArrayLike],
+        R: ArrayLike | Sequence[ArrayLike],
+        B: ArrayLike | Sequence[ArrayLike] | None = None,
+    ) -> RNNWeights:
         """Make weights from the inputs of ONNX nodes LSTM, GRU or RNN.
 
         Parameters
