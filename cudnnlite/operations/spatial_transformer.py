@@ -97,12 +97,8 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str, grid: Any
     "of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels",
 )
 def spatial_transformer_grid(
-    handle: Handle,
-    theta: AnyArray,
-    transformer: SpatialTransformerSpec | tuple[int, ...],
-    *,
-    out: AnyArray | None = None,
-) -> DeviceArray:
+    handle: Handle, theta: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: AnyArray | None = None
+) -> DeviceArray:  # fmt: skip
     """Make a grid of points from a matrix for each image; as PyTorch's `affine_grid` with align_corners.
 
     Parameters
@@ -126,12 +122,8 @@ def spatial_transformer_grid(
 
 @documented(GRID_BACKWARD, "of shape ``(N, 2, 3)``")
 def spatial_transformer_grid_backward(
-    handle: Handle,
-    dgrid: AnyArray,
-    transformer: SpatialTransformerSpec | tuple[int, ...],
-    *,
-    out: AnyArray | None = None,
-) -> DeviceArray:
+    handle: Handle, dgrid: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: AnyArray | None = None
+) -> DeviceArray:  # fmt: skip
     """Compute the gradient of the matrices that a grid was made from.
 
     Parameters
