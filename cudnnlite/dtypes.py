@@ -45,10 +45,7 @@ _COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, Dat
 def parse_dtype(value: object, argument: str = "dtype") -> DataType:
     """Turn 'float32', 'bfloat16', a NumPy dtype or scalar type, or a `DataType` into a `DataType`.
 
-    Raises
-    ------
-    ArgumentError
-        cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
+    ArgumentError where cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
     """
     if type(value) is DataType:
         if value not in _NAMES:

@@ -334,10 +334,7 @@ def from_host(
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:
     """Return a view of an array whose memory is that device's, whoever made it; None for anything else.
 
-    Raises
-    ------
-    ArrayTypeError
-        A DeviceArray of another device.
+    ArrayTypeError for a DeviceArray of another device.
     """
     if isinstance(array, DeviceArray):
         return view(device, stream, array, "values")
@@ -358,19 +355,9 @@ def copy_of(array: DeviceArray, stream: Any) -> DeviceArray:
 
 
 def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
-    """View any array on the device, without a copy.
+    """View any array on the device, without a copy; `argument` is its name.
 
-    Parameters
-    ----------
-    array : object
-        A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`.
-    argument : str
-        Its name, for the message.
-
-    Raises
-    ------
-    ArrayTypeError
-        It is a host array, or on another device, or no array at all.
+    ArrayTypeError for a host array, one on another device, or no array at all; ArgumentError for what cuDNN cannot be told.
     """
     if isinstance(array, DeviceArray):
         if array.device is not device:

@@ -48,30 +48,14 @@ def format_cuda_version(version: int) -> str:
 
 
 class CudaState(NamedTuple):
-    """What a process can learn of CUDA without using a device.
+    """What a process can learn of CUDA without using a device."""
 
-    Attributes
-    ----------
-    bindings : str
-        The version of cuda-bindings; empty if it cannot be imported.
-    supports : int
-        The CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver.
-    driver : str
-        The kernel module's version: '580.65.06'; empty where that cannot be read.
-    code : str
-        CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty if nothing is, or it is not CUDA that says so.
-    error : str
-        What is wrong; empty if nothing is.
-    devices : tuple of DeviceFacts
-        The devices that it sees.
-    """
-
-    bindings: str
-    supports: int = 0
-    driver: str = ""
-    code: str = ""
-    error: str = ""
-    devices: tuple[DeviceFacts, ...] = ()
+    bindings: str  # the version of cuda-bindings; empty if it cannot be imported
+    supports: int = 0  # the CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver
+    driver: str = ""  # the kernel module's version: '580.65.06'; empty where that cannot be read
+    code: str = ""  # CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty where it is not CUDA that says so
+    error: str = ""  # what is wrong; empty if nothing is
+    devices: tuple[DeviceFacts, ...] = ()  # those that it sees
 
 
 def cuda_state() -> CudaState:

@@ -13,28 +13,14 @@ from cudnnlite.specs.layout import span
 
 
 class ForeignArray(NamedTuple):
-    """Where an array is and how it lies: what DLPack and the array interfaces exchange.
+    """Where an array is and how it lies: what DLPack and the array interfaces exchange."""
 
-    Attributes
-    ----------
-    ptr : int
-        The address of the first value.
-    shape, strides : tuple of int
-        In elements.
-    dtype : numpy dtype
-        Of one value.
-    readonly : bool
-        Whether the owner forbids writing.
-    owner : object
-        Keeps the memory alive.
-    """
-
-    ptr: int
+    ptr: int  # the address of the first value
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    readonly: bool
-    owner: object
+    strides: tuple[int, ...]  # in elements
+    dtype: np.dtype[Any]  # of one value
+    readonly: bool  # whether the owner forbids writing
+    owner: object  # keeps the memory alive
 
     @property
     def nbytes(self) -> int:
