@@ -18,6 +18,8 @@ MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncat
 _MOST_SHOWN = 400
 _LONGEST_NAME = 255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
 
+_UNORDERED = (set, frozenset, dict)  # a dict has an order, but not of what it holds
+
 KindT = TypeVar("KindT")
 
 
@@ -44,7 +46,11 @@ def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT
 
 
 def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
-    """Return integers, of too many one more than `most`: what is given may be endless.  A bool is none."""
+    """Return integers, of too many one more than `most`: what is given may be endless.  A bool is none, a set no sequence."""
+    if isinstance(values, _UNORDERED):
+        raise ArgumentError(
+            f"{argument}={shown(values)} is a {type(values).__name__}, which has no order; give a tuple"
+        )
     try:
         given = tuple(islice(values, most + 1))
         if bool not in map(type, given):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,7 @@ _VECTORS = {
     DataType.UINT8x4: (4, DataType.UINT8),
     DataType.INT8x32: (32, DataType.INT8),
 }
+AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]  # as users give them
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, DataType.UINT8: DataType.INT32}
 
@@ -44,10 +45,7 @@ _COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, Dat
 def parse_dtype(value: object, argument: str = "dtype") -> DataType:
     """Turn 'float32', 'bfloat16', a NumPy dtype or scalar type, or a `DataType` into a `DataType`.
 
-    Raises
-    ------
-    ArgumentError
-        cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
+    ArgumentError where cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
     """
     if type(value) is DataType:
         if value not in _NAMES:

@@ -19,22 +19,7 @@ _PATTERN = re.compile(r"\s*(\d{1,99}(?:\.\d{1,99})?)\s*(%|[a-z]*)\s*", re.IGNORE
 
 
 def parse_size(value: SupportsIndex | str, argument: str, *, total: int | None = None) -> int:
-    """Turn a size into bytes.
-
-    Parameters
-    ----------
-    value : int or str
-        Bytes, or a text such as "64 MiB", "1.5 GB" or "10%".
-    argument : str
-        The argument's name, for the message.
-    total : int, optional
-        The bytes of which a percentage is a part: all memory of the device.
-
-    Raises
-    ------
-    ArgumentError
-        Not a size, negative, or a percentage above 100 or without a total.
-    """
+    """Turn bytes, or a text such as "64 MiB", "1.5 GB" or "10%", which is of `total`, into bytes; or ArgumentError."""
     if hasattr(value, "__index__") and not isinstance(value, bool):
         return integer(value, argument, 0, _MOST)
     match = _PATTERN.fullmatch(value) if isinstance(value, str) else None

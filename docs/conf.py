@@ -1,5 +1,6 @@
 """Sphinx configuration."""
 
+import re
 import shutil
 import sys
 from importlib import metadata
@@ -42,6 +43,7 @@ numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_type_aliases = {name: name for name in ("AnyArray", "AnyDtype", "ArrayLike")}  # not what they stand for
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 numpydoc_xref_param_type = True
@@ -61,3 +63,13 @@ intersphinx_mapping = {
 }  # fmt: skip
 default_role = "py:obj"
 nitpicky = False
+
+
+def plain_aliases(app, what, name, obj, options, signature, returned):
+    """Write an alias within a union as elsewhere, by its name."""
+    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returned))
+
+
+def setup(app):
+    """Sphinx calls this."""
+    app.connect("autodoc-process-signature", plain_aliases)

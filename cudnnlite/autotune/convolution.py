@@ -129,11 +129,8 @@ def search_convolution(
         ordered = contest.finish(rows)
         if policy.objective == "latency":
             ordered = with_replay(ordered, trial.replayed)
-    how = "median of CUDA graph replays" if contest.replayed else "median of calls"
-    flushed = ", operands not in the cache" if policy.flush_l2 else ""
     knobs = NO_KNOBS * (policy.search == "knobs") if climbed is None else f"; {climbed}"
-    timing = f"{how}{flushed} on {handle.device}{knobs}"
-    return AlgorithmTable(ordered, title=str(problem), timing=timing, device_memory=total)
+    return AlgorithmTable(ordered, title=str(problem), timing=f"{contest.timing}{knobs}", device_memory=total)
 
 
 def candidates(

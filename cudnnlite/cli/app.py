@@ -19,19 +19,13 @@ from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, say
 from cudnnlite.cli.demo import demo
 from cudnnlite.devices.choice import default_device
-from cudnnlite.devices.cuda import describe_cuda, format_cuda_version
+from cudnnlite.devices.cuda import CudaDevice
+from cudnnlite.devices.cuda_facts import cuda_state, format_cuda_version
 from cudnnlite.errors import CudnnliteError
+from cudnnlite.sizes import format_size
 from cudnnlite.version import __version__
 
-_PACKAGES = (
-    "numpy",
-    "ml_dtypes",
-    "cuda-core",
-    "cuda-bindings",
-    "cuda-pathfinder",
-    "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-)
+_PACKAGES = "numpy ml_dtypes cuda-core cuda-bindings cuda-pathfinder nvidia-cudnn-cu12 nvidia-cudnn-cu13"
 _UsageError: Any = typer.BadParameter.__base__
 
 
@@ -82,9 +76,9 @@ def info(as_json: JSONOption = False) -> None:
     from cudnnlite.doctor import PYTHON
     from cudnnlite.doctor.environment import VARIABLES, versions_of
 
-    facts: dict[str, Any] = {"cudnnlite": __version__, "python": PYTHON, "packages": versions_of(_PACKAGES)}
+    facts: dict[str, Any] = {"cudnnlite": __version__, "python": PYTHON, "packages": versions_of(_PACKAGES.split())}
     facts["default device"] = default_device()
-    for name, describe in (("library", _library), ("cuda", describe_cuda)):
+    for name, describe in (("library", _library), ("cuda", _cuda)):
         try:
             facts[name] = describe()
         except CudnnliteError as error:
@@ -108,6 +102,19 @@ def _library() -> dict[str, Any]:
         "version": library.version_text,
         "built with CUDA": format_cuda_version(library.cudart_version) if library.cudart_version else "unknown",
         "parts": by_folder(library.parts()),
+    }
+
+
+def _cuda() -> dict[str, Any]:
+    free, total = CudaDevice(0).memory_info()  # NoDeviceError where there is none
+    state = cuda_state()
+    return {
+        "driver supports CUDA": format_cuda_version(state.supports),
+        "devices": {
+            f"cuda:{index}": f"{facts.name}, compute capability {facts.compute_capability}"
+            for index, facts in enumerate(state.devices)
+        },
+        "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
     }
 
 

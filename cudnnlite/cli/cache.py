@@ -103,6 +103,8 @@ def compare(
             say(json.dumps(compared.plain(names), indent=2))
         else:
             say(compared.csv() if as_csv else "\n".join(compared.lines(names)))
+        if not compared.pairs:
+            raise failure("nothing was compared: no problem is on both sides")
 
 
 @cache_app.command()

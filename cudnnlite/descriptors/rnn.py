@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,9 @@ class RNNReading(NamedTuple):
     dropout: Any
 
 
+_known_spec = lru_cache(maxsize=64)(RNNSpec)  # of a deep network's weights each is asked for by its descriptor
+
+
 def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
     """Read a `cudnnRNNDescriptor_t` back (`cudnnGetRNNDescriptor_v8`, `cudnnRNNGetClip_v9` or `_v8`)."""
     fields, there = RNNDescriptor._look(api, native)
@@ -119,7 +123,7 @@ def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
     else:
         api.cudnnRNNGetClip_v8(native, clipped, ctypes.c_int(), low, high)
     fields["clip"] = (low.value, high.value) if clipped.value == RNNClipMode.MINMAX else None
-    spec = RNNSpec(**fields | {"bidirectional": bool(fields["bidirectional"])})
+    spec = _known_spec(**fields | {"bidirectional": bool(fields["bidirectional"])})
     padded_io = bool(there["auxFlags"].value & CUDNN_RNN_PADDED_IO_ENABLED)
     return RNNReading(spec, RNNAlgo(there["algo"].value), padded_io, there["dropoutDesc"])
 

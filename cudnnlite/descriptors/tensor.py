@@ -11,7 +11,7 @@ from cudnnlite._raw.types import cudnnFilterDescriptor_t, cudnnTensorDescriptor_
 from cudnnlite.arguments import MAX_INT
 from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.native import NativeObject
-from cudnnlite.dtypes import dtype_name, vector_length
+from cudnnlite.dtypes import AnyDtype, dtype_name, vector_length
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import FilterSpec, TensorSpec
@@ -46,7 +46,7 @@ class TensorDescriptor(NativeObject[cudnnTensorDescriptor_t], describes=TensorSp
     _besides = "cudnnSetTensorNdDescriptorEx", "cudnnGetTensorSizeInBytes"  # of NCHW_VECT_C
 
     def __init__(
-        self, shape: Iterable[int] | TensorSpec, dtype: Any = None, layout: str | None = None, *,
+        self, shape: Iterable[int] | TensorSpec, dtype: AnyDtype | None = None, layout: str | None = None, *,
         strides: Iterable[int] | None = None,
     ) -> None:  # fmt: skip
         spec = tensor_spec_of(shape, dtype, layout, strides)
@@ -106,7 +106,9 @@ class FilterDescriptor(NativeObject[cudnnFilterDescriptor_t], describes=FilterSp
     _setter, _getter = "cudnnSetFilterNdDescriptor", "cudnnGetFilterNdDescriptor"
     _besides = ("cudnnGetFilterSizeInBytes",)
 
-    def __init__(self, shape: Iterable[int] | FilterSpec, dtype: Any = None, layout: str | None = None) -> None:
+    def __init__(
+        self, shape: Iterable[int] | FilterSpec, dtype: AnyDtype | None = None, layout: str | None = None
+    ) -> None:
         spec = whole_or_made(FilterSpec, shape, dtype=dtype, layout=layout)
         check_describable(spec, "shape")
         super().__init__(spec)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.devices.device import Device, check_recorded_together
-from cudnnlite.devices.foreign import ForeignArray, host_array_error
+from cudnnlite.devices.foreign import HOST_TYPES, AnyArray, ForeignArray, check_viewable, is_readable, spec_of
 from cudnnlite.devices.host_values import host_values
 from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, reshaped, rows_of
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
@@ -20,7 +21,6 @@ from cudnnlite.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
 ArrayT = TypeVar("ArrayT", bound="DeviceArray")
-_HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
 
 
 class DeviceArray:
@@ -152,7 +152,7 @@ class DeviceArray:
                     width = len(half) if wide else rows.width
                     self.device.fill_rows(at, rows.pitch, width, rows.rows, half, on)
 
-    def copy_from(self, source: Any, *, stream: Any = None) -> None:
+    def copy_from(self, source: ArrayLike | AnyArray, *, stream: Any = None) -> None:
         """Copy values into this array, in stream order.
 
         Parameters
@@ -334,15 +334,11 @@ def from_host(
 def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | None:
     """Return a view of an array whose memory is that device's, whoever made it; None for anything else.
 
-    Raises
-    ------
-    ArrayTypeError
-        A DeviceArray of another device.
+    ArrayTypeError for a DeviceArray of another device.
     """
     if isinstance(array, DeviceArray):
         return view(device, stream, array, "values")
-    readable = hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
-    if not readable or isinstance(array, _HOST_TYPES):
+    if not is_readable(array) or isinstance(array, HOST_TYPES):
         return None
     try:
         return view(device, stream, array, "values")
@@ -359,46 +355,17 @@ def copy_of(array: DeviceArray, stream: Any) -> DeviceArray:
 
 
 def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
-    """View any array on the device, without a copy.
+    """View any array on the device, without a copy; `argument` is its name.
 
-    Parameters
-    ----------
-    array : object
-        A DeviceArray, or anything with `__dlpack__` or `__cuda_array_interface__`.
-    argument : str
-        Its name, for the message.
-
-    Raises
-    ------
-    ArrayTypeError
-        It is a host array, or on another device, or no array at all.
+    ArrayTypeError for a host array, one on another device, or no array at all; ArgumentError for what cuDNN cannot be told.
     """
     if isinstance(array, DeviceArray):
         if array.device is not device:
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array
-    if isinstance(array, _HOST_TYPES):
-        raise host_array_error(array, argument)
-    if not (hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")):
-        raise ArrayTypeError(
-            f"{argument} of type {type(array).__name__} is no array; allowed: a DeviceArray, or an object with __dlpack__ "
-            "or __cuda_array_interface__"
-        )
-    if getattr(array, "requires_grad", False) is True:
-        raise ArrayTypeError(
-            f"{argument} requires grad, and cudnnlite has no gradients to give; pass {argument}.detach()"
-        )
+    check_viewable(array, argument)
     foreign = device.adopt(array, argument, stream)
-    if any(step < 0 for step in foreign.strides):
-        raise ArgumentError(
-            f"{argument} has negative strides {foreign.strides}; cuDNN reads in front of the buffer then"
-        )
-    try:
-        spec = TensorSpec(foreign.shape, foreign.dtype, strides=foreign.strides)
-    except ArgumentError as error:
-        raise ArgumentError(f"{argument} cannot be described to cuDNN: {error}") from error
-    if foreign.ptr % foreign.dtype.itemsize:
-        raise ArgumentError(f"{argument} begins at {foreign.ptr:#x}, which is not aligned to its {foreign.dtype}")
+    spec = spec_of(foreign, argument)
     return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)
 
 

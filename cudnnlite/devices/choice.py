@@ -21,21 +21,10 @@ _HOW_TO_EMULATE = (
 
 
 def get_device(device: Any = None) -> Device:
-    """Return the device that the user asked for.
+    """Return the device that the user asked for, as `Handle` takes it, or one that this function returned.
 
-    Parameters
-    ----------
-    device : str, int, Device or cuda.core.Device, optional
-        'cuda', 'cuda:1', 1, 'emulated', 'emulated:1', 'auto', a cuda.core device, or one that this function returned.  If
-        not given, the environment variable `CUDNNLITE_DEVICE` decides, and 'cuda' if that is not set.  Only 'auto' falls
-        back to the emulated device, and says so once.
-
-    Raises
-    ------
-    ArgumentError
-        Not a device.
-    NoDeviceError
-        There is no such CUDA device; the message says how to choose the emulated one.
+    Only 'auto' falls back to the emulated device, and says so once.  ArgumentError for what is no device; NoDeviceError, which
+    says how to choose the emulated one, where there is no such CUDA device.
     """
     argument = "device"
     if device is None:
@@ -54,15 +43,9 @@ def get_device(device: Any = None) -> Device:
 
 
 class Devices:
-    """The devices of a process, one object for each, and what is said of them once a process.
+    """The devices of a process, one object for each, and what is said of them once a process."""
 
-    Parameters
-    ----------
-    make : callable
-        Makes the device of a kind, 'cuda' or 'emulated', and an index.
-    """
-
-    def __init__(self, make: Callable[[str, int], Device]) -> None:
+    def __init__(self, make: Callable[[str, int], Device]) -> None:  # of a kind, 'cuda' or 'emulated', and an index
         self._make = make
         self._made: dict[tuple[str, int], Device] = {}
         self._lock = threading.Lock()
@@ -102,7 +85,7 @@ def device_classes() -> tuple[type, ...]:
 
 def visible_gpus() -> tuple[DeviceFacts, ...]:
     """Return what the CUDA devices are that this process sees, in their order, without using one; empty if there is none."""
-    from cudnnlite.devices.cuda import all_facts
+    from cudnnlite.devices.cuda_facts import all_facts
 
     return all_facts()
 

@@ -1,17 +1,17 @@
-"""`CudaDevice`: a CUDA GPU through cuda.core, which this module alone imports."""
+"""`CudaDevice`: a CUDA GPU through cuda.core, which this module and `cuda_facts` alone import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
+from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
 from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_host_copy, refuse_in_capture
@@ -31,7 +31,6 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs.layout import packed_strides
 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
-_DRIVER_VERSION = Path("/sys/module/nvidia/version")
 _PER_THREAD_STREAM, _FIRST_ADDRESS = 2, 4096  # CUDA's name for a stream; below the other nothing is ever mapped
 _LEGACY_STREAM = 1  # the address that CUDA, DLPack and the array interface give the legacy default stream
 
@@ -94,7 +93,7 @@ class CudaDevice:
 
     def facts(self) -> DeviceFacts:
         """Return name, compute capability, driver and UUID."""
-        return _facts_of(self._device, self._driver)
+        return facts_of(self._device, self._driver)
 
     @telling_loss
     def activate(self) -> None:
@@ -386,16 +385,7 @@ class CudaDevice:
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
         """Return version 3 of the CUDA array interface, with the stream that readers must wait for."""
-        if array.dtype.kind == "V":
-            raise AttributeError(f"the CUDA array interface has no name for {array.dtype}; use DLPack")
-        return {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "data": (array.ptr, array.readonly),
-            "strides": tuple(stride * array.dtype.itemsize for stride in array.strides),
-            "stream": int(stream.handle),
-            "version": 3,
-        }
+        return array.cuda_array_interface(int(stream.handle))
 
 
 class _BorrowedStream:
@@ -407,106 +397,3 @@ class _BorrowedStream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self._address
-
-
-def all_facts() -> tuple[DeviceFacts, ...]:
-    """Return what the visible devices are, without making one of them current; none where there is no driver."""
-    try:
-        from cuda import core
-        from cuda.bindings import driver
-
-        return tuple(_facts_of(device, driver) for device in core.Device.get_all_devices())
-    except Exception:  # as in `CudaDevice`
-        return ()
-
-
-def _facts_of(device: Any, driver: Any) -> DeviceFacts:
-    major, minor = device.compute_capability
-    return DeviceFacts(str(device.name), f"{major}.{minor}", _driver_version(driver), str(device.uuid))
-
-
-def _driver_version(driver: Any) -> str:
-    """Return the kernel module's version ('580.65.06'); where that cannot be read, that of CUDA which it supports."""
-    if module := _kernel_module():
-        return module
-    result, version = driver.cuDriverGetVersion()
-    return f"CUDA {format_cuda_version(version)}" if not result else "unknown"
-
-
-def _kernel_module() -> str:
-    try:
-        return _DRIVER_VERSION.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeError):
-        return ""
-
-
-def format_cuda_version(version: int) -> str:
-    """Format CUDA's version number: 12090 becomes '12.9'."""
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-class CudaState(NamedTuple):
-    """What a process can learn of CUDA without using a device.
-
-    Attributes
-    ----------
-    bindings : str
-        The version of cuda-bindings; empty if it cannot be imported.
-    supports : int
-        The CUDA version that the driver supports: 13000 is 13.0; 0 if there is no driver.
-    driver : str
-        The kernel module's version: '580.65.06'; empty where that cannot be read.
-    code : str
-        CUDA's name for what is wrong: 'CUDA_ERROR_NO_DEVICE'; empty if nothing is, or it is not CUDA that says so.
-    error : str
-        What is wrong; empty if nothing is.
-    devices : tuple of DeviceFacts
-        The devices that it sees.
-    """
-
-    bindings: str
-    supports: int = 0
-    driver: str = ""
-    code: str = ""
-    error: str = ""
-    devices: tuple[DeviceFacts, ...] = ()
-
-
-def cuda_state() -> CudaState:
-    """Return what this process can learn of CUDA without using a device; does not raise."""
-    module = _kernel_module()
-    try:
-        from cuda import bindings, core
-        from cuda.bindings import driver
-    except Exception as error:  # a damaged cuda-python raises others than ImportError
-        return CudaState("", driver=module, error=f"cuda-python cannot be imported ({error})")
-    state = CudaState(str(getattr(bindings, "__version__", "unknown")), driver=module)
-    try:
-        result, version = driver.cuDriverGetVersion()
-        state = state._replace(supports=0 if result else int(version))
-        (result,) = driver.cuInit(0)
-        if result:
-            return state._replace(code=result.name, error=f"cuInit returned {result.name} ({int(result)})")
-        return state._replace(devices=tuple(_facts_of(device, driver) for device in core.Device.get_all_devices()))
-    except Exception as error:  # as in `CudaDevice`
-        return state._replace(error=" ".join(str(error).split()).rstrip("."))
-
-
-def describe_cuda() -> dict[str, Any]:
-    """Return the driver's CUDA version and the devices, for `cudnnlite info`.
-
-    Raises
-    ------
-    NoDeviceError
-        There is no driver, or no device.
-    """
-    free, total = CudaDevice(0).memory_info()
-    state = cuda_state()
-    return {
-        "driver supports CUDA": format_cuda_version(state.supports),
-        "devices": {
-            f"cuda:{index}": f"{facts.name}, compute capability {facts.compute_capability}"
-            for index, facts in enumerate(state.devices)
-        },
-        "memory of cuda:0": f"{format_size(free)} free of {format_size(total)}",
-    }

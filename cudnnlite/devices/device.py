@@ -20,39 +20,19 @@ from cudnnlite.errors import CaptureError
 
 
 class DeviceFacts(NamedTuple):
-    """What a device is, to tell it from others.
+    """What a device is, to tell it from others."""
 
-    Attributes
-    ----------
-    name : str
-        'NVIDIA H200'.
-    compute_capability : str
-        '9.0'.
-    driver : str
-        The driver's version.
-    uuid : str
-        Which one of its kind it is.
-    """
-
-    name: str
-    compute_capability: str
-    driver: str
-    uuid: str
+    name: str  # 'NVIDIA H200'
+    compute_capability: str  # '9.0'
+    driver: str  # its version
+    uuid: str  # which one of its kind it is
 
 
 class Recorder(Protocol):
-    """Records what is enqueued on a stream while a `with` block lasts; CaptureError at its end where that is no good.
+    """Records what is enqueued on a stream while a `with` block lasts; CaptureError at its end where that is no good."""
 
-    Attributes
-    ----------
-    stream : stream object
-        What is recorded.
-    graph : object
-        After a block that ended well, what was recorded: `launch(stream)` enqueues it, `close()` gives it back.
-    """
-
-    stream: Any
-    graph: Any
+    stream: Any  # what is recorded
+    graph: Any  # what was, after a block that ended well: `launch(stream)` enqueues it, `close()` gives it back
 
     def __enter__(self) -> Recorder:
         """Begin."""
@@ -210,13 +190,7 @@ def refuse_host_copy(device: Device, stream: Any, *, out: bool) -> None:
 
 
 def check_recorded_together(device: Device, stream: Any, other: Any) -> None:
-    """Check that one stream can wait for another: both are being recorded, or neither is.
-
-    Raises
-    ------
-    CaptureError
-        CUDA would give up the recording, or draw the other stream into it.
-    """
+    """Raise CaptureError where one of two streams is recorded: CUDA would give that up, or draw the other into it."""
     if device.is_capturing(stream) != device.is_capturing(other):
         raise CaptureError(
             f"an operand belongs to {other}, the call is made on {stream}, and a CUDA graph is recorded on one of the two; "

@@ -1,45 +1,40 @@
-"""`ForeignArray`: what is known of an array in device memory, whoever made it; and the error for one that is not there."""
+"""`ForeignArray`: what is known of an array in device memory, whoever made it; and the errors for what cannot be viewed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from cudnnlite.errors import ArrayTypeError
+from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import span
 
 
 class ForeignArray(NamedTuple):
-    """Where an array is and how it lies: what DLPack and the array interfaces exchange.
+    """Where an array is and how it lies: what DLPack and the array interfaces exchange."""
 
-    Attributes
-    ----------
-    ptr : int
-        The address of the first value.
-    shape, strides : tuple of int
-        In elements.
-    dtype : numpy dtype
-        Of one value.
-    readonly : bool
-        Whether the owner forbids writing.
-    owner : object
-        Keeps the memory alive.
-    """
-
-    ptr: int
+    ptr: int  # the address of the first value
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    readonly: bool
-    owner: object
+    strides: tuple[int, ...]  # in elements
+    dtype: np.dtype[Any]  # of one value
+    readonly: bool  # whether the owner forbids writing
+    owner: object  # keeps the memory alive
 
     @property
     def nbytes(self) -> int:
         """The bytes from the first value to the last, gaps included."""
         return span(self.shape, self.strides) * self.dtype.itemsize
+
+    def cuda_array_interface(self, stream: int) -> dict[str, Any]:
+        """Return version 3 of the CUDA array interface; AttributeError for a dtype that it has no name for."""
+        if self.dtype.kind == "V":
+            raise AttributeError(f"the CUDA array interface has no name for {self.dtype}; use DLPack")
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, self.readonly),
+            "strides": tuple(stride * self.dtype.itemsize for stride in self.strides), "stream": stream, "version": 3,
+        }  # fmt: skip
 
 
 class SupportsDLPack(Protocol):
@@ -59,6 +54,43 @@ class SupportsCudaArrayInterface(Protocol):
 
 AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface  # on a device, whoever made it
 Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec  # what a plan can be made for
+Like: TypeAlias = Operand | Iterable[int] | None  # what says the shape of a result
+
+
+HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
+
+
+def is_readable(array: object) -> bool:
+    """Tell whether an array says where it lies by one of the two protocols."""
+    return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+
+
+def check_viewable(array: object, argument: str) -> None:
+    """Raise ArrayTypeError for what is no array, is on the host by its type, or has gradients to pass on."""
+    if isinstance(array, HOST_TYPES):
+        raise host_array_error(array, argument)
+    if not is_readable(array):
+        raise ArrayTypeError(
+            f"{argument} of type {type(array).__name__} is no array; allowed: a DeviceArray, or an object with __dlpack__ "
+            "or __cuda_array_interface__"
+        )
+    if getattr(array, "requires_grad", False) is True:
+        raise ArrayTypeError(
+            f"{argument} requires grad, and cudnnlite has no gradients to give; pass {argument}.detach()"
+        )
+
+
+def spec_of(array: ForeignArray, argument: str) -> TensorSpec:
+    """Return how an array lies; ArgumentError where cuDNN cannot be told."""
+    if any(step < 0 for step in array.strides):
+        raise ArgumentError(f"{argument} has negative strides {array.strides}; cuDNN reads in front of the buffer then")
+    try:
+        spec = TensorSpec(array.shape, array.dtype, strides=array.strides)
+    except ArgumentError as error:
+        raise ArgumentError(f"{argument} cannot be described to cuDNN: {error}") from error
+    if array.ptr % array.dtype.itemsize:
+        raise ArgumentError(f"{argument} begins at {array.ptr:#x}, which is not aligned to its {array.dtype}")
+    return spec
 
 
 def host_array_error(array: object, argument: str) -> ArrayTypeError:

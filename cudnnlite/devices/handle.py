@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
@@ -16,13 +17,17 @@ from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device, refuse_in_capture
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.devices.storage import read_values
 from cudnnlite.devices.workspace import Workspace
+from cudnnlite.dtypes import AnyDtype
 from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
-from cudnnlite.specs.tensor import tensor_spec_of
+from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
+
+Shape: TypeAlias = Iterable[int] | TensorSpec
 
 
 class Chooser(Protocol):
@@ -172,7 +177,8 @@ class Handle(NativeObject[cudnnHandle_t]):
         self.device.wait(self._stream)
 
     def array(
-        self, values: Any, *, dtype: Any = None, layout: str | None = None, casting: str | None = None
+        self, values: ArrayLike | AnyArray, *, dtype: AnyDtype | None = None, layout: str | None = None,
+        casting: str | None = None,
     ) -> arrays.DeviceArray:  # fmt: skip
         """Copy an array to the device, packed.
 
@@ -212,7 +218,7 @@ class Handle(NativeObject[cudnnHandle_t]):
             values = found.numpy()
         return arrays.from_host(self.device, self._stream, values, dtype=dtype, layout=layout, casting=casting)
 
-    def empty(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+    def empty(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> arrays.DeviceArray:
         """Allocate an array with undefined contents (all NaN on the emulated device).
 
         Parameters
@@ -236,17 +242,19 @@ class Handle(NativeObject[cudnnHandle_t]):
         self.use()
         return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
 
-    def full(self, shape: Any, value: float, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+    def full(
+        self, shape: Shape, value: float, dtype: AnyDtype | None = None, layout: str | None = None
+    ) -> arrays.DeviceArray:
         """Allocate an array as `empty` does, and set every value, in stream order; see `DeviceArray.fill`."""
         array = self.empty(shape, dtype, layout)
         array.fill(value)
         return array
 
-    def zeros(self, shape: Any, dtype: Any = None, layout: str | None = None) -> arrays.DeviceArray:
+    def zeros(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> arrays.DeviceArray:
         """Allocate an array of zeros as `full` does."""
         return self.full(shape, 0, dtype, layout)
 
-    def pinned(self, shape: Any, dtype: Any = None, layout: str | None = None) -> np.ndarray[Any, Any]:
+    def pinned(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> np.ndarray[Any, Any]:
         """Make a host array in page-locked memory, with undefined contents.
 
         `DeviceArray.copy_from` and `copy_to` are asynchronous with it; on the emulated device nothing is, and it is an ordinary
@@ -269,7 +277,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         spec = tensor_spec_of(shape, dtype, layout)
         return read_values(self.device.pinned(spec.nbytes), spec)
 
-    def view(self, array: Any) -> arrays.DeviceArray:
+    def view(self, array: AnyArray) -> arrays.DeviceArray:
         """View an array on this device, without a copy, as one that belongs to this handle's stream.
 
         Operations view other libraries' arrays by themselves; a view made once saves that time on each call.  An array that

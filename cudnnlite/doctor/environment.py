@@ -18,7 +18,7 @@ from typing import Any
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.devices.cuda import format_cuda_version
+from cudnnlite.devices.cuda_facts import format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
 from cudnnlite.doctor.probe import Probe
 from cudnnlite.errors import ArgumentError, TuningCacheError, TuningCacheWarning

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cudnnlite._raw.elf import read_version
 from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.devices.choice import DEVICE_VARIABLE
-from cudnnlite.devices.cuda import format_cuda_version
+from cudnnlite.devices.cuda_facts import format_cuda_version
 from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, split_path, versions_of
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, first
 from cudnnlite.doctor.probe import Probe

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library, mapped_cudnn_files
 from cudnnlite.autotune.cache import CACHE_VARIABLE, IN_MEMORY
-from cudnnlite.devices.cuda import cuda_state
+from cudnnlite.devices.cuda_facts import cuda_state
 
 # with this process's search path, so that it finds the same packages, wherever it is started
 _START = (

@@ -124,7 +124,7 @@ def multi_head_attention_forward(
 
 @calling("cudnnMultiHeadAttnBackwardData")
 def multi_head_attention_backward_data(
-    handle: Handle, reserve: AttentionReserve, dy: Any, *, out: Sequence[Any] | None = None
+    handle: Handle, reserve: AttentionReserve, dy: AnyArray, *, out: Sequence[AnyArray | None] | None = None
 ) -> AttentionGradients:
     """Compute the gradients of queries, keys and values; before those of the weights, and once for each forward call.
 

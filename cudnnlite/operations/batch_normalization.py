@@ -154,7 +154,8 @@ def batch_normalization_inference(
 )
 def batch_normalization_training(
     handle: Handle, x: AnyArray, scale: AnyArray, bias: AnyArray, *, running_mean: AnyArray, running_var: AnyArray,
-    momentum: float = 0.1, epsilon: float = 1e-5, mode: BatchNormMode | str = "auto", activation: Any = None,
+    momentum: float = 0.1, epsilon: float = 1e-5, mode: BatchNormMode | str = "auto",
+    activation: ActivationSpec | ActivationMode | str | None = None,
     z: AnyArray | None = None, alpha: float = 1.0, beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Normalise by the batch's own statistics, and follow them with running ones.
@@ -213,7 +214,8 @@ def _mode(mode: Any, handle: Handle, x: Any, activation: Any, added: bool) -> An
 @documented(BACKWARD, "dx shaped as `x`, the others as `scale`", BACKWARD_RELU, BACKWARD_ADD_RELU)
 def batch_normalization_backward(
     handle: Handle, x: AnyArray, dy: AnyArray, scale: AnyArray, saved_mean: AnyArray, saved_inv_variance: AnyArray, *,
-    mode: BatchNormMode | str = "auto", epsilon: float = 1e-5, activation: Any = None, y: AnyArray | None = None,
+    mode: BatchNormMode | str = "auto", epsilon: float = 1e-5,
+    activation: ActivationSpec | ActivationMode | str | None = None, y: AnyArray | None = None,
     bias: AnyArray | None = None, reserve: AnyArray | None = None, added: bool = False, alpha: float = 1.0,
     beta: float = 0.0, out: Any = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip

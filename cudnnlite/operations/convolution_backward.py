@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,7 +11,7 @@ from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.foreign import AnyArray, Operand
+from cudnnlite.devices.foreign import AnyArray, Like, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
@@ -40,7 +41,7 @@ class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
 
 @documented_choice(DATA, "plan")
 def plan_convolution_backward_data(
-    handle: Handle, w: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None, alpha: float = 1.0,
+    handle: Handle, w: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Like = None, alpha: float = 1.0,
     beta: float = 0.0, out: AnyArray | None = None,
     algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
@@ -71,7 +72,7 @@ def plan_convolution_backward_data(
 @documented_choice(DATA, "call")
 @hides_unknown
 def convolution_backward_data(
-    handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None,
+    handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Like = None,
     alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
     algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
@@ -109,7 +110,7 @@ def convolution_backward_data(
 
 @documented_choice(DATA, "get")
 def get_convolution_backward_data(
-    handle: Handle, w: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None,
+    handle: Handle, w: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Like = None,
     out: AnyArray | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's input; nothing is run.
@@ -129,7 +130,7 @@ def get_convolution_backward_data(
 
 @documented_choice(DATA, "find")
 def find_convolution_backward_data(
-    handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Any = None,
+    handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Like = None,
     beta: float = 0.0, out: AnyArray | None = None, workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm for the gradient of a convolution's input.
@@ -148,7 +149,7 @@ def find_convolution_backward_data(
 
 @documented_choice(FILTER, "plan")
 def plan_convolution_backward_filter(
-    handle: Handle, x: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None, alpha: float = 1.0,
+    handle: Handle, x: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Like = None, alpha: float = 1.0,
     beta: float = 0.0, out: AnyArray | None = None,
     algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,
@@ -179,7 +180,7 @@ def plan_convolution_backward_filter(
 @documented_choice(FILTER, "call")
 @hides_unknown
 def convolution_backward_filter(
-    handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None,
+    handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Like = None,
     alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
     algorithm: AlgorithmResult | Engine | ConvolutionBwdFilterAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,
@@ -217,7 +218,7 @@ def convolution_backward_filter(
 
 @documented_choice(FILTER, "get")
 def get_convolution_backward_filter(
-    handle: Handle, x: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None,
+    handle: Handle, x: Operand, dy: Operand, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Like = None,
     out: AnyArray | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Ask cuDNN's v7 heuristic for its ranking of the gradient of a convolution's filter; nothing is run.
@@ -237,7 +238,7 @@ def get_convolution_backward_filter(
 
 @documented_choice(FILTER, "find")
 def find_convolution_backward_filter(
-    handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Any = None,
+    handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Like = None,
     beta: float = 0.0, out: AnyArray | None = None, workspace_limit: int | str | None = None,
 ) -> AlgorithmTable:  # fmt: skip
     """Let cuDNN run and time every algorithm for the gradient of a convolution's filter.
@@ -257,7 +258,7 @@ def find_convolution_backward_filter(
 @hides_unknown
 @documented_choice(DATA, "call", "result", "y")
 def convolution_transpose(
-    handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: Any = 0,
+    handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: int | Iterable[int] = 0,
     alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
     algorithm: AlgorithmResult | Engine | ConvolutionBwdDataAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, workspace: AnyArray | None = None,

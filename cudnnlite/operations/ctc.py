@@ -6,9 +6,11 @@ By hand, and not an operation as data: of its two C functions one wants labels a
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.descriptors.c_ints import c_ints, device_ints
@@ -33,8 +35,10 @@ _WHOLE = CTCLossSpec()
 
 @calling("cudnnCTCLoss", "cudnnGetCTCLossWorkspaceSize", "cudnnCTCLoss_v8", "cudnnGetCTCLossWorkspaceSize_v8")
 def ctc_loss(
-    handle: Handle, x: AnyArray, labels: Any, label_lengths: Any, input_lengths: Any, ctc: CTCLossSpec = _WHOLE, *,
-    algorithm: CTCLossAlgo | str = CTCLossAlgo.DETERMINISTIC, gradients: bool = True, out: Any = None,
+    handle: Handle, x: AnyArray, labels: ArrayLike | AnyArray, label_lengths: ArrayLike | AnyArray,
+    input_lengths: ArrayLike | AnyArray, ctc: CTCLossSpec = _WHOLE, *,
+    algorithm: CTCLossAlgo | str = CTCLossAlgo.DETERMINISTIC, gradients: bool = True,
+    out: Sequence[AnyArray | None] | None = None,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     """Compute the CTC loss of each sequence of a batch, and its gradient; label 0 is the blank.
 

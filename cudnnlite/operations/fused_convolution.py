@@ -206,7 +206,7 @@ def _posed(
 @documented_choice(FUSED, "plan")
 def plan_convolution_bias_activation_forward(
     handle: Handle, x: Operand, w: Operand, bias: Operand, conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Any = None, alpha: float = 1.0,
+    activation: ActivationSpec | ActivationMode | str = RELU, *, z: Operand | None = None, alpha: float = 1.0,
     alpha2: float | None = None, out: AnyArray | None = None,
     algorithm: AlgorithmResult | Engine | ConvolutionFwdAlgo | str | None = None,
     workspace_limit: int | str | None = None, interface: str | None = None, replay: bool = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cudnnlite._raw.enums import DivNormMode, LRNMode
@@ -72,7 +73,7 @@ DIVISIVE_AROUND_BACKWARD = _divisive(
 
 @documented(FORWARD, "shaped as `x`")
 def lrn_forward(
-    handle: Handle, x: AnyArray, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0, out: Any = None
+    handle: Handle, x: AnyArray, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None
 ) -> DeviceArray:
     """Divide each value by those of the channels around it.
 
@@ -96,7 +97,7 @@ def lrn_forward(
 @documented(BACKWARD, "shaped as `x`")
 def lrn_backward(
     handle: Handle, y: AnyArray, dy: AnyArray, x: AnyArray, norm: LRNSpec, *, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a normalisation's input.
 
@@ -113,8 +114,8 @@ def lrn_backward(
 
 @documented(DIVISIVE, "shaped as `x`")
 def divisive_normalization_forward(
-    handle: Handle, x: AnyArray, norm: LRNSpec, *, means: Any = None, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    handle: Handle, x: AnyArray, norm: LRNSpec, *, means: AnyArray | None = None, alpha: float = 1.0, beta: float = 0.0,
+    out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Divide each value by those of the positions around it, in its own channel.
 
@@ -145,8 +146,8 @@ def divisive_normalization_forward(
 
 @documented(DIVISIVE_BACKWARD, "shaped as `x`; with `means` given a tuple of dx and dmeans, as `out` is then")
 def divisive_normalization_backward(
-    handle: Handle, x: AnyArray, dy: AnyArray, norm: LRNSpec, *, means: Any = None, alpha: float = 1.0, beta: float = 0.0,
-    out: Any = None,
+    handle: Handle, x: AnyArray, dy: AnyArray, norm: LRNSpec, *, means: AnyArray | None = None, alpha: float = 1.0,
+    beta: float = 0.0, out: AnyArray | Sequence[AnyArray] | None = None,
 ) -> Any:  # fmt: skip
     """Compute the gradients of a divisive normalisation's input, and of its means.
 

@@ -21,6 +21,7 @@ from cudnnlite.operations.weights import NamedWeights
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import same_strides
+from cudnnlite.specs.tensor import called
 
 
 class PlanByHand(Plan):
@@ -109,7 +110,7 @@ class PlanByHand(Plan):
             return found
         alike = spec.shape == wanted.shape and spec.dtype == wanted.dtype
         if not alike or not same_strides(spec.shape, spec.strides, wanted.strides):
-            raise ArgumentError(f"{argument} is {spec}; needed: {wanted}")
+            raise ArgumentError(f"{argument} is {called(spec, wanted.layout)}; needed: {wanted}")
         return found
 
     def _outputs(

@@ -173,7 +173,7 @@ def op_tensor(
 @documented(REDUCE, "with a size of 1 along each axis that was reduced")
 def reduce_tensor(
     handle: Handle, a: AnyArray, op: ReduceTensorSpec | ReduceTensorOp | str, *, axes: int | Iterable[int] | None = None,
-    indices: Any = False, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    indices: bool | AnyArray = False, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> Any:  # fmt: skip
     """Reduce a tensor along some axes: sum, product, smallest, largest, mean, norms.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cudnnlite.arguments import shown
@@ -97,8 +97,8 @@ def _spec(handle: Handle, transformer: Any, array: Any, argument: str, grid: Any
     "of shape ``(N, H, W, 2)``: points (x, y), of which -1 and 1 are the centres of the outermost pixels",
 )
 def spatial_transformer_grid(
-    handle: Handle, theta: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None
-) -> DeviceArray:
+    handle: Handle, theta: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: AnyArray | None = None
+) -> DeviceArray:  # fmt: skip
     """Make a grid of points from a matrix for each image; as PyTorch's `affine_grid` with align_corners.
 
     Parameters
@@ -122,8 +122,8 @@ def spatial_transformer_grid(
 
 @documented(GRID_BACKWARD, "of shape ``(N, 2, 3)``")
 def spatial_transformer_grid_backward(
-    handle: Handle, dgrid: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: Any = None
-) -> DeviceArray:
+    handle: Handle, dgrid: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...], *, out: AnyArray | None = None
+) -> DeviceArray:  # fmt: skip
     """Compute the gradient of the matrices that a grid was made from.
 
     Parameters
@@ -147,7 +147,7 @@ def spatial_transformer_grid_backward(
 @documented(SAMPLE, "of shape ``(N, C, H', W')``")
 def spatial_transformer_sample(
     handle: Handle, x: AnyArray, grid: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...] = (), *,
-    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Sample images at the points of a grid, bilinearly; as PyTorch's `grid_sample` with align_corners.
 
@@ -175,7 +175,7 @@ def spatial_transformer_sample(
 @documented(SAMPLE_BACKWARD, "shaped as `x` and as `grid`")
 def spatial_transformer_sample_backward(
     handle: Handle, x: AnyArray, grid: AnyArray, dy: AnyArray, transformer: SpatialTransformerSpec | tuple[int, ...] = (), *,
-    alpha: float = 1.0, beta: float = 0.0, out: Any = None,
+    alpha: float = 1.0, beta: float = 0.0, out: Sequence[AnyArray] | None = None,
 ) -> tuple[DeviceArray, ...]:  # fmt: skip
     """Compute the gradients of the images that were sampled, and of the grid.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
 from cudnnlite.arguments import real_number, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
@@ -63,8 +64,9 @@ def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: A
 
 @documented(TRANSFORM, "shaped as `x`, or as padding and folding make it", EXTENDED)
 def transform_tensor(
-    handle: Handle, x: AnyArray, *, layout: str | None = None, dtype: Any = None, padding: Any = None, fold: Any = None,
-    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    handle: Handle, x: AnyArray, *, layout: str | None = None, dtype: AnyDtype | None = None,
+    padding: Iterable[Any] | None = None, fold: Iterable[int] | None = None,
+    unfold: Iterable[int] | None = None, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Copy a tensor into another layout, strides or data type; pad it, and fold blocks of pixels into channels.
 
@@ -118,8 +120,9 @@ def transform_tensor(
 
 @documented(FILTER, "shaped as `w`, or as padding and folding make it")
 def transform_filter(
-    handle: Handle, w: AnyArray, *, layout: str | None = None, dtype: Any = None, padding: Any = None, fold: Any = None,
-    unfold: Any = None, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
+    handle: Handle, w: AnyArray, *, layout: str | None = None, dtype: AnyDtype | None = None,
+    padding: Iterable[Any] | None = None, fold: Iterable[int] | None = None,
+    unfold: Iterable[int] | None = None, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     """Copy a filter into another layout or data type; pad it, and fold blocks of taps into channels.
 

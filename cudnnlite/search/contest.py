@@ -27,7 +27,7 @@ class Contest:
     """
 
     def __init__(self, handle: Handle, *, latency: bool = False, flush_l2: bool = False) -> None:
-        self._latency = latency
+        self._latency, self._flushed = latency, ", operands not in the cache" * flush_l2
         self._give_up, self._may_win = handle.timing.give_up, handle.timing.may_win
         self._stopwatch = Stopwatch(handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2)
         self._works: dict[Hashable, Callable[[], object]] = {}
@@ -100,6 +100,12 @@ class Contest:
         for key, timing in timings.items():
             yield key, timing, calls.get(key)
 
+    @property
+    def timing(self) -> str:
+        """Where the times come from: the device's and those of calls are two series."""
+        how = "median of CUDA graph replays" if self.replayed else "median of calls"
+        return f"{how}{self._flushed} on {self._device}; us a call: another series{', which decides' * self._latency}"
+
     def close(self) -> None:
         """Give back the memory that the timing took."""
         self._stopwatch.close()
@@ -131,7 +137,7 @@ def _least(tied: Sequence[AlgorithmResult]) -> AlgorithmResult:
 
 def joined(*remarks: str) -> str:
     """Return remarks as one, each once."""
-    return "; ".join(dict.fromkeys(remark for remark in remarks if remark))
+    return "; ".join(dict.fromkeys(part for remark in remarks if remark for part in remark.split("; ")))
 
 
 def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemoryError) -> AlgorithmResult:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnlite.arguments import integer, one_of, real_number, sequence, shown
-from cudnnlite.dtypes import compute_type_for, parse_dtype
+from cudnnlite.dtypes import AnyDtype, compute_type_for, parse_dtype
 from cudnnlite.enums import DataType, MathType, SeqDataAxis, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
@@ -94,7 +94,7 @@ class AttentionSpec(FrozenSpec):
         k_proj_size: int | None = None, v_proj_size: int | None = None, o_proj_size: int = 0, scale: float | None = None,
         bias: bool = False, dropout: float = 0.0, post_dropout: float = 0.0, max_q_length: int | None = None,
         max_kv_length: int | None = None, max_batch: int | None = None, max_beam: int | None = None,
-        dtype: Any = "float32", compute_type: Any = None, math_type: MathType | str = MathType.DEFAULT,
+        dtype: AnyDtype = "float32", compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
     ) -> None:  # fmt: skip
         k_size = q_size if k_size is None else k_size
         sizes = {"heads": heads, "q_size": q_size, "k_size": k_size, "v_size": k_size if v_size is None else v_size}
@@ -179,7 +179,7 @@ class SeqDataSpec(FrozenSpec, told_by="cudnnSetSeqDataDescriptor"):
     axes: tuple[SeqDataAxis, ...]
 
     def __init__(
-        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: Any = "float32",
+        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: AnyDtype = "float32",
         axes: Iterable[SeqDataAxis | str] = AXES,
     ) -> None:  # fmt: skip
         sizes = parse_shape(shape, batch_may_be_empty=False)

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnlite.arguments import instance_of, integer
-from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, parse_shape
 from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
+
+# what cuDNN's descriptors take as images and as filters; which of the integers, and how laid out, is the device's to say
+_DTYPES = (
+    DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16, DataType.INT8, DataType.UINT8, DataType.INT8x4,
+    DataType.UINT8x4, DataType.INT8x32,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -63,8 +69,9 @@ class ConvolutionSpec(
 
     def __init__(
         self, padding: int | Iterable[Any] = 0, stride: int | Iterable[int] = 1, dilation: int | Iterable[int] = 1,
-        groups: int = 1, *, mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION, compute_type: Any = None,
-        math_type: MathType | str = MathType.DEFAULT, reorder_type: ReorderType | str = ReorderType.DEFAULT,
+        groups: int = 1, *, mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
+        compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
+        reorder_type: ReorderType | str = ReorderType.DEFAULT,
     ) -> None:  # fmt: skip
         self._freeze(
             padding=parse_padding(padding), stride=parse_steps(stride, "stride", 1),
@@ -121,40 +128,45 @@ class ConvolutionSpec(
                 f"x of rank {rank} and w of rank {len(w_shape)}: both must be (N, C, *spatial), of the same rank 3, 4 or 5"
             )
         (n, c, *image), (k, c_group, *taps) = x_shape, w_shape
+        wrong, cure = "", ""
         if c % self.groups or k % self.groups:
-            raise ArgumentError(f"groups={self.groups} does not divide the channels of x ({c}) and of w ({k}, axis 0)")
-        if c_group * self.groups != c:
-            raise ArgumentError(
-                f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}; "
-                f"w's axis 1 must be {c // self.groups}"
-            )
+            wrong = f"groups={self.groups} does not divide the channels of x ({c}) and of w ({k}, axis 0)"
+        elif c_group * self.groups != c:
+            wrong = f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}"
+            cure = f"; w's axis 1 must be {c // self.groups}"
+        if wrong:
+            right, both = (
+                c_group * self.groups,
+                w_shape[-1] * self.groups,
+            )  # x's channels, if w is right or has them last too
+            if x_shape[-1] in (right, both) and c not in (right, both):
+                axes = (0, rank - 1, *range(1, rank - 1))
+                wrong += (
+                    ". Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
+                    f"handle.array(x.transpose{axes}, layout={CHANNELS_LAST[rank]!r})"
+                )
+                cure = ", and w likewise" * (x_shape[-1] != right) + cure.replace("; ", "; otherwise ")
+            raise ArgumentError(wrong + cure)
         _, stride, dilation = self.steps(rank - 2)
         return (n, k, *slid(image, f"the filter w {w_shape}", taps, self.pads(rank - 2), stride, dilation))
 
-    def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: Any = None) -> TensorSpec:
+    def output_spec(self, x: TensorSpec, w: FilterSpec, *, dtype: AnyDtype | None = None) -> TensorSpec:
         """Return the output's spec: the input's dtype (or `dtype`) and the input's layout, packed.
 
         Raises
         ------
         ArgumentError
-            As in `output_shape`; also where the dtypes of x and w differ.
+            As in `output_shape`; also where the dtypes of x and w differ, or cuDNN convolves none such.
         """
         instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
-        try:
-            shape = self.output_shape(x.shape, w.shape)
-        except ArgumentError as error:
-            channels = (w.shape[1] * self.groups, w.shape[-1] * self.groups)
-            if x.layout != CHANNELS_LAST.get(x.rank) or x.shape[-1] not in channels or x.shape[1] in channels:
-                raise
-            axes = (0, x.rank - 1, *range(1, x.rank - 1))
-            raise ArgumentError(
-                f"{error}. Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
-                f"handle.array(x.transpose{axes}, layout={x.layout!r}), and w likewise"
-            ) from None
+        shape = self.output_shape(x.shape, w.shape)
         if x.dtype != w.dtype:
             raise ArgumentError(
                 f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; they must have the same dtype"
             )
+        if x.dtype not in _DTYPES:
+            allowed = f"{', '.join(map(dtype_name, _DTYPES))}; handle.array(x, dtype='float32') converts"
+            raise ArgumentError(f"x and w are {dtype_name(x.dtype)}; allowed: {allowed}")
         kind = x.dtype if dtype is None else parse_dtype(dtype)
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])

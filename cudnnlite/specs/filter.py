@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.arguments import instance_of
-from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype, vector_length
+from cudnnlite.dtypes import AnyDtype, dtype_name, numpy_dtype, parse_dtype, vector_length
 from cudnnlite.enums import DataType, TensorFormat, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
@@ -48,7 +48,7 @@ class FilterSpec(FrozenSpec, told_by="cudnnSetFilterNdDescriptor"):
     dtype: DataType
     format: TensorFormat
 
-    def __init__(self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None) -> None:
+    def __init__(self, shape: Iterable[int], dtype: AnyDtype = "float32", layout: str | None = None) -> None:
         sizes = parse_shape(shape, batch_may_be_empty=False)
         if len(sizes) < 3:
             raise ArgumentError(f"shape={sizes} has rank {len(sizes)}; a filter is (K, C, *taps): 3 to 8")

@@ -9,7 +9,7 @@ from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection, ReduceTensorIndices
 from cudnnlite.arguments import instance_of, integer, real_number, sequence, shown
-from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.enums import (
     ActivationMode,
     CTCGradMode,
@@ -148,7 +148,7 @@ class OpTensorSpec(FrozenSpec, told_by="cudnnSetOpTensorDescriptor"):
 
     def __init__(
         self, op: OpTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-        compute_type: Any = DataType.FLOAT,
+        compute_type: AnyDtype = DataType.FLOAT,
     ) -> None:  # fmt: skip
         kind, propagation = parse_enum(OpTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
         self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"))
@@ -183,7 +183,7 @@ class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
 
     def __init__(
         self, op: ReduceTensorOp | str, *, nan: NanPropagation | str = NanPropagation.PROPAGATE,
-        compute_type: Any = DataType.FLOAT, indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
+        compute_type: AnyDtype = DataType.FLOAT, indices: ReduceTensorIndices | str = ReduceTensorIndices.NO,
     ) -> None:  # fmt: skip
         kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
         places = parse_enum(ReduceTensorIndices, indices, "indices")
@@ -220,7 +220,7 @@ class CTCLossSpec(FrozenSpec, told_by="cudnnSetCTCLossDescriptor_v9"):
     def __init__(
         self, normalization: LossNormalizationMode | str = LossNormalizationMode.SOFTMAX,
         grad_mode: CTCGradMode | str = CTCGradMode.ZERO_OOB, max_label_length: int = 0,
-        compute_type: Any = None,
+        compute_type: AnyDtype | None = None,
     ) -> None:  # fmt: skip
         self._freeze(
             normalization=parse_enum(LossNormalizationMode, normalization, "normalization"),
@@ -316,7 +316,7 @@ class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDe
     shape: tuple[int, ...]
     dtype: DataType
 
-    def __init__(self, shape: Iterable[int], dtype: Any = DataType.FLOAT) -> None:
+    def __init__(self, shape: Iterable[int], dtype: AnyDtype = DataType.FLOAT) -> None:
         sizes, kind = parse_shape(shape, batch_may_be_empty=False), parse_dtype(dtype)
         if len(sizes) != 4:
             raise ArgumentError(

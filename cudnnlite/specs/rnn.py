@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.arguments import integer, one_of, real_number, shown
-from cudnnlite.dtypes import compute_type_for, dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, MathType, RNNBiasMode, RNNInputMode, RNNMode, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
@@ -101,7 +101,7 @@ class RNNSpec(FrozenSpec):
         self, cell: RNNMode | str, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
         projection_size: int | None = None, bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
         input_mode: RNNInputMode | str = RNNInputMode.LINEAR, dropout: float = 0.0, clip: Iterable[float] | None = None,
-        dtype: Any = "float32", compute_type: Any = None, math_type: MathType | str = MathType.DEFAULT,
+        dtype: AnyDtype = "float32", compute_type: AnyDtype | None = None, math_type: MathType | str = MathType.DEFAULT,
     ) -> None:  # fmt: skip
         kind = parse_dtype(dtype)
         if kind not in _FLOATS:

@@ -10,7 +10,7 @@ from operator import index
 from typing import Any
 
 from cudnnlite.arguments import integer, integers, real_number, shown
-from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.enums import DataType, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
@@ -68,7 +68,7 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     padding_fill: float
 
     def __init__(
-        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: Any = "float32",
+        self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: AnyDtype = "float32",
         layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, *, padding_fill: float = 0.0,
     ) -> None:  # fmt: skip
         order = parse_data_layout(layout)

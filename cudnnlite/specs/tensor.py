@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.arguments import MAX_INT, integers, shown
-from cudnnlite.dtypes import dtype_name, itemsize, parse_dtype, vector_length
+from cudnnlite.dtypes import AnyDtype, dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
@@ -64,7 +64,7 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     vector: int
 
     def __init__(
-        self, shape: Iterable[int], dtype: Any = "float32", layout: str | None = None, *,
+        self, shape: Iterable[int], dtype: AnyDtype = "float32", layout: str | None = None, *,
         strides: Iterable[int] | None = None,
     ) -> None:  # fmt: skip
         sizes = parse_shape(shape)
@@ -174,6 +174,11 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
         # the stride of an axis of size 1 is free; one that keeps the tensor packed keeps every kernel eligible
         height = self.strides[2] * self.shape[2] if self.rank == 3 else 1
         return dims, as_four(self.strides, missing=min(height, MAX_INT))
+
+
+def called(spec: TensorSpec, layout: str) -> TensorSpec:
+    """Return a spec under another name of its layout, as a message about sequences shows it: 'states' for 'NCW'."""
+    return TensorSpec(spec.shape, spec.dtype, layout) if layout in SEQUENCES and spec.layout == "NCW" else spec
 
 
 def tensor_spec_of(shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None) -> TensorSpec:

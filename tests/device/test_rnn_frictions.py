@@ -38,6 +38,27 @@ def test_layouts_have_the_names_of_recurrent_networks(handle):
             dnn.TensorSpec(layout="states", **refused)
 
 
+def test_what_does_not_fit_is_told_in_the_words_of_sequences(handle):
+    weights, zeros = weights_of(handle, LSTM), handle.zeros
+    reserve = dnn.rnn_forward(handle, LSTM, weights, zeros((5, 2, 3)), training=True).reserve
+    for name, call in {
+        "'sequence_major'.*vectors of 3": lambda: dnn.rnn_forward(handle, LSTM, weights, zeros((5, 2, 4))),
+        "'batch_major'.*vectors of 3": lambda: dnn.rnn_forward(handle, LSTM, weights, zeros((2, 5, 4)), layout="batch_major"),
+        "hx is .*'states'.*'states'": lambda: dnn.rnn_forward(handle, LSTM, weights, zeros((5, 2, 3)), hx=zeros((1, 2, 5))),
+        "dy is .*'sequence_major'.*'sequence_major'": lambda: dnn.rnn_backward_data(handle, reserve, zeros((5, 2, 5))),
+    }.items():  # fmt: skip
+        with pytest.raises(ArgumentError, match=name) as refused:
+            call()
+        assert "NCW" not in str(refused.value)
+
+
+def test_a_deep_network_asks_once_for_a_matrix_and_its_bias(handle):
+    with dnn.trace() as trace:
+        weights = dnn.RNNWeights(handle, RNNSpec("gru", 3, 4, num_layers=50))
+    asked = sum(call.function == "cudnnGetRNNWeightParams" for call in trace.calls)
+    assert (len(weights), asked) == (600, 300)
+
+
 def test_a_loss_on_the_last_state_alone(handle):
     weights, x = weights_of(handle, LSTM), handle.array(random(1, 5, 2, 3))
     dhy, zeros = handle.array(random(2, 1, 2, 4)), handle.zeros((5, 2, 4))

@@ -36,12 +36,14 @@ def provide_cudnn(folder: Path) -> Path:
 
 
 def write_cache(path: Path) -> None:
-    """Write a tuning cache with one entry, as if a GPU had been there."""
-    key = make_key(_problem(), {}, TuningPolicy(), DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 91900))
+    """Write a tuning cache with one problem, as if a GPU had been there with two versions of cuDNN."""
     row = AlgorithmResult(ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, time_ms=0.5, workspace=4096)
-    entry = TuningEntry(key, str(_problem()), "made up", (row,), 0, "2026-01-31T10:00:00+00:00", 0.1, "0.1.0")
     with TuningCache(path) as cache:
-        cache.put(entry)
+        for cudnn in (91002, 91900):
+            key = make_key(_problem(), {}, TuningPolicy(), DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", cudnn))
+            cache.put(
+                TuningEntry(key, str(_problem()), "made up", (row,), 0, "2026-01-31T10:00:00+00:00", 0.1, "0.1.0")
+            )
 
 
 def _problem() -> ConvolutionForwardProblem:

@@ -125,6 +125,13 @@ def test_begins_with_a_title_and_what_it_shows(name: str) -> None:
 
 
 @each
+def test_its_formulas_are_what_docutils_reads(name: str) -> None:
+    """Of `frac12` it makes a fraction of 12 and what follows."""
+    told = " ".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
+    assert not re.search(r"\\t?frac(?!\{)", told)
+
+
+@each
 def test_asserts_what_it_shows(name: str) -> None:
     notebook = read(name)
     claims = len(CLAIM.findall(notebook.cells[0].source))

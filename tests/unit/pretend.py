@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import cudnnlite as dnn
-import cudnnlite.devices.cuda
+import cudnnlite.devices.cuda_facts
 from cudnnlite.autotune import tuner
 from cudnnlite.devices import choice
 from cudnnlite.devices.device import DeviceFacts
@@ -99,7 +99,7 @@ def rows_of(k: int, works: bool = True) -> tuple[dnn.AlgorithmResult, ...]:
 
 def install(set_attribute: Any = setattr, set_item: Any = operator.setitem) -> None:
     """Put the GPUs and the search in place; of a test with `monkeypatch`'s methods."""
-    set_attribute(cudnnlite.devices.cuda, "all_facts", facts)
+    set_attribute(cudnnlite.devices.cuda_facts, "all_facts", facts)
     set_attribute(choice, "devices", choice.Devices(make))
     pretended = tuner.Search(lambda handle, problem, alignments: {}, lambda *_: {}, search)
     set_item(tuner.SEARCHES, FORWARD, pretended)

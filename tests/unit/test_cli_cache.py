@@ -225,7 +225,7 @@ def test_times_too_far_apart_have_no_ratio(two, sides):
 )
 def test_compare_selections(two, sides, counts, both):
     result = run("compare", *sides)
-    assert result.exit_code == 0
+    assert (result.exit_code, "nothing was compared" in result.stderr) == ((0, False) if both else (1, True))
     assert tuple(int(line.split(": ")[2].split()[0]) for line in result.stdout.splitlines()[:2]) == counts
     assert len(json.loads(run("compare", *sides, "--json").stdout)["problems"]) == both
 

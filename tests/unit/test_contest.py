@@ -62,6 +62,7 @@ def test_the_fastest_comes_first_and_what_did_not_run_last(clock):
     assert [entry.time_ms for entry in found] == pytest.approx([10.0, 12.0, 31.0, None, None])
     assert found[3:] == [refused, excluded]
     assert contest.replayed
+    assert contest.timing.endswith("; us a call: another series")
     for entry in found[:2]:
         assert entry.spread_ms == pytest.approx(0.0)
         assert entry.call_us == pytest.approx(1e3 * (entry.time_ms + 0.25))
@@ -232,6 +233,7 @@ def test_remarks_are_joined(clock):
     rows = [timed("FFT", 1.0, 0.5), timed("GEMM", 1.1, 0.5, remark="odd"), timed("WINOGRAD", 1.2, 0.5)]
     once = ranked(rows)
     assert [entry.remark for entry in once] == ["", f"odd; {NOISE}", NOISE]
+    assert [entry.remark for entry in ranked(once)] == ["", f"odd; {NOISE}", NOISE], "each once"
     assert [entry.remark for entry in ranked(rows, latency=True)] == ["", "odd", ""], "it is of the device's times"
     contest = Contest(handle_of(clock))
     contest.enter("fast", Work(clock, "FFT", 1.0))

@@ -17,7 +17,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.cli import app
-from cudnnlite.devices import cuda as cuda_device
+from cudnnlite.devices import cuda_facts
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.doctor import Verdict, environment, libraries, probe
 from cudnnlite.doctor.probe import Probe, read_probe, run_probe
@@ -161,7 +161,7 @@ def test_lines_that_are_cut_off_are_left_out():
 )  # fmt: skip
 def test_where_the_trial_is(monkeypatch, tmp_path, device, devices, tried):
     seen = []
-    monkeypatch.setattr(probe, "cuda_state", lambda: cuda_device.CudaState("", devices=devices))
+    monkeypatch.setattr(probe, "cuda_state", lambda: cuda_facts.CudaState("", devices=devices))
     monkeypatch.setattr(probe, "convolve", lambda name: seen.append(name) or {})
     with open(tmp_path / "out", "w") as out:
         probe.main(out.fileno(), device, [])
@@ -217,21 +217,21 @@ def fake_cuda(monkeypatch, driver, devices=()):
 def test_the_state_of_cuda(monkeypatch):
     device = SimpleNamespace(name="NVIDIA H200", compute_capability=(9, 0), uuid="GPU-1")
     fake_cuda(monkeypatch, FakeDriver(), [device])
-    state = cuda_device.cuda_state()
+    state = cuda_facts.cuda_state()
     assert (state.bindings, state.supports, state.driver, state.error) == ("13.0.1", 13000, "580.65.06", "")
     assert state.devices == (("NVIDIA H200", "9.0", "580.65.06", "GPU-1"),)
 
 
 def test_cuda_that_does_not_start(monkeypatch):
     fake_cuda(monkeypatch, FakeDriver(init=100))
-    state = cuda_device.cuda_state()
+    state = cuda_facts.cuda_state()
     assert (state.code, state.devices) == ("CUDA_ERROR_NO_DEVICE", ())
     assert state.error == "cuInit returned CUDA_ERROR_NO_DEVICE (100)"
 
 
 def test_a_driver_library_that_is_not_there(monkeypatch):
     fake_cuda(monkeypatch, object())
-    state = cuda_device.cuda_state()
+    state = cuda_facts.cuda_state()
     assert (state.supports, state.code) == (0, "")
     assert "cuDriverGetVersion" in state.error
 
@@ -243,12 +243,12 @@ def test_an_error_of_several_lines_is_told_in_one(monkeypatch):
     driver = FakeDriver()
     driver.cuDriverGetVersion = fail
     fake_cuda(monkeypatch, driver)
-    assert cuda_device.cuda_state().error == "no libcuda"
+    assert cuda_facts.cuda_state().error == "no libcuda"
 
 
 def test_cuda_python_that_is_not_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    state = cuda_device.cuda_state()
+    state = cuda_facts.cuda_state()
     assert state.bindings == ""
     assert state.error.startswith("cuda-python cannot be imported")
 
@@ -541,7 +541,7 @@ def test_on_a_gpu():
     assert found["cuda.driver"][0]["status"] == found["cuda.trial"][0]["status"] == "ok"
     assert found["cuda.trial"][0]["facts"]["device"] == "cuda:0"
     assert found["library.cublas"][0]["status"] == "ok"
-    names = [facts.name for facts in cuda_device.all_facts()]
+    names = [facts.name for facts in cuda_facts.all_facts()]
     assert names == [each["facts"]["name"] for each in found["cuda.device"]][: len(names)]  # a mask is not the child's
     assert done.returncode == 0
     hidden = doctor_process("--json", CUDNNLITE_DEVICE="cuda", CUDA_VISIBLE_DEVICES="")

@@ -441,6 +441,8 @@ BAD_TENSORS = {
     "strides too short": ({"shape": (1, 2, 3, 4), "strides": (12, 4, 1)}, "strides=.*3 entries.*shape="),
     "strides too long": ({"shape": (1, 2), "strides": (2, 1, 1)}, "strides=.*3 entries"),
     "no strides": ({"shape": (2, 2), "strides": ()}, "strides=.*0 entries"),
+    "a set has no order": ({"shape": {8, 3, 5}}, r"^shape=\{8, 3, 5\} is a set, which has no order; give a tuple$"),
+    "strides in a dict": ({"shape": (1, 2), "strides": {2: 0, 1: 0}}, "^strides=.* is a dict, which has no order"),
     "negative stride": ({"shape": (1, 2, 3, 4), "strides": (24, 12, -4, 1)}, "strides=.*-4 on axis 2; allowed: 1 to"),
     "negative stride, size 1": ({"shape": (1, 2), "strides": (-2, 1)}, "strides=.*-2 on axis 0; allowed: 0 to"),
     "zero stride": ({"shape": (1, 2, 3, 4), "strides": (24, 0, 4, 1)}, "strides=.*0 on axis 1; allowed: 1 to"),
@@ -552,8 +554,37 @@ BAD_PAIRS = {
     "filter too high": (ConvolutionSpec(), (1, 3, 4, 8), (4, 3, 5, 3), "axis 2.*over 5.*only 4"),
     "filter too wide": (ConvolutionSpec(1), (1, 3, 8, 2), (4, 3, 3, 5), "axis 3.*over 5.*only 4"),
     "dilated too wide": (ConvolutionSpec(dilation=(1, 4)), (1, 3, 8, 8), (4, 3, 3, 3), "axis 3.*over 9.*only 8"),
+    "a photograph, its channels last": (
+        ConvolutionSpec(1),
+        (1, 8, 9, 3),
+        (4, 3, 3, 3),
+        r"has 8\. Shapes.*\(x\.transpose\(0, 3, 1, 2\), layout='NHWC'\); otherwise w's",
+    ),
+    "both channels last": (
+        ConvolutionSpec(1),
+        (1, 8, 9, 6),
+        (4, 5, 5, 6),
+        r"transpose\(0, 3, 1, 2\).*, and w likewise; otherwise w's axis 1 must be 8$",
+    ),
+    "a signal, its groups last": (
+        ConvolutionSpec(groups=4),
+        (2, 9, 4),
+        (4, 1, 3),
+        r"\(9\).*\(0, 2, 1\), layout='NWC'\)$",
+    ),
+    "channels that fit nowhere": (ConvolutionSpec(), (1, 8, 9, 5), (4, 3, 3, 3), r"has 8; w's axis 1 must be 8$"),
     "another number of axes": (ConvolutionSpec((1, 1, 1)), (1, 3, 8, 8), (4, 3, 3, 3), "3 spatial axes.*have 2"),
 }
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint32", "float8_e4m3fn"])
+def test_convolutions_name_the_data_types_that_they_have_not(dtype):
+    x, w = TensorSpec((1, 3, 8, 8), dtype), FilterSpec((4, 3, 3, 3), dtype)
+    allowed = "float32, float64, float16, bfloat16, int8, uint8, int8x4, uint8x4, int8x32"
+    with pytest.raises(
+        ArgumentError, match=rf"^x and w are {dtype}; allowed: {allowed}; handle\.array\(x, dtype='float32'\)"
+    ):
+        ConvolutionSpec().output_spec(x, w)
 
 
 @pytest.mark.parametrize("name", BAD_PAIRS)

@@ -135,7 +135,7 @@ def test_only_cuda_leaves_open_which_gpu(pretend, worker):
 
 
 def test_auto_without_a_gpu_falls_back(monkeypatch):
-    monkeypatch.setattr("cudnnlite.devices.cuda.all_facts", lambda: ())
+    monkeypatch.setattr("cudnnlite.devices.cuda_facts.all_facts", lambda: ())
 
     def refuse(kind, index):
         if kind == "cuda":

@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.arguments import shown
 from cudnnlite.autotune.onnx.file import OnnxFile, require, subgraphs
 from cudnnlite.autotune.onnx.nodes import FLOATS, READERS, Known, OnnxNode, UnknownShapeError, why_skipped
-from cudnnlite.dtypes import dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
@@ -23,7 +23,7 @@ def problems_from_onnx(
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dtype: Any = None,
+    dtype: AnyDtype | None = None,
     layout: str | None = None,
 ) -> ProblemList:
     """List the convolutions and recurrent layers of an ONNX model, as problems to tune.

@@ -132,7 +132,7 @@ def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
     lengths: Iterable[int] | None = ..., training: Literal[False] = ..., layout: RNNDataLayout | str = ...,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
-    padding_fill: float = ..., out: Sequence[Any] | None = ..., reserve: RNNReserve | None = ...,
+    padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
     workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> RNNOutput: ...  # fmt: skip
 @overload
@@ -140,7 +140,7 @@ def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
     lengths: Iterable[int] | None = ..., training: Literal[True], layout: RNNDataLayout | str = ...,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
-    padding_fill: float = ..., out: Sequence[Any] | None = ..., reserve: RNNReserve | None = ...,
+    padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
     workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> RNNTrainingOutput: ...  # fmt: skip
 @overload
@@ -148,14 +148,14 @@ def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = ..., cx: AnyArray | None = ..., *,
     lengths: Iterable[int] | None = ..., training: bool, layout: RNNDataLayout | str = ...,
     algorithm: AlgorithmResult | RNNAlgo | str | None = ..., dropout_state: DropoutState | None = ...,
-    padding_fill: float = ..., out: Sequence[Any] | None = ..., reserve: RNNReserve | None = ...,
+    padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
     workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> Any: ...  # fmt: skip
 def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
     lengths: Iterable[int] | None = None, training: bool = False, algorithm: AlgorithmResult | RNNAlgo | str | None = None,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, padding_fill: float = 0.0,
-    dropout_state: DropoutState | None = None, out: Sequence[Any] | None = None, reserve: RNNReserve | None = None,
+    dropout_state: DropoutState | None = None, out: Sequence[AnyArray | None] | None = None, reserve: RNNReserve | None = None,
     workspace_limit: int | str | None = None, workspace: AnyArray | None = None,
 ) -> Any:  # fmt: skip
     """Run a recurrent network over a batch of sequences, asynchronously.
@@ -273,7 +273,8 @@ def rnn_forward(
 
 @calling("cudnnRNNBackwardData_v8")
 def rnn_backward_data(
-    handle: Handle, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
+    handle: Handle, reserve: RNNReserve, dy: AnyArray | None = None, dhy: AnyArray | None = None,
+    dcy: AnyArray | None = None, *, out: Sequence[AnyArray | None] | None = None
 ) -> RNNGradients:  # fmt: skip
     """Compute the gradients of input and first states from those of output and last states, asynchronously.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import sequence, shown
 from cudnnlite.errors import ArgumentError
@@ -32,7 +33,7 @@ class PackedSequences(NamedTuple):
     lengths: tuple[int, ...]
     order: tuple[int, ...]
 
-    def unpack(self, values: Any) -> list[Array]:
+    def unpack(self, values: ArrayLike) -> list[Array]:
         """Split packed values (sum of lengths, vector), such as ``y.numpy()``, into sequences, as they were given."""
         packed = host_array(values)
         if packed.ndim != 2:
@@ -42,7 +43,7 @@ class PackedSequences(NamedTuple):
         return [packed[places == self.order.index(number)] for number in range(len(self.order))]
 
 
-def pack_sequences(sequences: Sequence[Any]) -> PackedSequences:
+def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
     """Sort and interleave sequences of different lengths, as ``layout="packed"`` wants them.
 
     Parameters

@@ -15,6 +15,7 @@ from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.enums import WgradMode
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, ArrayTypeError, BadParamError, CudnnError, NotSupportedError
 from cudnnlite.operations import recording
@@ -95,7 +96,8 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         return self._problem.reserve
 
     def __call__(
-        self, weights: RNNWeights, x: Any, hx: Any = None, cx: Any = None, *, lengths: Iterable[int] | None = None,
+        self, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
+        lengths: Iterable[int] | None = None,
         out: Sequence[Any] | None = None, reserve: RNNReserve | None = None, workspace: Any = None,
     ) -> OutputT:  # fmt: skip
         """Enqueue the forward pass on the handle's stream.
@@ -161,8 +163,9 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
     def backward_data(
-        self, reserve: RNNReserve, dy: Any = None, dhy: Any = None, dcy: Any = None, *, out: Sequence[Any] | None = None
-    ) -> RNNGradients:
+        self, reserve: RNNReserve, dy: AnyArray | None = None, dhy: AnyArray | None = None, dcy: AnyArray | None = None, *,
+        out: Sequence[AnyArray | None] | None = None,
+    ) -> RNNGradients:  # fmt: skip
         """Enqueue the backward pass over the data (`cudnnRNNBackwardData_v8`); see `rnn_backward_data`."""
         self.use()
         call, problem = self._recall(reserve, has_gradients=False), self._problem

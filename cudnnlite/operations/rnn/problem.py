@@ -21,6 +21,7 @@ from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_fill
 from cudnnlite.specs.rnn_rules import why_not
+from cudnnlite.specs.tensor import called
 
 
 class RNNRequest(NamedTuple):
@@ -137,7 +138,8 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
             f"x has shape {x.shape}; allowed in this layout: {wanted}, none of them 0 (without sequences leave the call out)"
         )
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
-        raise ArgumentError(f"x is {x}; {spec} wants vectors of {spec.input_size}, {dtype_name(spec.dtype)}")
+        own = called(x, "batch_major" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "sequence_major")
+        raise ArgumentError(f"x is {own}; {spec} wants vectors of {spec.input_size}, {dtype_name(spec.dtype)}")
     if not x.fits("NCW" if rank == 3 else "packed"):
         raise ArgumentError(
             f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"

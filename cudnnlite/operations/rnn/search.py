@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cudnnlite.arguments import sequence
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
@@ -38,7 +39,7 @@ _HARDLY = 1.03  # so many times the first's time may the heuristic's choice take
 
 
 def find_rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: Any, hx: Any = None, cx: Any = None, *,
+    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
     lengths: Iterable[int] | None = None, training: bool = False,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, algorithms: Iterable[RNNAlgo | str] | None = None,
     workspace_limit: int | str | None = None, replay: bool = False,
@@ -158,12 +159,8 @@ def search_rnn_forward(
             of_pairs = dict(zip(pairs, requests, strict=True))
             rows = with_replay(rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments))
         rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
-    how = "median of CUDA graph replays" if contest.replayed else "median of calls"
-    how += ", operands not in the cache" * flush_l2
     title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
-    return AlgorithmTable(
-        rows, title=title, timing=f"{how} on {handle.device}", device_memory=handle.device.memory_info()[1]
-    )
+    return AlgorithmTable(rows, title=title, timing=contest.timing, device_memory=handle.device.memory_info()[1])
 
 
 def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool) -> list[AlgorithmResult]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import instance_of
-from cudnnlite.descriptors import RNNDescriptor, TensorDescriptor
+from cudnnlite.descriptors import RNNDescriptor
+from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
@@ -106,7 +108,14 @@ class RNNWeights(NamedWeights):
         return rnn_formats.to_torch(self.spec, self.numpy())
 
     @classmethod
-    def from_onnx(cls, handle: Handle, spec: RNNSpec, W: Any, R: Any, B: Any = None) -> RNNWeights:
+    def from_onnx(
+        cls,
+        handle: Handle,
+        spec: RNNSpec,
+        W: ArrayLike | Sequence[ArrayLike],
+        R: ArrayLike | Sequence[ArrayLike],
+        B: ArrayLike | Sequence[ArrayLike] | None = None,
+    ) -> RNNWeights:
         """Make weights from the inputs of ONNX nodes LSTM, GRU or RNN.
 
         Parameters
@@ -154,19 +163,25 @@ def _read_layout(
     handle: Handle, rnn: RNNDescriptor, spec: RNNSpec, base: int, nbytes: int
 ) -> dict[str, tuple[int, TensorSpec]]:
     """Ask cuDNN for the address of every matrix and bias, and check that each has the shape that its name promises."""
-    places = {}
+    places: dict[str, tuple[int, TensorSpec]] = {}
+    kinds: dict[tuple[int, ...], TensorSpec] = {}  # a deep network has many parts of few shapes
+    asked, dtype, rank, dims, steps = None, ctypes.c_int(), ctypes.c_int(), c_ints((0, 0, 0)), c_ints((0, 0, 0))
     with EmptyTensorDescriptor() as matrix, EmptyTensorDescriptor() as bias:
         for part in weight_parts(spec):
-            matrix_at, bias_at = ctypes.c_void_p(), ctypes.c_void_p()
-            handle.api.cudnnGetRNNWeightParams(
-                handle.ptr, rnn.ptr, part.pseudo_layer, nbytes, base, part.linear_layer, matrix.ptr, matrix_at, bias.ptr,
-                bias_at,
-            )  # fmt: skip
+            if asked != (pair := (part.pseudo_layer, part.linear_layer)):  # one call tells of a matrix and of its bias
+                asked, matrix_at, bias_at = pair, ctypes.c_void_p(), ctypes.c_void_p()
+                handle.api.cudnnGetRNNWeightParams(
+                    handle.ptr, rnn.ptr, part.pseudo_layer, nbytes, base, part.linear_layer, matrix.ptr, matrix_at, bias.ptr,
+                    bias_at,
+                )  # fmt: skip
             address, descriptor = (bias_at.value, bias) if part.bias else (matrix_at.value, matrix)
             if address is None:
                 raise LibraryError(f"cuDNN has no {part.name} in {spec}")
-            shape = TensorDescriptor.read(handle.api, descriptor.ptr).shape  # (1, rows, columns); a bias has one column
+            handle.api.cudnnGetTensorNdDescriptor(descriptor.ptr, 3, dtype, rank, dims, steps)
+            shape = tuple(dims[: rank.value])  # (1, rows, columns); a bias has one column
             if shape != (1, *part.shape, *(1,) * (2 - len(part.shape))):
                 raise LibraryError(f"cuDNN gives {part.name} the shape {shape}, expected: {part.shape}")
-            places[part.name] = address - base, TensorSpec(part.shape, spec.dtype)
+            if part.shape not in kinds:
+                kinds[part.shape] = TensorSpec(part.shape, spec.dtype)
+            places[part.name] = address - base, kinds[part.shape]
     return places
