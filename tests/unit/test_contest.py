@@ -106,6 +106,15 @@ def test_what_is_hopeless_keeps_its_first_time_and_says_so(clock):
     assert works[2].calls == 1
 
 
+def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
+    works = [Work(clock, name, ms, host_ms=1.0) for name, ms in (("WINOGRAD", 13.0), ("GEMM", 12.0), ("FFT", 10.0))]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
+    assert [entry.call_us for entry in found] == [pytest.approx(11e3), pytest.approx(13e3), None]
+    assert found[2].remark == "calls not timed: the device takes longer than the best"
+    assert (found[2].host_us, found[2].time_ms) == (None, pytest.approx(13.0))
+
+
 def test_nobody_competes(clock):
     refused = row("DIRECT", status=Status.NOT_SUPPORTED)
     contest, found = compete(clock, [], [refused])
