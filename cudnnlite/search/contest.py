@@ -120,7 +120,7 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     found = sorted(rows, key=order)
     if found:
         tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
-        first = _least(tied)
+        first = _least(tied, latency=latency)
         found = [first, *(row for row in found if row is not first)]
         told = [replace(row, remark=joined(row.remark, "within the noise of the first")) for row in tied]
         noted = dict(zip(map(id, tied), told, strict=True))
@@ -128,10 +128,23 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     return found
 
 
-def _least(tied: Sequence[AlgorithmResult]) -> AlgorithmResult:
-    """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace."""
-    host = min((row.host_us for row in tied if row.host_us is not None), default=0.0)
-    return min(tied, key=lambda row: (row.host_us is not None and row.host_us > 1.1 * host, row.workspace))
+def _least(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
+    """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace.
+
+    Where calls decide, the device's time counts before the workspace: a host that was slow for a while, by half as seen, hides
+    it, and a faster one shows it.
+    """
+    rows = _near_the_least(tied, [row.host_us for row in tied], 1.5 if latency else 1.1)
+    if latency:
+        rows = _near_the_least(rows, [row.time_ms for row in rows], 1.02)
+    return min(rows, key=lambda row: row.workspace)
+
+
+def _near_the_least(
+    rows: Sequence[AlgorithmResult], values: Sequence[float | None], times: float
+) -> list[AlgorithmResult]:
+    least = min((value for value in values if value is not None), default=0.0)
+    return [row for row, value in zip(rows, values, strict=True) if value is None or value <= times * least]
 
 
 def joined(*remarks: str) -> str:

@@ -230,6 +230,23 @@ def test_what_the_noise_hides_is_remarked_on(best_spread, other_spread, other_ms
     assert [entry.remark for entry in found] == ["", NOISE if alike else ""]
 
 
+@pytest.mark.parametrize(
+    ("told", "first"),
+    [
+        ({"host_us": (10, 14), "time_ms": (9e-3, 6e-3)}, "GEMM"),  # a host that was slow for a while hides it
+        ({"host_us": (10, 16), "time_ms": (9e-3, 6e-3)}, "FFT"),
+        ({"host_us": (10, 10), "time_ms": (6e-3, 6.1e-3), "workspace": (8, 7)}, "GEMM"),
+    ],
+)
+def test_of_calls_that_the_noise_makes_equal_the_device_decides(told, first):
+    rows = [
+        row(name, call_us=16.0, call_spread_us=1.0, **{key: pair[number] for key, pair in told.items()})
+        for number, name in enumerate(("FFT", "GEMM"))
+    ]
+    assert names(ranked(rows, latency=True))[0] == first
+    assert names(ranked(rows[::-1], latency=True))[0] == first
+
+
 def test_failed_rows_are_like_nothing():
     found = ranked([timed("FFT", 1.0, 0.5), timed("GEMM", 1.0, 0.5, why_not="too wrong")])
     assert [entry.remark for entry in found] == ["", ""]
