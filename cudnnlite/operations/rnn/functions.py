@@ -14,13 +14,7 @@ from cudnnlite.operations.documented import calling
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import (
-    RNNGradients,
-    RNNOutput,
-    RNNReserve,
-    RNNTrainingOutput,
-    without_sequences,
-)
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput, without_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
