@@ -78,11 +78,7 @@ def check_operands(handle: Handle, problem: Problem, operands: Mapping[str, Any]
 
 
 def search_convolution(
-    handle: Handle,
-    problem: Problem,
-    policy: TuningPolicy,
-    operands: Mapping[str, DeviceArray],
-    progress: bool = False,
+    handle: Handle, problem: Problem, policy: TuningPolicy, operands: Mapping[str, DeviceArray], progress: bool = False
 ) -> AlgorithmTable:
     """Time and check every candidate on operands; the handle is waited for.
 
@@ -134,11 +130,7 @@ def search_convolution(
 
 
 def candidates(
-    problem: Problem,
-    policy: TuningPolicy,
-    ranking: Sequence[AlgorithmResult],
-    *,
-    preferred: bool = False,
+    problem: Problem, policy: TuningPolicy, ranking: Sequence[AlgorithmResult], *, preferred: bool = False
 ) -> Iterator[AlgorithmResult]:
     """Yield algorithm x math type x layout, with a reason where the policy excludes it before it is tried.
 

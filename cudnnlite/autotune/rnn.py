@@ -47,12 +47,8 @@ def check_operands(handle: Handle, problem: RNNForwardProblem, operands: Mapping
 
 
 def search_rnn(
-    handle: Handle,
-    problem: RNNForwardProblem,
-    policy: TuningPolicy,
-    operands: Mapping[str, Any],
-    progress: bool = False,
-) -> AlgorithmTable:
+    handle: Handle, problem: RNNForwardProblem, policy: TuningPolicy, operands: Mapping[str, Any], progress: bool = False
+) -> AlgorithmTable:  # fmt: skip
     """Time and check every candidate on operands ("weights", "x", perhaps "hx", "cx"); the handle is waited for.
 
     Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.

@@ -73,7 +73,8 @@ class CudaDevice:
         self.index = index
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
-        self.default_stream = self._device.default_stream
+        self.default_stream = default = self._device.default_stream
+        self.unrecordable = default if int(default.handle) in (0, _LEGACY_STREAM) else None
         self.stand_ins = StandIns()
         self._borrowed: set[int] = set()  # addresses of other libraries' streams, which they may record
         self._unfreed: list[tuple[Any, Any]] = []  # memory that was let go while its stream was recorded, and that

@@ -84,6 +84,10 @@ class Device(Protocol):
         """The stream that a handle uses unless told otherwise."""
 
     @property
+    def unrecordable(self) -> Any:
+        """The stream of which nobody need ask whether it is being recorded: it never is; None if there is none."""
+
+    @property
     def needs_activation(self) -> bool:
         """Whether `activate` must run before each use, because other devices of its kind may be current."""
 

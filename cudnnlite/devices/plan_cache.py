@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Protocol
 
 MAX_CACHED = 128  # plans kept for one-line calls; the least recently used one goes first
@@ -17,6 +18,10 @@ class Closes(Protocol):
         """Give back what this object owns; harmless when called again."""
 
 
+class _Asked(Exception):  # noqa: N818  (no error)
+    """Ends a call that was made only to learn which plan it runs; has what makes that."""
+
+
 class PlanCache:
     """The plans of one handle."""
 
@@ -26,6 +31,7 @@ class PlanCache:
         # and by what costs less to look up
         self._quick: dict[Hashable, tuple[Any, list[Any]]] = {}
         self._uses = 0
+        self._asking = False
         self._dependents: set[weakref.ref[Any]] = set()
 
     def __len__(self) -> int:
@@ -35,15 +41,6 @@ class PlanCache:
         """Close `plan` with the handle, whoever holds it."""
         # not a WeakSet, whose callback is Python, which would lose what a signal handler raises in it
         self._dependents.add(weakref.ref(plan, self._dependents.discard))
-
-    def find(self, key: Hashable) -> Any:
-        """Return the plan for `key`; None if it is not there."""
-        entry = self._cached.get(key)
-        if entry is None:
-            return None
-        self._uses += 1
-        entry[1] = self._uses
-        return entry[0]
 
     def find_quick(self, key: Hashable, options: Any) -> Any:
         """Return the plan that `add_quick` was told; None if it is not there, or was told of others than these options."""
@@ -60,15 +57,33 @@ class PlanCache:
 
     def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return the plan for `key`, made by ``make(*arguments)`` if it is not there."""
+        if self._asking:
+            raise _Asked(partial(make, *arguments))
         try:
-            plan = self.find(key)
+            entry = self._cached.get(key)
         except TypeError:  # unhashable: an argument of a wrong type, which making the plan names
             make(*arguments).close()
             raise
-        if plan is None:
+        if entry is None:
             plan = make(*arguments)
             self.keep(key, plan)
-        return plan
+            return plan
+        self._uses += 1
+        entry[1] = self._uses
+        return entry[0]
+
+    def asked_for(self, call: Callable[[], object]) -> Callable[[], Any] | None:
+        """Return what makes the plan that a call would run, which goes no further; None if it runs none."""
+        self._quick.clear()  # which calls look into before
+        self._asking = True
+        try:
+            call()
+        except _Asked as asked:
+            asked.__traceback__ = None  # its frames have the operands
+            return asked.args[0]  # type: ignore[no-any-return]
+        finally:
+            self._asking = False
+        return None
 
     def keep(self, key: Hashable, plan: Closes) -> None:
         """Let `get` return this plan for `key` from now on; one that it returned before is closed."""

@@ -99,7 +99,7 @@ class EmulatedDevice:
     def __init__(self, index: int = 0, *, capacity: int | str = "16 GiB") -> None:
         self.index = index
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
-        self.default_stream = EmulatedStream(self, 1)
+        self.default_stream, self.unrecordable = EmulatedStream(self, 1), None
         # an address that was given is good as long as somebody keeps its stream
         self._streams: WeakValueDictionary[int, EmulatedStream] = WeakValueDictionary({1: self.default_stream})
         self.api = EmulatedApi(load_library(), self.memory)

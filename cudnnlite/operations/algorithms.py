@@ -188,13 +188,8 @@ def _filled(
     room, count = ctypes.c_int(), ctypes.c_int()
     described.ask(algorithms.count, count=room)
     results = (algorithms.result * room.value)()
-    described.ask(
-        getattr(algorithms, function),
-        requestedAlgoCount=room.value,
-        returnedAlgoCount=count,
-        perfResults=results,
-        **given,
-    )
+    told = {"requestedAlgoCount": room.value, "returnedAlgoCount": count, "perfResults": results}
+    described.ask(getattr(algorithms, function), **told, **given)
     rows = [
         AlgorithmResult(
             algorithms.kind(result.algo),

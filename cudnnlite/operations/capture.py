@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.device import Recorder, refuse_in_capture
+from cudnnlite.devices.device import Device, Recorder, refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.operations import recording
 from cudnnlite.operations.operands import use
@@ -76,19 +76,21 @@ class CapturedGraph(Plan):
         if self._closed or get_ident() != self._thread:
             self.use()
         if self._graph is None or recording.active:
-            self._refuse_in_capture()
+            refuse_launch(self._device, self._stream)
         try:
             self._graph.launch(self._stream)
         except Exception:
-            self._refuse_in_capture()  # another library's
+            refuse_launch(self._device, self._stream)  # another library's capture
             raise
-
-    def _refuse_in_capture(self) -> None:
-        refuse_in_capture(self._device, self._stream, "no graph can be launched", "launch it after the capture")
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else "" if self._graph is not None else "recording "
         return f"<{state}{self._description}: {self.calls} call{'s' * (self.calls != 1)}>"
+
+
+def refuse_launch(device: Device, stream: Any) -> None:
+    """Raise CaptureError if a graph is being recorded on `stream`."""
+    refuse_in_capture(device, stream, "no graph can be launched", "launch it after the capture")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cudnnlite._raw.types import cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgoPerf_t
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution_problem import DEFAULT_CONV, complete, flops, words
+from cudnnlite.operations.convolution_problem import COMMON, DEFAULT_CONV, flops, words
 from cudnnlite.operations.operation import FLOATS, Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -71,57 +71,29 @@ def _check_result(conv: ConvolutionSpec, x: tuple[int, ...], w: tuple[int, ...],
         )
 
 
-_OPTIONS = {"conv": ConvolutionSpec}
 DATA = Operation(
-    "convolution_backward_data",
-    "cudnnConvolutionBackwardData",
-    reads=("w", "dy"),
-    writes=("dx",),
-    infer=_image_spec,
-    options=_OPTIONS,
-    names={"filterDesc": "wDesc", "diffDesc": "dyDesc", "gradDesc": "dxDesc"},
-    dtypes=FLOATS,
-    filters=frozenset({"w"}),
-    inverse=True,
+    "convolution_backward_data", "cudnnConvolutionBackwardData", ("w", "dy"), ("dx",), _image_spec,
+    names={"filterDesc": "wDesc", "diffDesc": "dyDesc", "gradDesc": "dxDesc"}, dtypes=FLOATS,
+    filters=frozenset({"w"}), inverse=True,
     algorithms=Algorithms(
-        ConvolutionBwdDataAlgo,
-        cudnnConvolutionBwdDataAlgoPerf_t,
-        count="cudnnGetConvolutionBackwardDataAlgorithmMaxCount",
-        heuristic="cudnnGetConvolutionBackwardDataAlgorithm_v7",
-        find="cudnnFindConvolutionBackwardDataAlgorithmEx",
-        workspace="cudnnGetConvolutionBackwardDataWorkspaceSize",
-        graph="OPERATION_CONVOLUTION_BACKWARD_DATA",
+        ConvolutionBwdDataAlgo, cudnnConvolutionBwdDataAlgoPerf_t, "cudnnGetConvolutionBackwardDataAlgorithmMaxCount",
+        "cudnnGetConvolutionBackwardDataAlgorithm_v7", "cudnnFindConvolutionBackwardDataAlgorithmEx",
+        "cudnnGetConvolutionBackwardDataWorkspaceSize", graph="OPERATION_CONVOLUTION_BACKWARD_DATA",
     ),
-    complete=complete,
-    flops=lambda problem: flops(problem.dy, problem.w),
-    math_type=lambda problem: problem.conv.math_type,
-    words=lambda problem: f"gradient of x: {words(problem)}",
-)
+    flops=lambda problem: flops(problem.dy, problem.w), words=lambda problem: f"gradient of x: {words(problem)}", **COMMON,
+)  # fmt: skip
 FILTER = Operation(
-    "convolution_backward_filter",
-    "cudnnConvolutionBackwardFilter",
-    reads=("x", "dy"),
-    writes=("dw",),
-    infer=_filter_spec,
-    options=_OPTIONS,
+    "convolution_backward_filter", "cudnnConvolutionBackwardFilter", ("x", "dy"), ("dw",), _filter_spec,
     names={"srcDesc": "xDesc", "diffDesc": "dyDesc", "gradDesc": "dwDesc", "y": "dy"},  # y in the search alone
-    dtypes=FLOATS,
-    filters=frozenset({"dw"}),
-    inverse=True,
+    dtypes=FLOATS, filters=frozenset({"dw"}), inverse=True,
     algorithms=Algorithms(
-        ConvolutionBwdFilterAlgo,
-        cudnnConvolutionBwdFilterAlgoPerf_t,
-        count="cudnnGetConvolutionBackwardFilterAlgorithmMaxCount",
-        heuristic="cudnnGetConvolutionBackwardFilterAlgorithm_v7",
-        find="cudnnFindConvolutionBackwardFilterAlgorithmEx",
-        workspace="cudnnGetConvolutionBackwardFilterWorkspaceSize",
+        ConvolutionBwdFilterAlgo, cudnnConvolutionBwdFilterAlgoPerf_t,
+        "cudnnGetConvolutionBackwardFilterAlgorithmMaxCount", "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+        "cudnnFindConvolutionBackwardFilterAlgorithmEx", "cudnnGetConvolutionBackwardFilterWorkspaceSize",
         graph="OPERATION_CONVOLUTION_BACKWARD_FILTER",
     ),
-    complete=complete,
-    flops=lambda problem: flops(problem.dy, problem.dw),
-    math_type=lambda problem: problem.conv.math_type,
-    words=lambda problem: f"gradient of w: {words(problem)}",
-)
+    flops=lambda problem: flops(problem.dy, problem.dw), words=lambda problem: f"gradient of w: {words(problem)}", **COMMON,
+)  # fmt: skip
 
 
 class ConvolutionBackwardDataProblem(Problem, operation=DATA):

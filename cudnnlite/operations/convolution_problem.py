@@ -51,32 +51,21 @@ def words(problem: Any) -> str:
     return told + (f", {options}" if options else "")
 
 
+_ALGORITHMS = Algorithms(
+    ConvolutionFwdAlgo, cudnnConvolutionFwdAlgoPerf_t, "cudnnGetConvolutionForwardAlgorithmMaxCount",
+    "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnFindConvolutionForwardAlgorithmEx",
+    "cudnnGetConvolutionForwardWorkspaceSize", graph="OPERATION_CONVOLUTION_FORWARD",
+)  # fmt: skip
+# what the gradients have too
+COMMON: dict[str, Any] = {
+    "options": {"conv": ConvolutionSpec}, "complete": complete, "math_type": lambda problem: problem.conv.math_type,
+}  # fmt: skip
 FORWARD = Operation(
-    "convolution_forward",
-    "cudnnConvolutionForward",
-    reads=("x", "w"),
-    writes=("y",),
-    infer=lambda x, w, conv: conv.output_spec(x, w),
-    options={"conv": ConvolutionSpec},
-    names={"srcDesc": "xDesc", "filterDesc": "wDesc", "destDesc": "yDesc"},
-    dtypes=(),
-    mixed=True,
-    filters=frozenset({"w"}),
-    algorithms=Algorithms(
-        ConvolutionFwdAlgo,
-        cudnnConvolutionFwdAlgoPerf_t,
-        count="cudnnGetConvolutionForwardAlgorithmMaxCount",
-        heuristic="cudnnGetConvolutionForwardAlgorithm_v7",
-        find="cudnnFindConvolutionForwardAlgorithmEx",
-        workspace="cudnnGetConvolutionForwardWorkspaceSize",
-        graph="OPERATION_CONVOLUTION_FORWARD",
-    ),
-    complete=complete,
-    flops=lambda problem: flops(problem.y, problem.w),
-    math_type=lambda problem: problem.conv.math_type,
-    hint=_hint,
-    words=words,
-)
+    "convolution_forward", "cudnnConvolutionForward", ("x", "w"), ("y",), lambda x, w, conv: conv.output_spec(x, w),
+    names={"srcDesc": "xDesc", "filterDesc": "wDesc", "destDesc": "yDesc"}, dtypes=(), mixed=True,
+    filters=frozenset({"w"}), algorithms=_ALGORITHMS, flops=lambda problem: flops(problem.y, problem.w), hint=_hint,
+    words=words, **COMMON,
+)  # fmt: skip
 
 
 class ConvolutionForwardProblem(Problem, operation=FORWARD):

@@ -118,17 +118,10 @@ def _words(problem: Any) -> str:
 
 
 _COMMON: dict[str, Any] = {
-    "dtypes": (),
-    "mixed": True,
-    "filters": frozenset({"w"}),
-    "check": _check,
-    "complete": _complete,
-    "algorithms": replace(_algorithms, find="", build=_build, fits=_fits, apart=_apart),
-    "flops": convolution_problem.FORWARD.flops,
-    "math_type": convolution_problem.FORWARD.math_type,
-    "hint": convolution_problem.FORWARD.hint,
-    "words": _words,
-}
+    "dtypes": (), "mixed": True, "filters": frozenset({"w"}), "check": _check, "complete": _complete,
+    "algorithms": replace(_algorithms, find="", build=_build, fits=_fits, apart=_apart), "words": _words,
+    **{name: getattr(convolution_problem.FORWARD, name) for name in ("flops", "math_type", "hint")},
+}  # fmt: skip
 _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
 FUSED = Operation(
     "convolution_bias_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,

@@ -37,12 +37,9 @@ class PlanByHand(Plan):
         raise NotImplementedError
 
     def _call(
-        self,
-        function: Callable[..., None],
-        arguments: Any,
-        operands: Sequence[Any],
+        self, function: Callable[..., None], arguments: Any, operands: Sequence[Any],
         clear: Sequence[tuple[int, int]] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make the C call on the handle's stream, ordered with the streams of the operands that are not None.
 
         `clear` is memory that is set to zero before: addresses and bytes.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Callable
 from inspect import isfunction, signature
 from typing import Any
 
 from cudnnlite.arguments import shown
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation import OPERATIONS
@@ -19,26 +17,6 @@ _OTHERS = (
     "convolution_transpose", "ctc_loss", "dropout_backward", "dropout_forward", "multi_head_attention_forward",
     "transform_filter",
 )  # fmt: skip
-
-
-class _Asked(Exception):  # noqa: N818  (no error)
-    """Stands for a handle's plans, none of which is there, and ends the call that asks for one."""
-
-    make: Callable[[], Any] | None = None
-
-    def __init__(self, plans: PlanCache) -> None:
-        self._plans = plans
-
-    def find_quick(self, key: Hashable, options: Any) -> None:
-        """Return no plan."""
-
-    def get(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Say how the plan is made."""
-        self.make = partial(make, *arguments)
-        raise self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plans, name)
 
 
 def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -95,15 +73,7 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
         signature(operation).bind(handle, *operands, **options)
     except TypeError as error:
         raise ArgumentError(f"operation={operation.__name__}: {error}") from None
-    plans = handle.plans
-    asked = _Asked(plans)
-    handle.plans = asked  # type: ignore[assignment]
-    try:
-        operation(handle, *operands, **options)
-    except _Asked:
-        asked.__traceback__ = None  # its frames have the operands, and `asked`: a cycle
-    finally:
-        handle.plans = plans
-    if asked.make is None:
+    make = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
+    if make is None:
         raise ArgumentError(f"operation={operation.__name__} runs no plan")
-    return asked.make()  # not where the exception is handled: an error would tell of it
+    return make()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cudnnlite.arguments import one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
-from cudnnlite.operations.capture import recorded
+from cudnnlite.operations.capture import recorded, refuse_launch
 from cudnnlite.search.contest import ranked
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.timing import Stopwatch
@@ -138,11 +138,16 @@ class ReplayedCall:
 
     def function(self) -> None:
         """Make the call on the handle's stream, in one way or another."""
-        stream = self._handle.stream
-        if self._device.is_capturing(stream):  # no graph can be launched into another
+        stream, device = self._handle.stream, self._device
+        asks = stream is not device.unrecordable or device.stand_ins  # which takes CUDA as long as the launch
+        if asks and device.is_capturing(stream):  # no graph can be launched into another
             self._call_as_it_is(self._addresses)
         elif self._graph is not None:
-            self._graph.launch(stream)
+            try:
+                self._graph.launch(stream)
+            except Exception:
+                refuse_launch(device, stream)  # another library records a stream that this one would wait for
+                raise
             self._launched += 1
         else:
             self._call_with_new_addresses(stream)

@@ -36,10 +36,7 @@ def relative_errors(got: Sequence[Array], expected: Sequence[Array]) -> Errors:
         return Errors(float("inf"), float("inf"))
     difference = ours - right
     norm, most = _norm(right), float(np.max(np.abs(right), initial=0.0))
-    return Errors(
-        _norm(difference) / (norm or 1.0),
-        float(np.max(np.abs(difference), initial=0.0)) / (most or 1.0),
-    )
+    return Errors(_norm(difference) / (norm or 1.0), float(np.max(np.abs(difference), initial=0.0)) / (most or 1.0))
 
 
 def _norm(values: Array) -> float:

@@ -74,11 +74,14 @@ class Contest:
         while worth:
             for key, timing, call in self._repeat(worth):
                 costs = {} if call is None else call._asdict()
-                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **costs)
+                why = "calls not timed: the device takes longer than the best" * (self._latency and call is None)
+                remark = joined(rows[key].remark, why)
+                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, remark=remark, **costs)
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
-            best = min(deciding_ms(rows[key], latency=self._latency) or 0.0 for key in repeated)
+            deciding = [deciding_ms(rows[key], latency=self._latency) for key in repeated]
+            best = min((ms for ms in deciding if ms is not None), default=0.0)
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
             if key not in repeated:
@@ -93,8 +96,10 @@ class Contest:
         works, firsts = [self._works[key] for key in keys], [self._firsts[key] for key in keys]
         timings = dict(zip(keys, self._stopwatch.repeat(works, firsts, thorough=not self._latency), strict=True))
         best = min(timing.ms for timing in timings.values())
-        # what a call costs of something far from the best is of interest only where that decides
-        asked = [key for key in keys if self._latency or timings[key].ms <= self._may_win * best]
+        if self._latency:  # a call takes the device's time at least, and the best one no more than the best first run
+            best = max(best, min(self._firsts.values()))
+        # what calls cost of something far from that is of no interest: half of a search's time went there
+        asked = [key for key in keys if timings[key].ms <= self._may_win * best]
         works, firsts = [self._works[key] for key in asked], [self._firsts[key] for key in asked]
         calls = dict(zip(asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True))
         for key, timing in timings.items():
@@ -116,12 +121,12 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
 
     def order(row: AlgorithmResult) -> tuple[bool, bool, float]:
         time = deciding_ms(row, latency=latency)
-        return not row.ok, time is None, 0.0 if time is None else time
+        return not row.ok, time is None, (row.time_ms or 0.0) if time is None else time
 
     found = sorted(rows, key=order)
     if found:
         tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
-        first = _least(tied)
+        first = _least(tied, latency=latency)
         found = [first, *(row for row in found if row is not first)]
         told = [replace(row, remark=joined(row.remark, "within the noise of the first")) for row in tied]
         noted = dict(zip(map(id, tied), told, strict=True))
@@ -129,10 +134,23 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
     return found
 
 
-def _least(tied: Sequence[AlgorithmResult]) -> AlgorithmResult:
-    """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace."""
-    host = min((row.host_us for row in tied if row.host_us is not None), default=0.0)
-    return min(tied, key=lambda row: (row.host_us is not None and row.host_us > 1.1 * host, row.workspace))
+def _least(tied: Sequence[AlgorithmResult], *, latency: bool) -> AlgorithmResult:
+    """Return, of rows that the noise makes equal, the one with the least host time, or nearly so, and the least workspace.
+
+    Where calls decide, the device's time counts before the workspace: a host that was slow for a while, by half as seen, hides
+    it, and a faster one shows it.
+    """
+    rows = _near_the_least(tied, [row.host_us for row in tied], 1.5 if latency else 1.1)
+    if latency:
+        rows = _near_the_least(rows, [row.time_ms for row in rows], 1.02)
+    return min(rows, key=lambda row: row.workspace)
+
+
+def _near_the_least(
+    rows: Sequence[AlgorithmResult], values: Sequence[float | None], times: float
+) -> list[AlgorithmResult]:
+    least = min((value for value in values if value is not None), default=0.0)
+    return [row for row, value in zip(rows, values, strict=True) if value is None or value <= times * least]
 
 
 def joined(*remarks: str) -> str:

@@ -381,6 +381,39 @@ def judge(rows, eager, operation="forward"):
     return good
 
 
+def measured(arguments):
+    """Measure what the arguments ask for, and return the rows."""
+    import torch
+
+    rows, begin, left_out = [], time.perf_counter(), 0
+    shard, shards = map(int, arguments.shard.split("/"))
+    numbers = None if arguments.rows is None else arguments.rows.split(",")
+    chosen = [each for number, each in enumerate(shapes(arguments.suite)) if numbers is None or str(number) in numbers]
+    todo = [(shape, config) for config in arguments.configs.split(",") for shape in chosen[:: arguments.every]]
+    if arguments.seconds < math.inf:
+        random.Random(0).shuffle(todo)  # what is left out is then no group of its own
+    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
+        print(
+            f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]},",
+            f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}",
+        )
+        for shape, config in todo[shard::shards]:
+            if time.perf_counter() - begin > arguments.seconds:
+                left_out += 1
+                continue
+            rows.append(run(handle, shape, config, arguments.eager, arguments.operation, arguments.quick))
+            if rows[-1]["error"] > AGREE[config]:
+                print("DISAGREES with torch:", config, title(shape), f"{rows[-1]['error']:.1e}")
+            torch.cuda.empty_cache()
+            if arguments.json and len(rows) % 20 == 0:
+                arguments.json.write_text(json.dumps(rows))  # a run may be cut short
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows))
+    if left_out:
+        print(f"left out for want of time: {left_out} rows")
+    return rows
+
+
 def main():
     """Run."""
     parser = argparse.ArgumentParser()
@@ -396,44 +429,14 @@ def main():
     parser.add_argument("--shard", default="0/1", help="only every n-th row from the i-th on: i/n")
     parser.add_argument("--merge", help="measure nothing: judge what these files hold, the JSON of shards")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
-    parser.add_argument("--seconds", type=float, default=1e9, help="leave out what would begin later")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="leave out what would begin later, at random")
     arguments = parser.parse_args()
     if arguments.merge:
         rows = [row for path in arguments.merge.split(",") for row in json.loads(Path(path).read_text())]
         rows = [row | {"shape": Shape(*row["shape"])} for row in rows]
-        rows.sort(key=lambda row: list(CONFIGS).index(row["config"]))
-        report(rows, arguments.markdown, arguments.eager)
-        good = judge(rows, arguments.eager, arguments.operation)
-        return 0 if good or not arguments.check else 1
-    import torch
-
-    rows, begin, left_out, counted = [], time.perf_counter(), 0, 0
-    shard, shards = map(int, arguments.shard.split("/"))
-    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
-        print(
-            f"{handle.device.name}, cuDNN {handle.api.library.version_text}, Python {sys.version.split()[0]},",
-            f"PyTorch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}",
-        )
-        for config in arguments.configs.split(","):
-            for number, shape in enumerate(shapes(arguments.suite)):
-                if number % arguments.every or (arguments.rows and str(number) not in arguments.rows.split(",")):
-                    continue
-                counted += 1
-                if counted % shards != shard:
-                    continue
-                if time.perf_counter() - begin > arguments.seconds:
-                    left_out += 1
-                    continue
-                rows.append(run(handle, shape, config, arguments.eager, arguments.operation, arguments.quick))
-                if rows[-1]["error"] > AGREE[config]:
-                    print("DISAGREES with torch:", config, title(shape), f"{rows[-1]['error']:.1e}")
-                torch.cuda.empty_cache()
-                if arguments.json and len(rows) % 20 == 0:
-                    arguments.json.write_text(json.dumps(rows))  # a run may be cut short
-        if arguments.json:
-            arguments.json.write_text(json.dumps(rows))
-    if left_out:
-        print(f"left out for want of time: {left_out} rows")
+    else:
+        rows = measured(arguments)
+    rows.sort(key=lambda row: list(CONFIGS).index(row["config"]))
     report(rows, arguments.markdown, arguments.eager)
     good = judge(rows, arguments.eager, arguments.operation)
     return 0 if good or not arguments.check else 1

@@ -107,6 +107,15 @@ def test_what_is_hopeless_keeps_its_first_time_and_says_so(clock):
     assert works[2].calls == 1
 
 
+def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
+    works = [Work(clock, name, ms, host_ms=1.0) for name, ms in (("WINOGRAD", 13.0), ("GEMM", 12.0), ("FFT", 10.0))]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
+    assert [entry.call_us for entry in found] == [pytest.approx(11e3), pytest.approx(13e3), None]
+    assert found[2].remark == "calls not timed: the device takes longer than the best"
+    assert (found[2].host_us, found[2].time_ms) == (None, pytest.approx(13.0))
+
+
 def test_nobody_competes(clock):
     refused = row("DIRECT", status=Status.NOT_SUPPORTED)
     contest, found = compete(clock, [], [refused])
@@ -220,6 +229,23 @@ def test_what_the_noise_hides_is_remarked_on(best_spread, other_spread, other_ms
     found = ranked([other, best] if other_ms > 1 else [best, other])
     assert names(found) == ["FFT", "GEMM"]
     assert [entry.remark for entry in found] == ["", NOISE if alike else ""]
+
+
+@pytest.mark.parametrize(
+    ("told", "first"),
+    [
+        ({"host_us": (10, 14), "time_ms": (9e-3, 6e-3)}, "GEMM"),  # a host that was slow for a while hides it
+        ({"host_us": (10, 16), "time_ms": (9e-3, 6e-3)}, "FFT"),
+        ({"host_us": (10, 10), "time_ms": (6e-3, 6.1e-3), "workspace": (8, 7)}, "GEMM"),
+    ],
+)
+def test_of_calls_that_the_noise_makes_equal_the_device_decides(told, first):
+    rows = [
+        row(name, call_us=16.0, call_spread_us=1.0, **{key: pair[number] for key, pair in told.items()})
+        for number, name in enumerate(("FFT", "GEMM"))
+    ]
+    assert names(ranked(rows, latency=True))[0] == first
+    assert names(ranked(rows[::-1], latency=True))[0] == first
 
 
 def test_failed_rows_are_like_nothing():

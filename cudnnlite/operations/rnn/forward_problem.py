@@ -51,17 +51,9 @@ def _infer(**_: Any) -> TensorSpec:
 
 
 FORWARD = Operation(
-    "rnn_forward",
-    "cudnnRNNForward",
-    reads=(),
-    writes=(),
-    infer=_infer,
-    options={"spec": RNNSpec, "data": RNNDataSpec, "training": bool},
-    complete=_complete,
-    flops=_flops,
-    math_type=lambda problem: problem.spec.math_type,
-    words=_words,
-)
+    "rnn_forward", "cudnnRNNForward", (), (), _infer, {"spec": RNNSpec, "data": RNNDataSpec, "training": bool},
+    complete=_complete, flops=_flops, math_type=lambda problem: problem.spec.math_type, words=_words,
+)  # fmt: skip
 
 
 class RNNForwardProblem(Problem, operation=FORWARD):

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
-from cudnnlite.arguments import integers, shown
-from cudnnlite.devices import arrays
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.enums import RNNAlgo, RNNDataLayout, RNNMode
+from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.documented import calling
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput, without_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
@@ -245,8 +242,10 @@ def rnn_forward(
     use(handle)
     check_spec(spec)
     x, order = on_device(handle, x, "x"), parse_data_layout(layout)
-    if x.size == 0 and training is False and (specs := _specs_without_sequences(spec, x.spec, lengths, order)):
-        return _without_sequences(handle, specs, hx, cx, out)
+    if x.size == 0 and training is False:
+        empty = without_sequences(handle, spec, x.spec, lengths, order, hx, cx, out)
+        if empty is not None:
+            return empty
     data = data_spec(spec, x.spec, lengths, order)
     # with a buffer of the caller's own, that is all there is: no limit of the handle's is asked
     limit = handle.workspace.limit_for(workspace_limit) if workspace is None or workspace_limit is not None else None
@@ -343,40 +342,6 @@ def rnn_backward_weights(
     (8, 4)
     """
     return _plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate)
-
-
-def _specs_without_sequences(
-    spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout
-) -> dict[str, TensorSpec] | None:
-    """Return what y, hy and, of an LSTM, cy are for no sequences at all; None where x is no such input."""
-    axes = {RNNDataLayout.SEQ_MAJOR_UNPACKED: (0, 1), RNNDataLayout.BATCH_MAJOR_UNPACKED: (1, 0)}.get(layout)
-    if x.rank != 3 or axes is None or x.shape[axes[0]] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
-        return None
-    if lengths is not None and len(integers(lengths, "lengths", 1)):
-        raise ArgumentError(f"lengths={shown(lengths)} has entries for a batch of 0")
-    states = spec.num_layers * spec.directions
-    shapes = {"y": (*x.shape[:2], spec.output_size), "hy": (states, 0, spec.state_size)}
-    if spec.cell == RNNMode.LSTM:
-        shapes["cy"] = states, 0, spec.hidden_size
-    return {name: TensorSpec(shape, spec.dtype) for name, shape in shapes.items()}
-
-
-def _without_sequences(handle: Handle, specs: dict[str, TensorSpec], hx: Any, cx: Any, out: Any) -> RNNOutput:
-    """Return the outputs for no sequences, without a call: cuDNN has none for that."""
-    if out is not None and not (isinstance(out, (tuple, list)) and len(out) == len(specs)):
-        raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(specs)}")
-    given = zip(specs, out or (), strict=out is not None)
-    written = {name: on_device(handle, array, f"out[{name!r}]") for name, array in given}
-    read = {"hy": ("hx", hx), "cy": ("cx", cx)}
-    beside = {name: on_device(handle, array, argument) for name, (argument, array) in read.items() if array is not None}
-    for name, array in (*written.items(), *beside.items()):
-        if name not in specs or (array.shape, array.dtype) != (specs[name].shape, numpy_dtype(specs[name].dtype)):
-            argument = f"out[{name!r}]" if written.get(name) is array else read[name][0]
-            raise ArgumentError(f"{argument} is {array.spec}; needed: {specs.get(name, 'none but for an LSTM')}")
-    y, hy, *cy = [
-        written[name] if written else arrays.empty(handle.device, handle.stream, spec) for name, spec in specs.items()
-    ]
-    return RNNOutput(y, hy, cy[0] if cy else None)
 
 
 def _tuned(

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from cudnnlite.arguments import integers, shown
+from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import RNNDataLayout, RNNMode
+from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.reserve import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.results import AlgorithmResult
-from cudnnlite.specs import RNNDataSpec, RNNSpec
+from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 
 class RNNOutput(NamedTuple):
@@ -94,3 +100,30 @@ class RNNReserve(TrainingReserve[ForwardCall]):
     """
 
     _passes = ("rnn_forward", "rnn_backward_data", "rnn_backward_weights")
+
+
+def without_sequences(
+    handle: Handle, spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout, hx: Any, cx: Any, out: Any
+) -> RNNOutput | None:
+    """Return the outputs for no sequences, without a call: cuDNN has none for that; None where x is no such input."""
+    axes = {RNNDataLayout.SEQ_MAJOR_UNPACKED: (0, 1), RNNDataLayout.BATCH_MAJOR_UNPACKED: (1, 0)}.get(layout)
+    if x.rank != 3 or axes is None or x.shape[axes[0]] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
+        return None
+    if lengths is not None and len(integers(lengths, "lengths", 1)):
+        raise ArgumentError(f"lengths={shown(lengths)} has entries for a batch of 0")
+    states = spec.num_layers * spec.directions
+    shapes = {"y": (*x.shape[:2], spec.output_size), "hy": (states, 0, spec.state_size)}
+    if spec.cell == RNNMode.LSTM:
+        shapes["cy"] = states, 0, spec.hidden_size
+    if out is not None and not (isinstance(out, (tuple, list)) and len(out) == len(shapes)):
+        raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(shapes)}")
+    specs = {name: TensorSpec(shape, spec.dtype) for name, shape in shapes.items()}
+    given = [(f"out[{name!r}]", array, name) for name, array in zip(specs, out or (), strict=out is not None)]
+    given += [(name, array, there) for name, array, there in (("hx", hx, "hy"), ("cx", cx, "cy")) if array is not None]
+    arrays_given = {argument: (on_device(handle, array, argument), specs.get(name)) for argument, array, name in given}
+    for argument, (array, wanted) in arrays_given.items():
+        if wanted is None or (array.shape, array.spec.dtype) != (wanted.shape, wanted.dtype):
+            raise ArgumentError(f"{argument} is {array.spec}; needed: {wanted or 'none but for an LSTM'}")
+    written = [array for argument, (array, _) in arrays_given.items() if argument.startswith("out")]
+    y, hy, *cy = written or [arrays.empty(handle.device, handle.stream, each) for each in specs.values()]
+    return RNNOutput(y, hy, cy[0] if cy else None)

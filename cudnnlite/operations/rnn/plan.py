@@ -130,13 +130,8 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         y, hy, cy = self._results(out, ("y", "hy", "cy"), problem.y)
         space = self._reserve_space(reserve, problem.reserve, training=self._request.training)
         own = None if workspace is None else check_workspace(self._handle, workspace, problem.workspace)
-        inputs = {
-            "x": x,
-            "weights": weights.array,
-            "hx": hx,
-            "cx": cx,
-            "dropout_state": self._states(self._request.dropout_state),
-        }
+        states = self._states(self._request.dropout_state)
+        inputs = {"x": x, "weights": weights.array, "hx": hx, "cx": cx, "dropout_state": states}
         if space is not None:
             inputs["reserve"] = space.array
         outputs = {"y": y, "hy": hy, "cy": cy, "workspace": own}

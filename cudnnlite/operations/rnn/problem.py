@@ -169,15 +169,7 @@ def make_request(
         raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
     asked = parse_algorithm(algorithm, spec, data.batch)
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
-    return RNNRequest(
-        spec,
-        AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay),
-        data.batch,
-        data.layout,
-        data.needs_padded_io or (padded and not data.is_packed),
-        training,
-        parse_fill(padding_fill),
-        dropout_state if drops else None,
-        workspace_limit,
-        asked is None,
-    )
+    choice = AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay)
+    padded_io, state = data.needs_padded_io or (padded and not data.is_packed), dropout_state if drops else None
+    fill, guessed = parse_fill(padding_fill), asked is None
+    return RNNRequest(spec, choice, data.batch, data.layout, padded_io, training, fill, state, workspace_limit, guessed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -227,17 +227,13 @@ class _Outputs:
             self.reserve = plan.new_reserve()
 
 
-class _Candidate:
-    """One algorithm and math type; called, it makes the call once, without an allocation."""
-
-    def __init__(self, plan: RNNPlan[Any], arguments: _Arguments, outputs: _Outputs) -> None:
-        self._plan, self._arguments, self._outputs = plan, arguments, outputs
-        plan.describe(arguments.x.spec, arguments.lengths)
-        outputs.make_room(plan)
-
-    def __call__(self) -> None:
-        given, to = self._arguments, self._outputs
-        self._plan(given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve)
+def _candidate(plan: RNNPlan[Any], given: _Arguments, to: _Outputs) -> Callable[[], object]:
+    """Return what makes a plan's call once, without an allocation."""
+    plan.describe(given.x.spec, given.lengths)
+    to.make_room(plan)
+    return lambda: plan(
+        given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve
+    )
 
 
 def _try_out(
@@ -263,7 +259,7 @@ def _try_out(
         try:
             plan = stack.enter_context(RNNPlan[Any](handle, request))
             error, largest = check.errors_of(plan)
-            candidate = _Candidate(plan, arguments, outputs)
+            candidate = _candidate(plan, arguments, outputs)
             reserve = plan.reserve if request.training else None
             wrong = check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
             row = replace(row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong)
@@ -284,5 +280,5 @@ def _replayed(request: RNNRequest, arguments: _Arguments) -> Replay | None:
     with RNNPlan[Any](arguments.handle, request, replay=True) as plan:
         both = _Outputs(), _Outputs()
         for outputs in both:
-            _Candidate(plan, arguments, outputs)()
+            _candidate(plan, arguments, outputs)()
         return plan.replay
