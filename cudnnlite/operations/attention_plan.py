@@ -24,8 +24,7 @@ from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
-from cudnnlite.operations.reserve import TrainingReserve
+from cudnnlite.operations.plan_by_hand import PlanByHand, TrainingReserve, check_outputs
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides
