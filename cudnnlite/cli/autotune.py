@@ -24,7 +24,7 @@ from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import common
 from cudnnlite.cli import tunings as told
 from cudnnlite.cli.cache import check_cache
-from cudnnlite.cli.common import errors_told, failure, misuse, say, tell
+from cudnnlite.cli.common import errors_told, failure, is_terminal, misuse, say, tell
 from cudnnlite.cli.problems import CONVOLUTIONS, REPEATABLE, check_flags, lists_of
 from cudnnlite.devices.choice import visible_gpus
 from cudnnlite.errors import ArgumentError, CudnnliteError
@@ -157,7 +157,7 @@ def autotune(
         saving = not (emulated or no_cache or read_only_cache)
         with (
             _cache(cache, none=no_cache, read_only=read_only_cache, saving=saving) as opened,
-            reporting(len(listed) > 1 and sys.stderr.isatty(), len(listed)) as progress.bar,
+            reporting(len(listed) > 1 and is_terminal(sys.stderr), len(listed)) as progress.bar,
         ):
             progress.total, progress.saved = len(listed), Path(opened.path) if saving else None
             tuning = model.tune_model(
@@ -203,7 +203,7 @@ class _Progress:
         self.done = done
         if self.bar is not None:
             self.bar(done, total, tuned)
-        if total > 1 and not sys.stderr.isatty():
+        if total > 1 and not is_terminal(sys.stderr):
             tell(f"{done} of {total}: {told.title_of(tuned)}: {told.outcome(tuned)}")
 
     @contextmanager

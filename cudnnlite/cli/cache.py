@@ -22,7 +22,17 @@ from cudnnlite.autotune.cache import (
     parse_folder,
 )  # fmt: skip
 from cudnnlite.autotune.entries import TuningEntry, row_to_plain
-from cudnnlite.cli.common import CACHE_DEFAULT, CacheOption, JSONOption, errors_told, failure, misuse, say, tell
+from cudnnlite.cli.common import (
+    CACHE_DEFAULT,
+    CacheOption,
+    JSONOption,
+    errors_told,
+    failure,
+    is_terminal,
+    misuse,
+    say,
+    tell,
+)
 from cudnnlite.cli.comparison import Comparison, wanted, what
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.operations.problem import KINDS
@@ -134,7 +144,7 @@ def clear(
 ) -> None:
     """Remove the entries, or some of them."""
     filters = _filters(gpu, cudnn, kind)
-    if not (yes or sys.stdin.isatty()):
+    if not (yes or is_terminal(sys.stdin)):
         raise misuse("clear needs --yes where nobody can be asked")
     with errors_told():
         path = _path(cache, there=True)

@@ -64,6 +64,11 @@ def _write(text: str, stream: Any) -> None:
         sys.stderr = None  # what is printed to stdout is worth having without it
 
 
+def is_terminal(stream: Any) -> bool:
+    """Tell whether somebody sits at a stream; nobody does at one that whoever started this has closed."""
+    return stream is not None and bool(stream.isatty())
+
+
 def harmless(text: str) -> str:
     """Return a text without what would command a terminal: names in files of others may hold anything."""
     return text.translate(_COMMANDS)

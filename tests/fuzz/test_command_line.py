@@ -114,6 +114,8 @@ def test_what_a_full_disk_and_closed_streams_do(folder: Path) -> None:
     expected: dict[tuple[str, ...], Any] = {
         ("out full", "info"): (1, "cannot be written"), ("out full", "--help"): (1, "cannot be written"),
         ("err closed", "info", "--json"): (0, "{"), ("err full", "--version"): (0, ""), ("out closed", "info"): (0, ""),
+        ("err closed", *SMALL, "--rnn", "lstm:steps=2,batch=1,input=2,hidden=3", "--csv", "-"): (0, "STANDARD"),
+        ("in closed", "cache", "clear", "--cache", str(folder)): (2, "--yes"),
     }  # fmt: skip
     for (streams, *line), (code, text) in expected.items():
         got, told, _ = run(line, folder, streams)
