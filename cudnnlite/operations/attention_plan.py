@@ -15,7 +15,7 @@ from cudnnlite._raw.enums import WgradMode
 from cudnnlite.arguments import integer, sequence, shown
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
-from cudnnlite.descriptors.c_ints import c_ints, device_ints
+from cudnnlite.descriptors.native import c_ints, device_ints
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
