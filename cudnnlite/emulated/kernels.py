@@ -63,9 +63,7 @@ def _blocks(x: Shape, w: Shape, conv: ConvolutionSpec, most_taps: int) -> _Block
     (n, k, *out), taps, values = conv.output_shape(x, w), math.prod(w[2:]), VALUES
     part = min(taps, most_taps, max(1, values // x[1]))
     filters = min(k // conv.groups, max(1, values // (x[1] * part)))
-    most = min(
-        MANY_PLACES if taps > most_taps else PLACES, 2 * values // (x[1] * part), values // (conv.groups * filters)
-    )
+    most = min(MANY_PLACES if taps > TAPS else PLACES, 2 * values // (x[1] * part), values // (conv.groups * filters))
     return _Blocks(part, filters, min(n * math.prod(out), max(1, most)))
 
 
