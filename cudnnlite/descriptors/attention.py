@@ -14,10 +14,9 @@ from cudnnlite._raw.types import (
     cudnnSeqDataDescriptor_t,
 )
 from cudnnlite.arguments import instance_of
-from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.native import NativeObject, c_ints
 from cudnnlite.enums import DataType, SeqDataAxis
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec

@@ -9,8 +9,8 @@ from typing import Any
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnConvolutionDescriptor_t
 from cudnnlite.arguments import instance_of
-from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.declared import SpatialDescriptor
+from cudnnlite.descriptors.native import c_ints
 from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError

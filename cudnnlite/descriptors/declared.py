@@ -10,8 +10,7 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
-from cudnnlite.descriptors.c_ints import c_ints
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.native import NativeObject, c_ints
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 from cudnnlite.specs.steps import SpatialSpec

@@ -17,9 +17,8 @@ from cudnnlite._raw.types import (
     cudnnSpatialTransformerDescriptor_t,
     cudnnTensorTransformDescriptor_t,
 )
-from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.declared import DeclaredDescriptor, SpatialDescriptor
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.native import NativeObject, c_ints
 from cudnnlite.enums import ActivationMode, DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.layers import (

@@ -6,7 +6,7 @@ import ctypes
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -222,3 +222,14 @@ api : CudnnApi, optional
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._native.value or 0:#x}" if self._native is not None else ""
         return f"<{type(self).__name__} {self._spec}, {state}>"
+
+
+def c_ints(values: Iterable[int]) -> Any:
+    """Return a ctypes array that holds the values, as cuDNN takes shapes, strides and lengths."""
+    numbers = tuple(values)
+    return (ctypes.c_int * len(numbers))(*numbers)
+
+
+def device_ints(address: int) -> Any:
+    """Return a pointer to C ints in device memory, which is not looked at here."""
+    return ctypes.pointer(ctypes.c_int.from_address(address))

@@ -17,10 +17,9 @@ from cudnnlite._raw.types import (
     cudnnRNNDescriptor_t,
 )
 from cudnnlite.arguments import instance_of, one_of
-from cudnnlite.descriptors.c_ints import c_ints
 from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.native import NativeObject, c_ints
 from cudnnlite.descriptors.tensor import TensorDescriptor
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType, RNNAlgo, RNNDataLayout, parse_enum

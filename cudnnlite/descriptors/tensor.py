@@ -9,8 +9,7 @@ from typing import Any
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.types import cudnnFilterDescriptor_t, cudnnTensorDescriptor_t
 from cudnnlite.arguments import MAX_INT
-from cudnnlite.descriptors.c_ints import c_ints
-from cudnnlite.descriptors.native import NativeObject
+from cudnnlite.descriptors.native import NativeObject, c_ints
 from cudnnlite.dtypes import AnyDtype, dtype_name, vector_length
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.errors import ArgumentError

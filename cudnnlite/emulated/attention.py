@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cudnnlite._raw.enums import MultiHeadAttnWeightKind, WgradMode
 from cudnnlite.descriptors.attention import SeqDataDescriptor, read_attention
-from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.native import c_ints
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi

@@ -14,8 +14,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.emulated.geometry import Algorithm
-from cudnnlite.emulated.kernels import ALGORITHMS, GRADIENTS
+from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
@@ -35,29 +34,19 @@ from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
 BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
-# By what is written: the algorithms in the order in which the heuristic ranks what is supported (on two cores the explicit GEMM
-# is nearly always first), and which NumPy kernel answers for each; a gradient has one that does everything.
-_RANKINGS: Mapping[str, Mapping[Any, str]] = {
-    "y": {
-        ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM: "im2col_gemm", ConvolutionFwdAlgo.GEMM: "im2col_gemm",
-        ConvolutionFwdAlgo.IMPLICIT_GEMM: "direct_gemm", ConvolutionFwdAlgo.WINOGRAD_NONFUSED: "winograd",
-        ConvolutionFwdAlgo.WINOGRAD: "winograd", ConvolutionFwdAlgo.FFT_TILING: "fft_tiled",
-        ConvolutionFwdAlgo.FFT: "fft", ConvolutionFwdAlgo.DIRECT: "direct_gemm",
-    },
-    "dx": {
-        ConvolutionBwdDataAlgo[name]: "" for name in
-        ("ALGO_1", "ALGO_0", "WINOGRAD_NONFUSED", "FFT_TILING", "FFT", "WINOGRAD")
-    },
-    "dw": {
-        ConvolutionBwdFilterAlgo[name]: "" for name in
-        ("ALGO_1", "ALGO_0", "ALGO_3", "WINOGRAD_NONFUSED", "FFT_TILING", "FFT", "WINOGRAD")
-    },
-}  # fmt: skip
-
-
-def kernel_of(written: str, name: str) -> Algorithm:
-    """Return a NumPy kernel for what is written, "y", "dx" or "dw"."""
-    return ALGORITHMS[name] if written == "y" else GRADIENTS[written]
+# By what is written: the algorithms in the order in which the heuristic ranks what is supported.
+_RANKINGS: Mapping[str, tuple[Any, ...]] = {
+    written: tuple(kind[name] for name in names.split())
+    for written, kind, names in (
+        (
+            "y",
+            ConvolutionFwdAlgo,
+            "IMPLICIT_PRECOMP_GEMM GEMM IMPLICIT_GEMM WINOGRAD_NONFUSED WINOGRAD FFT_TILING FFT DIRECT",
+        ),
+        ("dx", ConvolutionBwdDataAlgo, "ALGO_1 ALGO_0 WINOGRAD_NONFUSED FFT_TILING FFT WINOGRAD"),
+        ("dw", ConvolutionBwdFilterAlgo, "ALGO_1 ALGO_0 ALGO_3 WINOGRAD_NONFUSED FFT_TILING FFT WINOGRAD"),
+    )
+}
 
 
 class ConvolutionCall(Call):
@@ -82,13 +71,10 @@ class ConvolutionCall(Call):
         return algorithms.kind(self.given["algo"])
 
     def kernel(self, algorithm: Any) -> Algorithm:
-        """Return the NumPy kernel, or refuse as a GPU would."""
+        """Return the NumPy kernel, a matrix product for Winograd's and FFT too, or refuse as a GPU would."""
         if why := why_refused(algorithm, self.x, self.w, self.conv, self.y):
             raise unsupported(why)
-        kernel = kernel_of(self.written, _RANKINGS[self.written][algorithm])
-        # where cuDNN's algorithm goes further than ours of that name (Winograd of 5x5), the GEMM gives the numbers
-        cannot = kernel.unsupported(self.x.shape, self.w.shape, self.conv, self.accumulator)
-        return kernel_of(self.written, "im2col_gemm") if cannot else kernel
+        return TAP_BY_TAP if algorithm.name == "IMPLICIT_GEMM" else KERNELS[self.written]
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""
@@ -118,7 +104,7 @@ class ConvolutionCall(Call):
         def work() -> None:
             views, scratch = self.views(), self.api.memory.view(workspace, needed)
             tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
-            self.api.ran.add((kernel.compute, tf32))
+            self.api.ran.add((kernel, tf32))
             values = {name: read_values(views[name], spec) for name, spec in self.specs.items()}
             read = {name: values[name] for name in self.operation.reads if name not in ("bias", "z")}
             spec = self.specs[self.written]
@@ -193,17 +179,17 @@ def _heuristic(call: ConvolutionCall) -> None:
 def _find(call: ConvolutionCall) -> None:
     """Run every kernel and time it, for all algorithms that it answers for; the output is overwritten, as cuDNN does."""
     rows: list[tuple[Any, Status, float, int]] = []
-    taken: dict[Any, float] = {}
+    taken: dict[Algorithm, float] = {}
     for algorithm in _RANKINGS[call.written]:
         needed = 0
         try:
             needed = call.workspace(kernel := call.kernel(algorithm))
             run = call.run(algorithm, 1.0, 0.0)  # refused for want of workspace, it is still told how much is needed
-            if kernel.compute not in taken:
+            if kernel not in taken:
                 start = time.perf_counter()
                 run()
-                taken[kernel.compute] = (time.perf_counter() - start) * 1e3
-            rows.append((algorithm, Status.SUCCESS, taken[kernel.compute], needed))
+                taken[kernel] = (time.perf_counter() - start) * 1e3
+            rows.append((algorithm, Status.SUCCESS, taken[kernel], needed))
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT
             status = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED if too_small else refused.status

@@ -19,10 +19,9 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated import fusion
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes, native
-from cudnnlite.emulated.convolution import compute_dtype, convolved, kernel_of
+from cudnnlite.emulated.convolution import compute_dtype, convolved
 from cudnnlite.emulated.fusion import spec_of
-from cudnnlite.emulated.geometry import Algorithm
-from cudnnlite.emulated.kernels import ALGORITHMS
+from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
@@ -39,18 +38,17 @@ _TILES = 3  # the largest value of the one knob that every engine has; it change
 class EngineFacts(NamedTuple):
     """An emulated engine."""
 
-    kernel: str  # the NumPy kernel behind it
     narrow: bool = False  # whether it multiplies float32 in TF32, and otherwise on what would be tensor cores
     notes: tuple[BackendNumericalNote, ...] = ()  # its further numerical notes
     textures: bool = False  # whether it has a knob for textures, which the heuristics set: a capture would refuse it
 
 
 ENGINES = (
-    EngineFacts("direct_gemm", notes=(BackendNumericalNote.STRICT_NAN_PROP,)),
-    EngineFacts("im2col_gemm"),
-    EngineFacts("im2col_gemm", narrow=True, notes=(BackendNumericalNote.TENSOR_CORE,)),
-    EngineFacts("winograd", notes=(BackendNumericalNote.WINOGRAD,)),
-    EngineFacts("im2col_gemm", textures=True),
+    EngineFacts(notes=(BackendNumericalNote.STRICT_NAN_PROP,)),  # the one that wants no workspace, going forward
+    EngineFacts(),
+    EngineFacts(narrow=True, notes=(BackendNumericalNote.TENSOR_CORE,)),
+    EngineFacts(notes=(BackendNumericalNote.WINOGRAD,)),
+    EngineFacts(textures=True),
 )
 _NAMED = {BackendHeurMode.A: (4, 2, 1, 0), BackendHeurMode.B: (3, 1), BackendHeurMode.FALLBACK: (1, 0)}
 _NAMED[BackendHeurMode.INSTANT] = _NAMED[BackendHeurMode.A]
@@ -76,9 +74,12 @@ class Convolution(NamedTuple):
 
     def kernel(self, facts: EngineFacts) -> Algorithm:
         """Return the NumPy kernel behind an engine; RefusalError where it cannot do this."""
-        if why := ALGORITHMS[facts.kernel].unsupported(self.x.shape, self.w.shape, self.conv, self.compute):
-            raise unsupported(why)
-        return kernel_of(self.written, facts.kernel)
+        _, stride, dilation = self.conv.steps(self.x.rank - 2)
+        if BackendNumericalNote.WINOGRAD in facts.notes and (
+            self.w.shape[2:] != (3, 3) or self.conv.groups > 1 or {*stride, *dilation} != {1}
+        ):
+            raise unsupported("Winograd's has 3 x 3 filters in one group, stride and dilation 1")
+        return TAP_BY_TAP if self.written == "y" and facts is ENGINES[0] else KERNELS[self.written]
 
 
 @finalizes("TENSOR")
@@ -264,7 +265,7 @@ def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
         scratch, tensors = api.memory.view(workspace, needed), _Tensors(api, problem, addresses)
         read = {name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written}
         kernel, tf32 = problem.kernel(facts), facts.narrow and problem.x.dtype == DataType.FLOAT
-        api.ran.add((kernel.compute, tf32))
+        api.ran.add((kernel, tf32))
         shape = tensors.specs[problem.uids[problem.written]].shape
         for batch, result in convolved(kernel, problem.conv, read, shape, problem.compute, scratch, tf32):
             tensors.finish(batch, result)

@@ -1,4 +1,4 @@
-"""Emulated arithmetic on whole tensors."""
+"""Emulated arithmetic on whole tensors, and their conversion to other layouts and types."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite._raw.enums import FoldingDirection
 from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_one_layout
-from cudnnlite.enums import NanPropagation, OpTensorOp, ReduceTensorOp
+from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp, Status
 from cudnnlite.operations.operation import FLOATS
-from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
+from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec, TensorTransformSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST
 
 
 def _repeated(small: TensorSpec, large: TensorSpec) -> str:
@@ -105,3 +107,53 @@ def reduce_with_places(a: Array, c: Array, indices: Array, op: ReduceTensorSpec)
     find = np.argmin if op.op == ReduceTensorOp.MIN else np.argmax
     places = find(np.abs(rows) if op.op == ReduceTensorOp.AMAX else rows, axis=-1)
     return reduce(a, c, op), places.reshape(c.shape)
+
+
+def _conversion_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Refuse to convert data types but of packed tensors with channels first: of others no H200 was asked."""
+    kinds = {spec.dtype for spec in specs.values()}
+    packed = all(spec.fits(CHANNELS_FIRST[spec.rank]) for spec in specs.values())
+    if len(kinds) == 1 or (packed and kinds <= {*FLOATS} and kinds != {DataType.HALF, DataType.BFLOAT16}):
+        return ""
+    return f"from {specs['x']} to {specs['y']}"
+
+
+@computes(
+    "transform_tensor", "cudnnTransformTensor", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=_conversion_refused,
+    refused=Status.NOT_SUPPORTED,
+)  # fmt: skip
+def transform_tensor(x: Array) -> Array:
+    """Return the values, to be laid out in another way, or stored in another type."""
+    return x
+
+
+@computes(
+    "transform_tensor_ex", "cudnnTransformTensorEx", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
+    refuse=lambda specs, options: "",
+)  # fmt: skip
+def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
+    """Return the values padded and folded, or unfolded."""
+    padded = np.pad(x, transform.padding)
+    n, c, *image = padded.shape
+    axes, fold = range(len(image)), transform.fold
+    if not fold:
+        return np.asarray(padded)
+    if transform.direction == FoldingDirection.UNFOLD:
+        taken = padded.reshape(n, *fold, -1, *image)
+        last = 1 + len(fold)  # where the channels are
+        order = (0, last, *(axis for i in axes for axis in (last + 1 + i, 1 + i)))
+        return np.asarray(taken.transpose(order).reshape(transform.output_shape(x.shape)))
+    blocks = padded.reshape(
+        n, c, *(part for size, step in zip(image, fold, strict=True) for part in (size // step, step))
+    )
+    order = (0, *(3 + 2 * i for i in axes), 1, *(2 + 2 * i for i in axes))
+    return np.asarray(blocks.transpose(order).reshape(transform.output_shape(x.shape)))
+
+
+@computes(
+    "transform_filter_ex", "cudnnTransformFilter", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
+    refuse=lambda specs, options: "",
+)  # fmt: skip
+def transform_filter(x: Array, source: FilterSpec, target: FilterSpec, transform: TensorTransformSpec) -> Array:
+    """Return the same of a filter."""
+    return np.asarray(transform_extended(x, transform))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.native import c_ints
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes

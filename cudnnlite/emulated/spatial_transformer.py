@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import Status
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
-_RANKS = (3, 4)
 
-
-def _refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    return ""  # an H200 took images of all layouts beside each other
+def _transforms(operation: str, function: str, refused: Status = Status.BAD_PARAM) -> Callable[..., Any]:
+    """Register one of the four operations; an H200 took images of all layouts beside each other."""
+    names = f"spatial_transformer_{operation}", f"cudnnSpatialTf{function}"
+    return computes(*names, ranks=(3, 4), refuse=lambda specs, options: "", refused=refused)
 
 
 def _base(transformer: SpatialTransformerSpec, dtype: Any) -> Array:
@@ -39,35 +39,26 @@ def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
             yield (batch, slice(None), *at), u * v * inside, (signs[0] * v * inside, signs[1] * u * inside)
 
 
-@computes("spatial_transformer_grid", "cudnnSpatialTfGridGeneratorForward", ranks=_RANKS, refuse=_refused)
+@_transforms("grid", "GridGeneratorForward")
 def grid(theta: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return the points."""
     return np.asarray(np.einsum("hwk,njk->nhwj", _base(transformer, theta.dtype), theta))
 
 
-@computes("spatial_transformer_grid_backward", "cudnnSpatialTfGridGeneratorBackward", ranks=_RANKS, refuse=_refused)
+@_transforms("grid_backward", "GridGeneratorBackward")
 def grid_backward(dgrid: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return the gradient of the matrices."""
     return np.asarray(np.einsum("hwk,nhwj->njk", _base(transformer, dgrid.dtype), dgrid))
 
 
-@computes(
-    "spatial_transformer_sample",
-    "cudnnSpatialTfSamplerForward",
-    ranks=_RANKS,
-    refuse=_refused,
-    refused=Status.NOT_SUPPORTED,
-)
+@_transforms("sample", "SamplerForward", Status.NOT_SUPPORTED)
 def sample(x: Array, grid: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return what lies at the points."""
     found = sum(x[at] * weight[..., None] for at, weight, _ in _corners(grid, x.shape))
     return np.moveaxis(np.asarray(found), -1, 1)
 
 
-@computes(
-    "spatial_transformer_sample_backward", "cudnnSpatialTfSamplerBackward", ranks=_RANKS, refuse=_refused,
-    refused=Status.NOT_SUPPORTED,
-)  # fmt: skip
+@_transforms("sample_backward", "SamplerBackward", Status.NOT_SUPPORTED)
 def sample_backward(x: Array, grid: Array, dy: Array, transformer: SpatialTransformerSpec) -> tuple[Array, ...]:
     """Return the gradients of the images and of the points."""
     dx, dgrid = np.zeros_like(x), np.zeros_like(grid)

@@ -109,23 +109,29 @@ def _spread_around(x: Array, means: Array, norm: LRNSpec) -> Array:
     return np.asarray(norm.k + _share(x, norm) * squares)
 
 
-def _divisive(operation: str, function: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return computes(operation, function, refused=Status.NOT_SUPPORTED, workspace=lambda specs: 2 * specs["x"].nbytes)
+def _divisive(way: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what has means, and the same where they are 0."""
+    operation, function = f"divisive_normalization_{way.lower()}", f"cudnnDivisiveNormalization{way}"
+    how: dict[str, Any] = {"refused": Status.NOT_SUPPORTED, "workspace": lambda specs: 2 * specs["x"].nbytes}
+
+    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def without(*operands: Array, norm: LRNSpec) -> Any:
+            found = compute(*operands, np.zeros_like(operands[0]), norm)
+            return found if way == "Forward" else found[0]
+
+        computes(operation, function, **how)(without)
+        return computes(f"{operation}_around", function, **how)(compute)
+
+    return register
 
 
-@_divisive("divisive_normalization_forward_around", "cudnnDivisiveNormalizationForward")
+@_divisive("Forward")
 def divide_around(x: Array, means: Array, norm: LRNSpec) -> Array:
     """Return the values, divided by what their windows hold."""
     return np.asarray(x * _spread_around(x, means, norm) ** -norm.beta)
 
 
-@_divisive("divisive_normalization_forward", "cudnnDivisiveNormalizationForward")
-def divide(x: Array, norm: LRNSpec) -> Array:
-    """Return the same, without means."""
-    return np.asarray(divide_around(x, np.zeros_like(x), norm))
-
-
-@_divisive("divisive_normalization_backward_around", "cudnnDivisiveNormalizationBackward")
+@_divisive("Backward")
 def divide_around_backward(x: Array, dy: Array, means: Array, norm: LRNSpec) -> tuple[Array, ...]:
     """Return the gradients of x and of the means."""
     spread, each = _spread_around(x, means, norm), 2 * norm.beta * _share(x, norm)
@@ -133,9 +139,3 @@ def divide_around_backward(x: Array, dy: Array, means: Array, norm: LRNSpec) -> 
     around = x * _window_sums(slope, norm.n) - _window_sums(slope * means, norm.n)
     distances = _window_sums(x, norm.n) - means * _window_sums(np.ones_like(x), norm.n)
     return dy * spread**-norm.beta - each * around, each * slope * distances
-
-
-@_divisive("divisive_normalization_backward", "cudnnDivisiveNormalizationBackward")
-def divide_backward(x: Array, dy: Array, norm: LRNSpec) -> Array:
-    """Return the gradient of x, without means."""
-    return np.asarray(divide_around_backward(x, dy, np.zeros_like(x), norm)[0])

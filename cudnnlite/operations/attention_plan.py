@@ -15,7 +15,7 @@ from cudnnlite._raw.enums import WgradMode
 from cudnnlite.arguments import integer, sequence, shown
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
-from cudnnlite.descriptors.c_ints import c_ints, device_ints
+from cudnnlite.descriptors.native import c_ints, device_ints
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -24,8 +24,7 @@ from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
-from cudnnlite.operations.reserve import TrainingReserve
+from cudnnlite.operations.plan_by_hand import PlanByHand, TrainingReserve, check_outputs
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
 from cudnnlite.specs.layout import same_strides

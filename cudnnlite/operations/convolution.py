@@ -106,7 +106,7 @@ def convolution_forward(
     (1, 4, 4, 4) 27.0 27.0
     """
     if unknown:
-        refuse_unknown(unknown, conv=ConvolutionSpec)
+        refuse_unknown(convolution_forward, unknown)
     if bias is not None:
         given = (x, w, bias), (conv, IDENTITY)
         return call(handle, BIAS, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface)

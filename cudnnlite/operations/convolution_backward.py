@@ -103,7 +103,7 @@ def convolution_backward_data(
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
     """
     if unknown:
-        refuse_unknown(unknown, conv=ConvolutionSpec)
+        refuse_unknown(convolution_backward_data, unknown)
     out = _output(handle, x, "x", dy, "dy", out, beta)
     return call(handle, DATA, (w, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
@@ -211,7 +211,7 @@ def convolution_backward_filter(
     (4, 3, 3, 3) [[18.0, 24.0, 24.0], [24.0, 32.0, 32.0], [24.0, 32.0, 32.0]]
     """
     if unknown:
-        refuse_unknown(unknown, conv=ConvolutionSpec)
+        refuse_unknown(convolution_backward_filter, unknown)
     out = _output(handle, w, "w", x, "x", out, beta)
     return call(handle, FILTER, (x, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
 
@@ -292,7 +292,7 @@ def convolution_transpose(
     (1, 3, 8, 8) [[4.0, 8.0], [8.0, 16.0]]
     """
     if unknown:
-        refuse_unknown(unknown, conv=ConvolutionSpec)
+        refuse_unknown(convolution_transpose, unknown)
     use(handle)
     x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
     shape = _transposed_shape(x.spec, w.spec, conv, output_padding)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import instance_of, one_of, shown
-from cudnnlite.descriptors.c_ints import c_ints, device_ints
 from cudnnlite.descriptors.layers import CTCLossDescriptor
+from cudnnlite.descriptors.native import c_ints, device_ints
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray

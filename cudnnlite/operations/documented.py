@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.operations.operation import Operation
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+from cudnnlite.operations.unknown import FunctionT, tells_unknown
 
 _BEFORE = """\
 Parameters
@@ -112,7 +111,7 @@ def _of_a_gradient(operation: Operation, function: Callable[..., Any]) -> str:
 
 
 def finished(function: FunctionT, text: str, after: str) -> FunctionT:
-    """Give a function its docstring: its own text, with `after` before the examples."""
+    """Give a function its docstring: its own text, with `after` before the examples; and hints at unknown keywords."""
     own, heading, examples = text.partition("Examples\n--------\n")
     function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
-    return function
+    return tells_unknown(function)

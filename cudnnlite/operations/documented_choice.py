@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from cudnnlite.operations.documented import FunctionT, finished
+from cudnnlite.operations.documented import finished
 from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.unknown import FunctionT
 
 _HANDLES = {
     "call": "Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.",

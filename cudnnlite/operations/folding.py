@@ -7,8 +7,10 @@ from typing import Any
 
 from cudnnlite.arguments import real_number
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.unknown import tells_unknown
 
 
+@tells_unknown
 def fold_batch_normalization(
     w: Any, bias: Any, scale: Any, shift: Any, mean: Any, var: Any, epsilon: float = 1e-5
 ) -> tuple[Any, Any]:

@@ -272,6 +272,6 @@ def convolution_bias_activation_forward(
     [0. 0.] [-2. 21.]
     """
     if unknown:
-        refuse_unknown(unknown, conv=ConvolutionSpec, activation=ActivationSpec)
+        refuse_unknown(convolution_bias_activation_forward, unknown)
     operation, operands, options = _posed(x, w, bias, conv, activation, z, alpha2)
     return call(handle, operation, operands, options, alpha, 0.0, out, algorithm, workspace_limit, workspace, interface)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tolerances import CTC_BOUND, OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
+from cudnnlite.descriptors.rnn import RNNStateDescriptor
 
 Array = np.ndarray[Any, Any]
 LABELS = ([1, 2, 3], [4], [2, 2], [5, 1, 5, 5])
@@ -246,6 +248,27 @@ def test_a_loss_is_captured(handle):
     for array, values in zip(out, expected, strict=True):
         np.testing.assert_array_equal(array.numpy(), values)
     graph.close()
+
+
+def test_the_emulated_loss_wants_its_workspace_whole():
+    """Its size is another for each problem, as cuDNN's is, and a byte less is refused."""
+    with dnn.Handle("emulated") as handle, dnn.CTCLossDescriptor(dnn.CTCLossSpec(max_label_length=4)) as ctc:
+        sizes = []
+        for shape, longest in (((5, 2, 6), 2), ((6, 2, 6), 2), ((5, 3, 6), 2), ((5, 2, 6), 3)):
+            x, size = handle.array(logits(shape)), ctypes.c_size_t()
+            costs, n = handle.empty((shape[1],)), shape[1]
+            numbers = [(ctypes.c_int * len(v))(*v) for v in ([1] * (n * longest), [longest] * n, [5] * n)]
+            with RNNStateDescriptor(x.spec) as desc:  # of rank 3
+                ask = handle.ptr, desc.ptr, desc.ptr, *numbers, 0, ctc.ptr, size
+                handle.api.cudnnGetCTCLossWorkspaceSize(*ask)
+                sizes.append(size.value)
+                scratch = handle.empty((size.value,), "uint8")
+                call = handle.ptr, desc.ptr, x.ptr, *numbers, costs.ptr, desc.ptr, None, 0, ctc.ptr, scratch.ptr
+                handle.api.cudnnCTCLoss(*call, size.value)
+                with pytest.raises(dnn.BadParamError, match=f"{size.value} are needed"):
+                    handle.api.cudnnCTCLoss(*call, size.value - 1)
+        assert len({*sizes}) == 4
+        assert min(sizes) == sizes[0] > 0
 
 
 def test_plans_go_with_the_handle(handle):

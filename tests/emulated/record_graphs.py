@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from record_support import spec_of, upload
+from record_support import spec_of, upload, write
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracles import onnx_convolution
@@ -393,19 +393,12 @@ def record(handle, key):
         return [["REFUSED_BY_US", str(error)[:80], None]]
 
 
-def write(path, about, rows) -> None:
-    """Write a table."""
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(path).write_text(f'{{"about": {json.dumps(about)},\n"rows": [\n{lines}\n]}}\n')
-
-
 def merge(path, *parts) -> None:
     """Put the rows of all parts together, in the order of the combinations."""
     tables = [json.loads(Path(part).read_text()) for part in parts]
     known = {json.dumps(key): found for table in tables for key, found in table["rows"]}
-    write(
-        path, tables[0]["about"], [[key, known[text]] for key in combinations() if (text := json.dumps(key)) in known]
-    )
+    rows = [[key, known[text]] for key in combinations() if (text := json.dumps(key)) in known]
+    write(path, rows, about=tables[0]["about"])
 
 
 def main(path, part="0", parts="1", device="cuda") -> None:
@@ -416,8 +409,8 @@ def main(path, part="0", parts="1", device="cuda") -> None:
         for key in keys:
             rows.append([key, record(handle, key)])
             if len(rows) % 25 == 0:
-                write(path, about, rows)
-    write(path, about, rows)
+                write(path, rows, about=about)
+    write(path, rows, about=about)
 
 
 if __name__ == "__main__":

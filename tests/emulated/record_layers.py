@@ -9,20 +9,18 @@ largest value; None where that refuses.  With kinds named, only theirs.
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import record_support
+from record_support import LAST
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 COLUMNS = ["kind", "options", "statuses", "error"]
 
 
@@ -272,8 +270,7 @@ def main(path, *kinds, device="cuda") -> int:
                 ours, expected = record(emulated, kind, options)
                 rows.append([kind, options, statuses, difference(found, expected) if ours == statuses else None])
         header = {"device": handle.device.name, "cudnn": handle.api.library.version_text, "columns": COLUMNS}
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(path).write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+    record_support.write(path, rows, **header)
     for (kind, status), count in sorted(Counter((row[0], row[2][-1]) for row in rows).items()):
         print(f"{count:6} {kind} {status}")
     print(f"{sum(row[3] is None for row in rows):6} rows are not as emulated")

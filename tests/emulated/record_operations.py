@@ -8,13 +8,13 @@ against the samples' oracles in float64.  With operations named, only theirs.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import record_support
+from record_support import LAST
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from samples import DTYPES, FLOATS, IMAGES, SAMPLES, combinations, hosts_of, reference_of, shapes_of
@@ -24,7 +24,6 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.operations.call import call
 from cudnnlite.operations.operation import OPERATIONS
 
-LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 COLUMNS = ["operation", "options", "rank", "dtype", "x", "y", "y_dtype", "beta", "status", "error"]
 
 
@@ -95,8 +94,7 @@ def main(path, *names, device="cuda") -> int:
             if key[0] in (names or SAMPLES):
                 rows.append([*key, *record(handle, *key)])
         header = {"device": handle.device.name, "cudnn": handle.api.library.version_text, "columns": COLUMNS}
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(path).write_text(json.dumps(header)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+    record_support.write(path, rows, **header)
     for (kind, status), count in sorted(Counter((row[0], row[8]) for row in rows).items()):
         print(f"{count:6} {kind} {status}")
     return 0

@@ -9,11 +9,10 @@ function refuses.  The math type makes no difference: 4124 combinations on an H2
 from __future__ import annotations
 
 import itertools
-import json
 import sys
-from pathlib import Path
 
 import numpy as np
+from record_support import write
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
@@ -123,8 +122,7 @@ def main() -> None:
             "what": "outcomes of inference, training and backward passes, by cell, variant of the base problem, and algorithm",
             "base": BASE, "device": handle.device.name, "cudnn": handle.version,
         }  # fmt: skip
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(sys.argv[1]).write_text(f'{{"about": {json.dumps(about)},\n"rows": [\n{lines}\n]}}\n')
+    write(sys.argv[1], rows, about=about)
     print(len(rows), "rows")
 
 

@@ -210,6 +210,12 @@ def record(handle, operation, combination, rng):
     return results
 
 
+def write(path, rows, **header):
+    """Write a table, a line for each row."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    Path(path).write_text(f'{json.dumps(header)[:-1]}, "rows": [\n{lines}\n]}}\n')
+
+
 def main(path, name="convolution_forward", device="cuda") -> None:
     rng, rows, operation = np.random.default_rng(0), [], OPERATIONS[name]
     (written,) = operation.writes
@@ -225,8 +231,7 @@ def main(path, name="convolution_forward", device="cuda") -> None:
             "device": handle.device.name,
             "cudnn": handle.version,
         }
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(path).write_text(f'{{"about": {json.dumps(about)},\n"rows": [\n{lines}\n]}}\n')
+    write(path, rows, about=about)
     print(len(rows), "rows")
 
 

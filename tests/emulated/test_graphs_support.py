@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from record_graphs import combinations, record
+from record_graphs import CASES, combinations, graph_of, record
 
 import cudnnlite as dnn
+from cudnnlite._raw.enums import BackendHeurMode
+from cudnnlite.backend.engines import named_by
 
 ROWS = json.loads((Path(__file__).parent / "data" / "graphs.json").read_text())["rows"]
 # the largest error relative to the largest value, of what is multiplied in full and of what may be in TF32
@@ -98,3 +101,17 @@ def test_the_gpu_was_right():
             narrow = "TENSOR_CORE" in str(engine) or key[0] == "call"
             bound = TF32 if y_dtype == "float32" and narrow else 5 * BOUNDS[y_dtype]
             assert error <= bound, (key, number, status, engine, error)
+
+
+@pytest.mark.parametrize("other", ["", "0", "y"])
+def test_operands_of_several_types_have_no_engine(other):
+    """As was recorded of the fused call: nobody asked an H200 about graphs with them."""
+    key = ("graph", "3x3", "float16", "NHWC", "NHWC", ("bias", "relu"), "float32", "float32", 1.0)
+    x, w, options = CASES["3x3"]
+    conv = dnn.ConvolutionSpec(**options, compute_type="float32")
+    y = conv.output_shape(x, w)
+    shapes = {"x": x, "w": w, "0": (1, y[1], 1, 1), "y": y}
+    specs = {n: dnn.TensorSpec(s, "float32" if n == other else "float16", "NHWC") for n, s in shapes.items()}
+    with dnn.Handle("emulated") as handle, ExitStack() as stack:
+        graph = graph_of(handle, stack, key, specs, specs.pop("y"), conv)
+        assert bool([*named_by(graph, BackendHeurMode.FALLBACK, stack)]) == (not other)

@@ -61,12 +61,10 @@ def test_tf32_keeps_what_is_not_finite() -> None:
     np.testing.assert_array_equal(round_tf32(np.array([largest, -largest], np.float32)), [np.inf, -np.inf])
 
 
-def test_tf32_takes_views_and_refuses_other_types() -> None:
+def test_tf32_takes_views() -> None:
     a = np.random.default_rng(0).standard_normal((4, 6, 5), dtype=np.float32)
     view = a.transpose(2, 0, 1)[::2, :, 1::3]
     np.testing.assert_array_equal(round_tf32(view), round_tf32(np.ascontiguousarray(view)))
-    with pytest.raises(TypeError, match="float64"):
-        round_tf32(a.astype(np.float64))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
@@ -176,9 +174,3 @@ def test_neither_operand_is_changed_and_overflow_is_quiet() -> None:
     np.testing.assert_array_equal(acc, np.array([3e38, np.inf], np.float32))
     np.testing.assert_array_equal(old, np.array([3e38, -np.inf], np.float32))
     np.testing.assert_array_equal(scale_add(acc, 1e300, 0.0, None, np.float32), [np.inf, np.inf])
-
-
-@pytest.mark.parametrize("old", [None, np.zeros(3, np.float32)])
-def test_beta_needs_an_old_value_of_the_same_shape(old: np.ndarray | None) -> None:
-    with pytest.raises(ValueError, match="y_old"):
-        scale_add(np.zeros(2, np.float32), 1.0, 1.0, old, np.float32)

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from record_support import CASES, combinations, further, spec_of
+import record_support
+from record_support import CASES, combinations, further
 
 import cudnnlite as dnn
 from cudnnlite.emulated.support import rounds_to_tf32, why_no_engine, why_refused
@@ -31,20 +32,11 @@ def algorithms_of(name):
 
 def specs_of(row):
     """Return the specs of a recorded row at the rank that cuDNN is told."""
-    case, dtype, x_layout, w_layout, y_dtype, y_layout, math, _beta, compute = row
-    x_shape, w_shape, options = CASES[case]
-    conv = dnn.ConvolutionSpec(**options, math_type=math, compute_type=compute)
-    x = spec_of(x_shape, dtype, x_layout)
-    y = spec_of(conv.output_shape(x_shape, w_shape), y_dtype, y_layout)
-    w = dnn.FilterSpec(w_shape, dtype, w_layout)
-    if len(x_shape) == 3:
-        conv = dnn.ConvolutionSpec(
-            **options | {name: (fill, options.get(name, fill)) for name, fill in (("stride", 1), ("dilation", 1))},
-            math_type=math,
-            compute_type=compute,
-        ).replace(padding=(0, options.get("padding", 0)))
+    (x, w, y), conv = (given := record_support.specs_of(row))[0].values(), given[1]
+    if x.rank == 3:
+        conv = conv.replace(padding=(0, conv.padding), stride=(1, conv.stride), dilation=(1, conv.dilation))
         x, y = (dnn.TensorSpec(s.native()[0], s.dtype, strides=s.native()[1]) for s in (x, y))
-        w = dnn.FilterSpec(as_four(w.shape, missing=1), dtype, "NHWC" if w_layout == "NWC" else "NCHW")
+        w = dnn.FilterSpec(as_four(w.shape, missing=1), w.dtype, "NHWC" if w.layout == "NWC" else "NCHW")
     return x, w, conv.replace(compute_type=conv.compute_type_for(x)), y
 
 

@@ -493,6 +493,19 @@ def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
             function(own_handle, x, x, padding=1)
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'pad'$"):
             function(own_handle, x, x, pad=1)
+    hints = {
+        (dnn.pooling_forward, "stride"): r"'stride'; it is a field of pooling: pooling=dnn.PoolingSpec\(stride=1\)",
+        (dnn.activation_backward, "alhpa"): r"'alhpa'; did you mean alpha\?",
+        (dnn.convolution_transpose, "algoritm"): r"'algoritm'; did you mean algorithm\?",
+        (dnn.rnn_forward, "lenghts"): r"'lenghts'; did you mean lengths\?",
+        (dnn.get_convolution_forward, "bias"): r"unexpected keyword argument 'bias'$",
+        (dnn.multi_head_attention_forward, "heads"): r"field of spec: spec=dnn.AttentionSpec\(heads=1\)",
+    }
+    for (function, name), words in hints.items():
+        with pytest.raises(TypeError, match=words):
+            function(own_handle, x, x, **{name: 1})
+    with pytest.raises(TypeError, match="missing"):
+        dnn.pooling_forward(own_handle)
 
 
 def test_a_residual_is_added_whole_where_nobody_says_otherwise(own_handle):

@@ -18,6 +18,7 @@ from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
@@ -44,6 +45,7 @@ def plan_rnn(
     padding_fill: float = ..., dropout_state: DropoutState | None = ..., workspace_limit: int | str | None = ...,
     replay: bool = ...,
 ) -> RNNPlan[Any]: ...  # fmt: skip
+@tells_unknown
 def plan_rnn(
     handle: Handle, spec: RNNSpec, x: AnyArray | TensorSpec | RNNDataSpec, *, lengths: Iterable[int] | None = None,
     layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, training: bool = False,
@@ -148,6 +150,7 @@ def rnn_forward(
     padding_fill: float = ..., out: Sequence[AnyArray | None] | None = ..., reserve: RNNReserve | None = ...,
     workspace_limit: int | str | None = ..., workspace: AnyArray | None = ...,
 ) -> Any: ...  # fmt: skip
+@tells_unknown
 def rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
     lengths: Iterable[int] | None = None, training: bool = False, algorithm: AlgorithmResult | RNNAlgo | str | None = None,

@@ -11,7 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.reserve import TrainingReserve
+from cudnnlite.operations.plan_by_hand import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from cudnnlite.arguments import sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.formats import host_array
+from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.specs.rnn_data import MAX_BATCH, check_packed, parse_lengths
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +44,7 @@ class PackedSequences(NamedTuple):
         return [packed[places == self.order.index(number)] for number in range(len(self.order))]
 
 
+@tells_unknown
 def pack_sequences(sequences: Iterable[ArrayLike]) -> PackedSequences:
     """Sort and interleave sequences of different lengths, as ``layout="packed"`` wants them.
 

@@ -25,6 +25,7 @@ from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, RNNResult, deciding_ms
@@ -38,6 +39,7 @@ from cudnnlite.specs.rnn_weights import weight_parts
 _HARDLY = 1.03  # so many times the first's time may the heuristic's choice take, and be the first
 
 
+@tells_unknown
 def find_rnn_forward(
     handle: Handle, spec: RNNSpec, weights: RNNWeights, x: AnyArray, hx: AnyArray | None = None, cx: AnyArray | None = None, *,
     lengths: Iterable[int] | None = None, training: bool = False,

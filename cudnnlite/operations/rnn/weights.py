@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import instance_of
 from cudnnlite.descriptors import RNNDescriptor
-from cudnnlite.descriptors.c_ints import c_ints
+from cudnnlite.descriptors.native import c_ints
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
