@@ -94,7 +94,7 @@ class Recorder(Memory):
         see = untyped(callback := through_c(record, print))
 
         def traced(*given: Any, _alive: Any = callback) -> Any:
-            if getattr(self._mine, "busy", False):
+            if self.over or getattr(self._mine, "busy", False):
                 return call(*given)
             with self.aside():
                 return self._call(call, record, given, _arguments(record, given, see(*given).args))

@@ -171,6 +171,14 @@ def trace() -> Iterator[Trace]:
             recorder.failed.of = None
         raise
     finally:
-        watch(None)
-        recorder.undo.close()
-        _active = None
+        recorder.over, _active = True, None
+        try:
+            _put_back(recorder)
+        except BaseException:  # a signal handler's, in the midst of it
+            _put_back(recorder)
+            raise
+
+
+def _put_back(recorder: Recorder) -> None:
+    watch(None)
+    recorder.put_back()
