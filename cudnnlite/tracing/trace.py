@@ -11,7 +11,7 @@ from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
-from cudnnlite.arguments import integer
+from cudnnlite.arguments import by_system, integer, path_of
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.capture import CapturedGraph
@@ -78,12 +78,20 @@ class Trace:
             Where to.
         seed : int, optional
             As in `as_c`.
+
+        Raises
+        ------
+        ArgumentError
+            It cannot be written there; another seed.
         """
-        there, program = Path(folder), self._written(seed)
+        there, program = path_of(folder, "folder"), self._written(seed)
         makefile = files("cudnnlite.tracing").joinpath("program.mk").read_bytes()
         for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
-            (there / path).parent.mkdir(parents=True, exist_ok=True)
-            (there / path).write_bytes(content)
+            try:
+                (there / path).parent.mkdir(parents=True, exist_ok=True)
+                (there / path).write_bytes(content)
+            except OSError as error:
+                raise ArgumentError(f"folder={str(there)!r} cannot be written: {by_system(error).strerror}") from error
         return there
 
     def _written(self, seed: int | None = None) -> Program:

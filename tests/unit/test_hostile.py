@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import time
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -362,6 +363,10 @@ FOREIGN = {
     "digits as a dtype": lambda h: dnn.TensorSpec((1,), DIGITS),
     "digits as a size": lambda h: dnn.TensorSpec((1, DIGITS)),
     "an array as a layout": lambda h: dnn.TensorSpec((1, 2, 3), layout=np.array([True, True])),
+    "a set as a shape": lambda h: dnn.TensorSpec({3}),
+    "a hundred thousand levels as a shape": lambda h: dnn.TensorSpec(
+        reduce(lambda deep, _: [deep], range(100_000), [])
+    ),
     "digits as a stride": lambda h: dnn.ConvolutionSpec(stride=DIGITS),
     "digits as a limit": lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000),
     "clip": lambda h: dnn.RNNSpec("lstm", 2, 3, clip=(0, 10**400)),

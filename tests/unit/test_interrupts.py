@@ -7,8 +7,10 @@ import gc
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors import TensorDescriptor
+
+from .tuning_entries import entry
 
 ROUNDS = int(os.environ.get("CUDNNLITE_INTERRUPTS", "60"))
 POISON = -77.0
@@ -77,6 +81,21 @@ def raw_calls(handle):
         return [descriptor.nbytes for _ in range(20)]
 
 
+def store(handle):
+    """Tuning that is remembered in files, and a list of problems in one."""
+    problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec(IMAGE.shape), dnn.FilterSpec(FILTER.shape), CONV)
+    folder = Path(tempfile.mkdtemp())
+
+    def work():
+        dnn.ProblemList([problem]).save(folder / "list.json")
+        assert len(dnn.ProblemList.load(folder / "list.json")) == 1
+        with dnn.TuningCache(folder / "cache") as cache:
+            cache.put(entry())
+            assert len(cache.entries()) == 1
+
+    return work
+
+
 def capture(handle):
     x = handle.array(IMAGE)
     y, stream = dnn.activation_forward(handle, x, "relu"), cudaStream_t()
@@ -107,6 +126,7 @@ CALLS: dict[str, Callable] = {
     "search": search,
     "RNN": recurrent,
     "tuning": tuning,
+    "store": store,
     "capture": capture,
     "trace": trace,
     "raw calls": lambda handle: lambda: raw_calls(handle),
