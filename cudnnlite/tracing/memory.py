@@ -82,6 +82,11 @@ class Memory:
         self._capturing = False
         self.over = False  # what still stands in then, because of an interrupt, records nothing
         self._replaced: list[tuple[Any, str, Any]] = []  # attributes, and what they were
+        self.thread = threading.get_ident()  # whose block it is
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with a lock that nobody has."""
         self._lock, self._mine = threading.RLock(), threading.local()
 
     def stand_in(self, of: Any) -> None:

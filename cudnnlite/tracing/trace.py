@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import library_api
@@ -128,6 +130,17 @@ class Trace:
 _active: Trace | None = None
 
 
+def _after_fork() -> None:
+    """Go on without the threads that are not in a forked process: with no lock of theirs, and no block."""
+    if _active is not None:
+        _active._recorder.renew()
+        if _active._recorder.thread != get_ident():
+            _end(_active._recorder)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 @contextmanager
 def trace() -> Iterator[Trace]:
     """Record the C calls of a block, in whichever thread: with what arguments, and what was copied to and from the device.
@@ -181,12 +194,14 @@ def trace() -> Iterator[Trace]:
     finally:
         recorder.over, _active = True, None
         try:
-            _put_back(recorder)
+            _end(recorder)
         except BaseException:  # a signal handler's, in the midst of it
-            _put_back(recorder)
+            _end(recorder)
             raise
 
 
-def _put_back(recorder: Recorder) -> None:
+def _end(recorder: Recorder) -> None:
+    global _active
+    recorder.over, _active = True, None
     watch(None)
     recorder.put_back()

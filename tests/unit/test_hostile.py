@@ -244,26 +244,36 @@ def test_a_search_leaves_no_stream(own_handle):
 def test_a_fork_beside_threads_that_compute():
     done = run_python(
         """
-        import os, signal, sys, threading, time
+        import os, signal, sys, threading, time, warnings
         import numpy as np
         import cudnnlite as dnn
         from cudnnlite.devices.choice import get_device
 
+        warnings.simplefilter("ignore")
         device, stop = get_device("emulated"), threading.Event()
+        with dnn.trace(), dnn.record_problems():  # Python itself hangs in a child that was forked within an import
+            dnn.activation_forward, dnn.convolution_forward
 
         def compute():
             with dnn.Handle(device) as handle:
                 while not stop.is_set():
                     handle.array(np.ones((1, 2, 5, 4), np.float32)).numpy()
 
-        threads = [threading.Thread(target=compute) for _ in range(3)]
+        def watch():
+            with dnn.Handle(device) as handle:
+                while not stop.is_set():
+                    with dnn.trace(), dnn.record_problems():
+                        for _ in range(20):
+                            dnn.activation_forward(handle, handle.array(np.ones((1, 2, 5, 4), np.float32)), "relu")
+
+        threads = [threading.Thread(target=each) for each in (compute, compute, watch)]
         for thread in threads:
             thread.start()
         hung = wrong = 0
         for _ in range(int(sys.argv[1])):
             child = os.fork()
             if not child:
-                with dnn.Handle(device) as handle:
+                with dnn.trace(), dnn.record_problems(), dnn.Handle(device) as handle:
                     x = handle.array(np.full((1, 1, 4, 4), 3.0, np.float32))
                     y = dnn.convolution_forward(handle, x, handle.array(np.ones((1, 1, 2, 2), np.float32)))
                     os._exit(0 if (y.numpy() == 12).all() else 3)
