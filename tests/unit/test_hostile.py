@@ -208,7 +208,7 @@ def resident():
 
 
 def test_many_small_arrays_take_no_memory():
-    number = int(os.environ.get("CUDNNLITE_SMALL_ARRAYS", "60000"))
+    number = int(os.environ.get("CUDNNLITE_SMALL_ARRAYS", "100000"))
     memory = EmulatedDevice(6).memory
     for _ in range(1000):
         memory.allocate(4).close()
