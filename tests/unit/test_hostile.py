@@ -261,12 +261,12 @@ def test_a_fork_beside_threads_that_compute():
 
         def watch():
             with dnn.Handle(device) as handle:
-                while not stop.is_set():
+                while not stop.wait(0.03):  # in which the others compute as they do where nobody looks
                     with dnn.trace(), dnn.record_problems():
                         for _ in range(20):
                             dnn.activation_forward(handle, handle.array(np.ones((1, 2, 5, 4), np.float32)), "relu")
 
-        threads = [threading.Thread(target=each) for each in (compute, compute, watch)]
+        threads = [threading.Thread(target=each) for each in (compute, compute, compute, watch)]
         for thread in threads:
             thread.start()
         hung = wrong = 0
