@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from itertools import islice
 from operator import index
 from pathlib import Path
@@ -19,7 +20,6 @@ _MOST_SHOWN = 400
 _LONGEST_NAME = 255  # bytes: NAME_MAX, beyond which the system has an error of its own for each question
 
 _UNORDERED = (set, frozenset, dict)  # a dict has an order, but not of what it holds
-
 KindT = TypeVar("KindT")
 
 
@@ -27,7 +27,7 @@ def shown(value: object) -> str:
     """Return a value as a message shows it: not too long, and also where Python refuses to write it (5,000 digits)."""
     try:
         text = repr(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"<{type(value).__name__} too long to be shown>"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -106,6 +106,36 @@ def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
     except (TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
         pass
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
+
+
+class refusals_ignored(suppress):
+    """Leave the block where the system refuses something."""
+
+    def __init__(self) -> None:
+        super().__init__(OSError)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        """Let a signal handler's own `TimeoutError`, an OSError without a number, come out."""
+        return isinstance(error, OSError) and error.errno is not None
+
+
+def by_system(error: OSError) -> OSError:
+    """Return what the system refused; a signal handler's own `TimeoutError`, an OSError without a number, comes out."""
+    if error.errno is None:
+        raise error
+    return error
+
+
+def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
+    """Return what is at a path, as `stat.S_IFMT` has it; 0 where nothing is, or the system does not say.
+
+    `os.path.isdir` and its like ask as well, but a signal handler's `TimeoutError` would be an answer to them.
+    """
+    try:
+        return stat.S_IFMT(os.stat(path, follow_symlinks=follow).st_mode)
+    except OSError as error:
+        by_system(error)
+        return 0
 
 
 def check_file(path: Path, most: int, where: str) -> None:

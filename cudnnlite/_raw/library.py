@@ -82,6 +82,14 @@ def load_library() -> Library:
         return _loaded
 
 
+def _renew() -> None:
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()  # a thread that held it is not in a forked process
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
 def _load() -> Library:
     path, how = _find()
     _check_files(path, how)

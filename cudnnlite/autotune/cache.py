@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_IFDIR, S_IFREG
 from typing import Any
 
-from cudnnlite.arguments import check_file, instance_of, one_of, path_of, shown
+from cudnnlite.arguments import by_system, check_file, file_type, instance_of, one_of, path_of, refusals_ignored, shown
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
 from cudnnlite.operations.problem import KINDS
@@ -75,7 +76,7 @@ class TuningCache:
         self._told: set[object] = set()
         if why := _why_unfit(self._folder):
             self._tell(self.path, f"{why}; until then memory has to do")
-        elif isinstance(self.path, Path) and not os.path.lexists(self.path):
+        elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
             if _OLD in (old := _why_unfit(self.path.with_name(f"{self.path.name}.sqlite"))):  # beside the new default
                 warn_user(old, TuningCacheWarning)
             elif read_only:
@@ -195,7 +196,7 @@ class TuningCache:
         folder, taken = parse_folder(path), 0
         self._require_open(to_write=True)
         check_place(folder)
-        if not folder.is_dir():
+        if file_type(folder) != S_IFDIR:
             raise TuningCacheError(f"{folder} does not exist")
         for entry in TuningCache(folder, read_only=True).entries():
             mine = self.get(entry.key)
@@ -243,7 +244,7 @@ class TuningCache:
             return TuningEntry.from_json(data, file.stem)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                self._tell("reading", f"{file}: {error.strerror}; the cache cannot be read")
+                self._tell("reading", f"{file}: {by_system(error).strerror}; the cache cannot be read")
         except TuningCacheError as error:
             self._newer.add(file)
             self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
@@ -265,7 +266,8 @@ class TuningCache:
         draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
         with _refusals_told(self._folder):
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError):  # exist_ok would take any OSError for that, also a signal handler's
+                    self._folder.mkdir(parents=True)
                 with open(draft, "x", encoding="ascii") as new:
                     new.write(text)
                     new.flush()
@@ -316,7 +318,7 @@ def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
     found = path_of(path, argument, "the path of a folder").absolute()
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
-    if os.path.exists(found) and not (os.path.isdir(found) or os.path.isfile(found)):
+    if file_type(found) not in (0, S_IFDIR, S_IFREG):
         raise ArgumentError(f"{argument}={shown(path)} is a device, not a folder")
     return found
 
@@ -325,7 +327,9 @@ def check_place(path: Path, *, to_write: bool = False) -> None:
     """Raise TuningCacheError where there is no cache, but something else."""
     if why := _why_unfit(path):
         raise TuningCacheError(why)
-    if to_write and os.path.isdir(path) and (others := sorted(n for n in os.listdir(path) if not _OURS.fullmatch(n))):
+    if not to_write or file_type(path) != S_IFDIR:
+        return
+    if others := sorted(name for name in os.listdir(path) if not _OURS.fullmatch(name)):
         raise TuningCacheError(f"{path} is no tuning cache: it has {others[0]}")
 
 
@@ -342,7 +346,7 @@ def _refusals_told(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TuningCacheError(f"{folder}: {error.strerror}") from error
+        raise TuningCacheError(f"{folder}: {by_system(error).strerror}") from error
 
 
 def _set_aside(file: Path, data: bytes, what: str) -> bool:
@@ -355,15 +359,15 @@ def _set_aside(file: Path, data: bytes, what: str) -> bool:
         else:  # another process was faster, and this is the entry that it put there since
             os.rename(aside, file)
     except OSError as error:
-        return isinstance(error, FileNotFoundError)
+        return isinstance(by_system(error), FileNotFoundError)
     return True
 
 
 def _why_unfit(path: Path) -> str:
     """Return why no cache can be at a path; nothing if one can."""
-    if not os.path.isfile(path):  # to open a pipe would wait for its other end
+    if file_type(path) != S_IFREG:  # to open a pipe would wait for its other end
         return ""
     what = "a file, and no tuning cache"
-    with suppress(OSError), open(path, "rb") as file:
+    with refusals_ignored(), open(path, "rb") as file:
         what = _OLD if file.read(len(_SQLITE)) == _SQLITE else what
     return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"

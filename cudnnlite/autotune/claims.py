@@ -7,9 +7,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from stat import S_IFDIR
 
+from cudnnlite.arguments import by_system, file_type, refusals_ignored
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device, DeviceFacts
@@ -30,7 +32,7 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
         # the first lock where processes share a temporary folder, the second where they share the cache
         _hold(stack, _lock_of(uuid if shared else f"{uuid}-{os.getpid()}"), wait=True)
         if shared and cache is not None and isinstance(cache.path, Path) and not cache.read_only:
-            with suppress(OSError):
+            with refusals_ignored():
                 cache.path.mkdir(parents=True, exist_ok=True)
             _hold(stack, _lock_of(uuid, cache.path), wait=True)
         yield
@@ -83,16 +85,16 @@ def _hold(stack: ExitStack, path: Path, *, wait: bool) -> bool:
     def release() -> None:
         if owner == os.getpid():  # and not a process that was forked from it
             if lock.lock_counter == 1:
-                with suppress(OSError):  # nothing is left lying about: who waits for the file finds that it is gone
+                with refusals_ignored():  # nothing is left lying about: who waits for the file finds that it is gone
                     path.unlink()
             lock.release()
 
     try:
-        if path.parent.is_dir():  # which would be made
+        if file_type(path.parent) == S_IFDIR:  # which would be made
             lock.acquire(blocking=wait, poll_interval=_POLL_S)
             stack.callback(release)
     except Timeout:
         return False
-    except OSError:
-        pass
+    except OSError as error:
+        by_system(error)
     return True

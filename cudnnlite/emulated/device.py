@@ -6,9 +6,10 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class EmulatedDevice:
         self.memory = EmulatedMemory(parse_size(capacity, "capacity"))
         self.default_stream, self.unrecordable = EmulatedStream(self, 1), None
         # an address that was given is good as long as somebody keeps its stream
-        self._streams: WeakValueDictionary[int, EmulatedStream] = WeakValueDictionary({1: self.default_stream})
+        self._streams: dict[int, ref[EmulatedStream]] = {1: ref(self.default_stream)}
         self.api = EmulatedApi(load_library(), self.memory)
         self.stand_ins = StandIns()
 
@@ -149,14 +150,16 @@ class EmulatedDevice:
             return self.default_stream
         if isinstance(stream, EmulatedStream) and stream.device is self:
             return stream
-        if isinstance(stream, int) and stream in self._streams:
-            return self._streams[stream]
+        known = self._streams.get(stream) if isinstance(stream, int) and not isinstance(stream, bool) else None
+        if known is not None and (found := known()) is not None:
+            return found
         raise ArgumentError(f"stream={shown(stream)} is not a stream of {self}")
 
     def create_stream(self) -> EmulatedStream:
         """Make a stream."""
         stream = EmulatedStream(self, next(_addresses))
-        self._streams[stream.handle] = stream
+        # not a WeakValueDictionary, whose callback is Python, which would lose what a signal handler raises in it
+        self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
     @property

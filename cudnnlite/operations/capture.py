@@ -172,8 +172,12 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
     stream, thread = handle.stream, get_ident()
     refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
     recorder, stand_ins, key = handle.device.recorder(), handle.device.stand_ins, (thread, int(stream.handle))
-    handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(recorder.stream.handle)))
+
+    def use_stream(its: Any) -> None:
+        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(its.handle)))
+
     try:
+        use_stream(recorder.stream)
         with recorder:
             stand_ins[key], handle.recorded_by = recorder.stream, thread
             try:
@@ -182,4 +186,10 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
                 del stand_ins[key]
                 handle.recorded_by = 0
     finally:
-        handle.api.cudnnSetStream(handle.ptr, cudaStream_t(int(stream.handle)))
+        try:
+            use_stream(stream)
+        except (
+            BaseException
+        ):  # a signal handler's: a handle that is left there would go on with a stream that is no more
+            use_stream(stream)
+            raise

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
-from cudnnlite.arguments import check_file, instance_of, integer, path_of, sequence, shown
+from cudnnlite.arguments import by_system, check_file, instance_of, integer, path_of, sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem, problem_from_plain
 from cudnnlite.texts import aligned, counted
@@ -176,7 +176,7 @@ class ProblemList(Sequence[ListedProblem]):
         try:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ArgumentError(f"path={str(file)!r} cannot be written: {error.strerror or error}") from error
+            raise ArgumentError(f"path={str(file)!r} cannot be written: {by_system(error).strerror}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ProblemList:
@@ -193,7 +193,7 @@ class ProblemList(Sequence[ListedProblem]):
             check_file(file, _MOST_BYTES, where)
             plain = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise ArgumentError(f"{where} cannot be read: {error.strerror or error}") from error
+            raise ArgumentError(f"{where} cannot be read: {by_system(error).strerror}") from error
         except ArgumentError:
             raise
         except (ValueError, RecursionError) as error:  # not UTF-8, not JSON

@@ -8,6 +8,7 @@ A plan tests `active` and records its problem only where that is true, so that n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,6 +59,14 @@ def record_problems() -> Iterator[ProblemList]:
         with _lock:
             _lists = tuple(other for other in _lists if other is not found)
             active = bool(_lists)
+
+
+def _renew() -> None:
+    global _lock  # noqa: PLW0603
+    _lock = Lock()  # a thread that held it is not in a forked process
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def record(problem: Problem) -> None:

@@ -10,7 +10,7 @@ import weakref
 from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,13 @@ class Buffer(Thing):
         return part if size == nbytes else ["(char *)", self, f" + {offset}"] if offset else self
 
 
+class _Owner(weakref.ref[Any]):
+    """Tells when what owns an allocation is gone, and where that was."""
+
+    __slots__ = ("base",)
+    base: int
+
+
 Place: TypeAlias = tuple[Buffer, int]  # and an offset in it
 
 
@@ -65,15 +72,21 @@ class Memory:
         self.steps: list[Step] = []  # what the block did, and what makes what was there before
         self.told: list[str] = []  # what could not be written out
         self.devices: set[Any] = set()  # those that were used
-        self.undo = ExitStack()  # of what stands in for something while it records
         self._things: dict[int, Thing] = {}  # handles, descriptors, graphs, by address
         self._buffers: dict[int, Buffer] = {}
         self._bases: list[int] = []  # of buffers, in order
-        self._freed: deque[tuple[int, Any]] = deque()  # where, and whose reference; others' threads free as well
+        self._freed: deque[_Owner] = deque()  # others' threads free as well
         self._streams = dict(_STREAMS)
         self._last_stream: int | None = None
         self._answers: dict[int, Thing] = {}  # sizes that cuDNN told, and the variables that hold them
         self._capturing = False
+        self.over = False  # what still stands in then, because of an interrupt, records nothing
+        self._replaced: list[tuple[Any, str, Any]] = []  # attributes, and what they were
+        self.thread = threading.get_ident()  # whose block it is
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with a lock that nobody has."""
         self._lock, self._mine = threading.RLock(), threading.local()
 
     def stand_in(self, of: Any) -> None:
@@ -85,7 +98,7 @@ class Memory:
         def hooked(*arguments: Any, **options: Any) -> Any:
             one, *given = arguments if isinstance(of, type) else (of, *arguments)
             bound = partial(own, one) if isinstance(of, type) else own
-            if getattr(self._mine, "busy", False):
+            if self.over or getattr(self._mine, "busy", False):
                 return bound(*given, **options)
             with self.aside():
                 return hook(bound, one, *given, **options)
@@ -94,8 +107,13 @@ class Memory:
 
     def replace(self, of: Any, name: str, new: Any) -> None:
         """Set an attribute, until the trace ends."""
-        self.undo.callback(setattr, of, name, vars(of)[name])
+        self._replaced.append((of, name, vars(of)[name]))
         setattr(of, name, new)
+
+    def put_back(self) -> None:
+        """Undo what `replace` did; harmless when called again, after an interrupt for instance."""
+        for replaced in reversed(self._replaced):
+            setattr(*replaced)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -152,8 +170,10 @@ class Memory:
         self.devices.add(device)
         new = Buffer("void *", "memory", "cudaFree", base, nbytes, device, shared=owner is None)
         if owner is not None:  # before the block nothing had been asked
-            freed = self._freed  # no walk of all buffers at each call; and no lock, which its thread may not have
-            new.alive = weakref.ref(owner, lambda gone: freed.append((base, gone)))
+            # no walk of all buffers at each call; no lock, which its thread may not have; and `append` is C: a callback in
+            # Python would lose what a signal handler raises in it
+            new.alive = _Owner(owner, self._freed.append)
+            new.alive.base = base
             new.answer = self._answers.get(nbytes)
         for old in [*self._buffers.values()]:
             if base < old.base + old.nbytes and old.base < base + nbytes:
@@ -169,8 +189,8 @@ class Memory:
 
     def _forget_freed(self) -> None:
         while self._freed:
-            base, gone = self._freed.popleft()
-            if (buffer := self._buffers.get(base)) is not None and buffer.alive is gone:
+            gone = self._freed.popleft()
+            if (buffer := self._buffers.get(gone.base)) is not None and buffer.alive is gone:
                 self._forget(buffer)
 
     # what others may write to

@@ -99,7 +99,7 @@ class Recorder(Memory):
         """Return a function that records itself and calls another."""
 
         def traced(*given: Any) -> Any:
-            if getattr(self._mine, "busy", False):
+            if self.over or getattr(self._mine, "busy", False):
                 return call(*given)
             with self.aside():
                 return self._call(call, record, given)

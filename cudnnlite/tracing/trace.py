@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
-from cudnnlite.arguments import integer
+from cudnnlite.arguments import by_system, integer, path_of
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations import capture as captures
@@ -81,12 +83,20 @@ class Trace:
             Where to.
         seed : int, optional
             As in `as_c`.
+
+        Raises
+        ------
+        ArgumentError
+            It cannot be written there; another seed.
         """
-        there, program = Path(folder), self._written(seed)
+        there, program = path_of(folder, "folder"), self._written(seed)
         makefile = files("cudnnlite.tracing").joinpath("program.mk").read_bytes()
         for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
-            (there / path).parent.mkdir(parents=True, exist_ok=True)
-            (there / path).write_bytes(content)
+            try:
+                (there / path).parent.mkdir(parents=True, exist_ok=True)
+                (there / path).write_bytes(content)
+            except OSError as error:
+                raise ArgumentError(f"folder={str(there)!r} cannot be written: {by_system(error).strerror}") from error
         return there
 
     def _written(self, seed: int | None = None) -> Program:
@@ -128,6 +138,17 @@ class Trace:
 
 
 _active: Trace | None = None
+
+
+def _after_fork() -> None:
+    """Go on without the threads that are not in a forked process: with no lock of theirs, and no block."""
+    if _active is not None:
+        _active._recorder.renew()
+        if _active._recorder.thread != get_ident():
+            _end(_active._recorder)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
@@ -182,6 +203,16 @@ def trace() -> Iterator[Trace]:
             recorder.failed.of = None
         raise
     finally:
-        watch(None)
-        recorder.undo.close()
-        _active = None
+        recorder.over, _active = True, None
+        try:
+            _end(recorder)
+        except BaseException:  # a signal handler's, in the midst of it
+            _end(recorder)
+            raise
+
+
+def _end(recorder: Recorder) -> None:
+    global _active
+    recorder.over, _active = True, None
+    watch(None)
+    recorder.put_back()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from oracles import onnx_convolution
-from tolerances import SCALED_INTEGER, assert_close, bound
+from tolerances import SCALED_INTEGER, TWICE_ROUNDED, assert_close, bound
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
@@ -179,6 +179,8 @@ class Problem:
         allowed = bound(self.dtype, self.conv.math_type if math_type is None else math_type, algorithm, self.w_shape)
         if allowed == 0 and got.dtype.kind == "f" and (alpha, beta) != (1, 0):
             allowed = SCALED_INTEGER
+        if beta:
+            allowed = max(allowed, TWICE_ROUNDED.get(self.dtype, 0))
         magnitude = None
         if cancelling:
             magnitude = np.hypot(alpha * self.magnitude, beta * self.old_host.astype(np.float64))

@@ -59,6 +59,8 @@ class Things:
         self.problem = dnn.ConvolutionForwardProblem(self.x.spec, dnn.FilterSpec(self.w.shape), self.conv)
         self.table = dnn.find_convolution_forward(self.handle, self.x, self.w, self.conv)
         self.dropout = dnn.DropoutState(self.handle)
+        with dnn.trace() as self.trace:
+            dnn.pooling_forward(self.handle, self.x, dnn.PoolingSpec(2)).numpy()
         self.model = onnx.parser.parse_model(MODEL)
         self.tuner = dnn.Tuner(self.handle, cache=None)
         self.plan = dnn.plan_convolution_forward(self.handle, self.x, self.w, self.conv)
@@ -279,6 +281,7 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.SpatialTransformerSpec: lambda t: dnn.SpatialTransformerSpec((2, 3, 8, 8)),
     dnn.TensorSpec: lambda t: t.x.spec,
     dnn.TensorTransformSpec: lambda t: dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
+    dnn.Trace: lambda t: t.trace,
     dnn.Tuner: lambda t: t.tuner,
     dnn.TuningCache: lambda t: dnn.TuningCache(":memory:"),
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),

@@ -110,7 +110,7 @@ def test_ctrl_c_at_any_moment_ends_quietly(folder: Path, request: pytest.Fixture
 
 
 @pytest.mark.processes
-def test_what_a_full_disk_and_closed_streams_do(folder: Path) -> None:
+def test_what_a_full_disk_and_closed_streams_and_a_long_path_do(folder: Path, monkeypatch: Any) -> None:
     expected: dict[tuple[str, ...], Any] = {
         ("out full", "info"): (1, "cannot be written"), ("out full", "--help"): (1, "cannot be written"),
         ("err closed", "info", "--json"): (0, "{"), ("err full", "--version"): (0, ""), ("out closed", "info"): (0, ""),
@@ -120,5 +120,9 @@ def test_what_a_full_disk_and_closed_streams_do(folder: Path) -> None:
     for (streams, *line), (code, text) in expected.items():
         got, told, _ = run(line, folder, streams)
         assert (got, text in told) == (code, True), (streams, line, told)
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", "x" * 5000)
+    code, told, _ = run(["info"], folder, "usual")
+    assert (code, "Traceback" in told, "cannot be loaded" in told or "no file" in told) == (1, False, True), told
+    monkeypatch.delenv("CUDNNLITE_LIBCUDNN")
     _, told, _ = run(["doctor", "--json"], folder, "err closed")
     assert '"broken": 0' in told or "libcudnn" not in told.partition("broken")[2][:400]

@@ -277,7 +277,14 @@ def test_streams(own_device):
     assert own_device.stream(made) is made
     assert own_device.stream(made.handle) is made
     made.sync()
-    for bad in (made.handle + 1, "stream", 1.5, EmulatedDevice(8).create_stream(), EmulatedDevice(8).default_stream):
+    for bad in (
+        made.handle + 1,
+        True,
+        "stream",
+        1.5,
+        EmulatedDevice(8).create_stream(),
+        EmulatedDevice(8).default_stream,
+    ):
         with pytest.raises(dnn.ArgumentError, match="is not a stream of <emulated:5>"):
             own_device.stream(bad)
     assert repr(made) == f"<EmulatedStream {made.handle:#x} of <emulated:5>>"

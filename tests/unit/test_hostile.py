@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import time
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,7 +208,7 @@ def resident():
 
 
 def test_many_small_arrays_take_no_memory():
-    number = int(os.environ.get("CUDNNLITE_SMALL_ARRAYS", "60000"))
+    number = int(os.environ.get("CUDNNLITE_SMALL_ARRAYS", "100000"))
     memory = EmulatedDevice(6).memory
     for _ in range(1000):
         memory.allocate(4).close()
@@ -243,26 +244,36 @@ def test_a_search_leaves_no_stream(own_handle):
 def test_a_fork_beside_threads_that_compute():
     done = run_python(
         """
-        import os, signal, sys, threading, time
+        import os, signal, sys, threading, time, warnings
         import numpy as np
         import cudnnlite as dnn
         from cudnnlite.devices.choice import get_device
 
+        warnings.simplefilter("ignore")
         device, stop = get_device("emulated"), threading.Event()
+        with dnn.trace(), dnn.record_problems():  # Python itself hangs in a child that was forked within an import
+            dnn.activation_forward, dnn.convolution_forward
 
         def compute():
             with dnn.Handle(device) as handle:
                 while not stop.is_set():
                     handle.array(np.ones((1, 2, 5, 4), np.float32)).numpy()
 
-        threads = [threading.Thread(target=compute) for _ in range(3)]
+        def watch():
+            with dnn.Handle(device) as handle:
+                while not stop.wait(0.03):  # in which the others compute as they do where nobody looks
+                    with dnn.trace(), dnn.record_problems():
+                        for _ in range(20):
+                            dnn.activation_forward(handle, handle.array(np.ones((1, 2, 5, 4), np.float32)), "relu")
+
+        threads = [threading.Thread(target=each) for each in (compute, compute, compute, watch)]
         for thread in threads:
             thread.start()
         hung = wrong = 0
         for _ in range(int(sys.argv[1])):
             child = os.fork()
             if not child:
-                with dnn.Handle(device) as handle:
+                with dnn.trace(), dnn.record_problems(), dnn.Handle(device) as handle:
                     x = handle.array(np.full((1, 1, 4, 4), 3.0, np.float32))
                     y = dnn.convolution_forward(handle, x, handle.array(np.ones((1, 1, 2, 2), np.float32)))
                     os._exit(0 if (y.numpy() == 12).all() else 3)
@@ -362,6 +373,10 @@ FOREIGN = {
     "digits as a dtype": lambda h: dnn.TensorSpec((1,), DIGITS),
     "digits as a size": lambda h: dnn.TensorSpec((1, DIGITS)),
     "an array as a layout": lambda h: dnn.TensorSpec((1, 2, 3), layout=np.array([True, True])),
+    "a set as a shape": lambda h: dnn.TensorSpec({3}),
+    "a hundred thousand levels as a shape": lambda h: dnn.TensorSpec(
+        reduce(lambda deep, _: [deep], range(100_000), [])
+    ),
     "digits as a stride": lambda h: dnn.ConvolutionSpec(stride=DIGITS),
     "digits as a limit": lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000),
     "clip": lambda h: dnn.RNNSpec("lstm", 2, 3, clip=(0, 10**400)),

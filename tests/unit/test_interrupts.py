@@ -7,14 +7,19 @@ import gc
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors import TensorDescriptor
+
+from .tuning_entries import entry
 
 ROUNDS = int(os.environ.get("CUDNNLITE_INTERRUPTS", "60"))
 POISON = -77.0
@@ -76,12 +81,54 @@ def raw_calls(handle):
         return [descriptor.nbytes for _ in range(20)]
 
 
+def store(handle):
+    """Tuning that is remembered in files, and a list of problems in one."""
+    problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec(IMAGE.shape), dnn.FilterSpec(FILTER.shape), CONV)
+    folder = Path(tempfile.mkdtemp())
+
+    def work():
+        dnn.ProblemList([problem]).save(folder / "list.json")
+        assert len(dnn.ProblemList.load(folder / "list.json")) == 1
+        with dnn.TuningCache(folder / "cache") as cache:
+            cache.put(entry())
+            assert len(cache.entries()) == 1
+
+    return work
+
+
+def capture(handle):
+    x = handle.array(IMAGE)
+    y, stream = dnn.activation_forward(handle, x, "relu"), cudaStream_t()
+
+    def work():
+        handle.api.cudnnGetStream(handle.ptr, stream)
+        assert stream.value == handle.stream.handle  # and not the last recording's
+        with dnn.capture(handle) as graph:
+            dnn.activation_forward(handle, x, "relu", out=y)
+        graph.launch()
+        graph.close()
+
+    return work
+
+
+def trace(handle):
+    def work():
+        with dnn.trace() as found:
+            dnn.activation_forward(handle, handle.array(IMAGE), "relu").numpy()
+        assert len(found.checksums) == 1
+
+    return work
+
+
 CALLS: dict[str, Callable] = {
     "convolution": convolution,
     "first convolution": first_convolution,
     "search": search,
     "RNN": recurrent,
     "tuning": tuning,
+    "store": store,
+    "capture": capture,
+    "trace": trace,
     "raw calls": lambda handle: lambda: raw_calls(handle),
 }
 
@@ -127,6 +174,9 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch):
                         work()
                 except (SystemExit, TimeoutError, KeyboardInterrupt) as error:
                     came_out = error
+                    error.__traceback__ = error.__context__ = (
+                        None  # keeps what was not left yet, where that was interrupted
+                    )
                 assert came_out is raised[number], lost
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

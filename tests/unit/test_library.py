@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -321,6 +322,7 @@ def test_a_library_describes_itself(here):
     loaded = load_library()
     assert loaded.version_text == format_version(loaded.version)
     assert 11000 <= loaded.cudart_version < 20000
+    assert Library(loaded.path, "", 91900, SimpleNamespace()).cudart_version == 0  # of one that lacks the function
     assert str(here) in loaded.parts()
     assert "cdll" not in repr(loaded)
 

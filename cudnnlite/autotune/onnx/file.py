@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import check_file, integer, path_of, sequence, shown
+from cudnnlite.arguments import by_system, check_file, integer, path_of, sequence, shown
 from cudnnlite.errors import ArgumentError, MissingPackageError
 
 # Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
@@ -212,7 +212,7 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     except ArgumentError:
         raise
     except OSError as error:
-        raise ArgumentError(f"{where} cannot be read: {error.strerror or error}") from error
+        raise ArgumentError(f"{where} cannot be read: {by_system(error).strerror}") from error
     except Exception as error:  # protobuf's, or that of the format that the file's ending names
         raise ArgumentError(f"{where} is not an ONNX model, or not all of one: {error}") from error
 
