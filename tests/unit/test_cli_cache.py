@@ -45,8 +45,8 @@ def path(tmp_path, monkeypatch):
     return path
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["cache", *map(str, arguments)], prog_name="cudnnlite")
+def run(*arguments, **options):
+    return CliRunner().invoke(app, ["cache", *map(str, arguments)], prog_name="cudnnlite", **options)
 
 
 def entries(path):
@@ -252,11 +252,13 @@ def test_a_foreign_cache_commands_no_terminal(path, how):
             made = replace(timed(entry(device=device), time_ms=ms), key=TuningKey(canonical(parts)), title=evil)
             cache.put(made)
             cache.put(replace(timed(made, time_ms=-1.0), key=TuningKey(canonical(parts | {"alignments": {evil: 1}}))))
-    result = run("compare", "mine", "theirs", *how)
+    result = run("compare", "mine", "theirs", *how, color=True)  # as at a terminal, where typer removes nothing itself
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 7 or how
     assert not set(result.stdout) & {"\x1b", "\x9b", "\x07"}
-    assert not set(run("show", "--cache", "theirs").stdout) & {"\x1b", "\x9b", "\x07"}
+    assert not set(run("show", "--cache", "theirs", color=True).stdout) & {"\x1b", "\x9b", "\x07"}
+    refused = run("show", "--cache", "\x1b]0;x\x07", color=True)
+    assert (refused.exit_code, set(refused.stderr) & {"\x1b", "\x07"}) == (1, set())
 
 
 # ---------------------------------------------------------------- export, merge
