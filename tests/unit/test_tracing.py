@@ -187,8 +187,8 @@ def test_results_in_memory_that_was_freed_are_a_loop_too(
             y = plan(x, w)
         y.numpy()
     text = main_of(trace)
-    assert len(text.splitlines()) < 250
-    assert re.search(r"i < 9\d; i\+\+|i < 19\d; i\+\+", text)
+    assert len(text.splitlines()) < 400
+    assert re.search(r"i < (19|9|6|4)\d; i\+\+", text)  # of one to four addresses in turn
     assert re.search(r'report\("(y\w*)", \1, 320\)', text)
 
 
