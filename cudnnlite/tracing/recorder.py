@@ -64,10 +64,7 @@ class TracedCall(NamedTuple):
 
     def __str__(self) -> str:
         pairs = zip(self.arguments.items(), FUNCTIONS[self.function].argtypes, strict=True)
-        told = ", ".join(  # what is no pointer by its type is known for an address by its size
-            f"{n}={hex(v) if type(v) is int and (v >= 2**32 or issubclass(k, ctypes.c_void_p)) else v}"
-            for (n, v), k in pairs
-        )
+        told = ", ".join(f"{n}={hex(v) if type(v) is int and _is_address(v, k) else v}" for (n, v), k in pairs)
         end = f" returned {self.status}" if self.status else ""
         return f"{self.microseconds:9.1f} us  {self.function}({told}){end}"
 
@@ -370,6 +367,12 @@ def _seeing(record: Function) -> tuple[Any, Call]:
 def _arguments(record: Function, given: Any) -> list[Argument]:
     seen = _seeing(record)[1](*given).args
     return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
+
+
+def _is_address(value: int, kind: Any) -> bool:
+    """Tell by its type whether a number is an address, or is where one is written; of other pointers' by its size."""
+    pointed = kind._type_ if issubclass(kind, ctypes._Pointer) else kind
+    return value >= 2**32 or issubclass(pointed, ctypes.c_void_p)
 
 
 def _pointed(argument: Argument) -> Any:

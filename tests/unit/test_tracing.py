@@ -23,6 +23,7 @@ from cudnnlite.operations.capture import CapturedGraph
 from cudnnlite.operations.replay import ReplayedCall
 from cudnnlite.raw import types
 from cudnnlite.tracing.memory import checksum
+from cudnnlite.tracing.recorder import TracedCall
 
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 5), dtype=np.float32)
 
@@ -163,6 +164,13 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
     assert (len(trace), repr(trace)) == (3, "<Trace of 3 calls>")
     assert "<pre>" in trace._repr_html_()
     assert "&lt;cudnn.h&gt;" in trace._repr_html_()
+
+
+def test_addresses_are_shown_as_such_however_low_they_are() -> None:
+    call = TracedCall("cudnnSetStream", {"handle": 4096, "streamId": 1}, dnn.Status.SUCCESS, 1.0, "", 0)
+    assert str(call).endswith("cudnnSetStream(handle=0x1000, streamId=0x1)")
+    made = call._replace(function="cudnnCreate", arguments={"handle": 4096})
+    assert str(made).endswith("cudnnCreate(handle=0x1000)")
 
 
 def test_many_calls_are_a_loop(handle: dnn.Handle) -> None:
