@@ -228,10 +228,10 @@ class Network(ExitStack):
     def pool(self, node, x, *, kernel_shape=None, strides=None, pads=None, auto_pad=b"", count_include_pad=0, **others):
         taps = kernel_shape or x.shape[2:]
         axes = zip(x.shape[2:], self.shapes[node.name][2:], taps, strides or [1] * len(taps), strict=True)
-        lacking = [max(0, (out - 1) * step + tap - size) for size, out, tap, step in axes]
+        lacking = [(auto_pad[:4] == b"SAME") * max(0, (out - 1) * step + tap - size) for size, out, tap, step in axes]
         pads = pads[: len(taps)] if pads else [(one + auto_pad.endswith(b"LOWER")) // 2 for one in lacking]
-        mode = f"average_count_{'include' if count_include_pad else 'exclude'}_padding"
-        pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode="max" if "Max" in node.op_type else mode)
+        mode = "max" if "Max" in node.op_type else f"average_count_{'in' if count_include_pad else 'ex'}clude_padding"
+        pooling = dnn.PoolingSpec(taps, pads, strides or 1, mode=mode)
         require(node, pooling.output_spec(x.spec).shape == self.shapes[node.name], "unequal padding, or ceil_mode")
         require(node, {*others.get("dilations", [1]), len(node.output)} == {1}, "dilations, or indices")
         return self.call(node, dnn.pooling_forward, [x], pooling, y=self.room(node.name))

@@ -256,9 +256,8 @@ class Census:
         """Fail if anything is left, for which one garbage collection is enough."""
         assert self.natives == []
         if self._device.kind == "emulated":  # on CUDA other libraries may use the same pool
-            assert (
-                self._device.memory_used() <= self._memory
-            )  # less: what an earlier failure's traceback held is gone now
+            # less: what an earlier failure's traceback held is gone now
+            assert self._device.memory_used() <= self._memory
 
 
 def give_back_pool(device: Any) -> None:

@@ -18,23 +18,26 @@ from cudnnlite.devices.device import Device, DeviceFacts
 
 _POLL_S = 0.01
 _this_thread = threading.local()  # the GPU that it had last
+_emulated = threading.RLock()  # a graph that one thread records forbids another to wait for the device
 
 
 @contextmanager
 def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterator[None]:
     """Let this thread alone, of all workers of this user on this host, and of all that use a cache, measure on a GPU.
 
-    A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.  Of an emulated device
-    each process has its own, where threads take turns: a graph that one records forbids another to wait.
+    A thread that does may enter again.  The locks are the kernel's, on files: they end with the process.
     """
-    uuid, shared = device.facts().uuid, not device.times_mean_nothing
     with ExitStack() as stack:
-        # the first lock where processes share a temporary folder, the second where they share the cache
-        _hold(stack, _lock_of(uuid if shared else f"{uuid}-{os.getpid()}"), wait=True)
-        if shared and cache is not None and isinstance(cache.path, Path) and not cache.read_only:
-            with refusals_ignored():
-                cache.path.mkdir(parents=True, exist_ok=True)
-            _hold(stack, _lock_of(uuid, cache.path), wait=True)
+        if device.times_mean_nothing:
+            stack.enter_context(_emulated)
+        else:
+            uuid = device.facts().uuid
+            # the first lock where processes share a temporary folder, the second where they share the cache
+            _hold(stack, _lock_of(uuid), wait=True)
+            if cache is not None and isinstance(cache.path, Path) and not cache.read_only:
+                with refusals_ignored():
+                    cache.path.mkdir(parents=True, exist_ok=True)
+                _hold(stack, _lock_of(uuid, cache.path), wait=True)
         yield
 
 
@@ -98,3 +101,11 @@ def _hold(stack: ExitStack, path: Path, *, wait: bool) -> bool:
     except OSError as error:
         by_system(error)
     return True
+
+
+def _renew() -> None:
+    global _emulated  # noqa: PLW0603  (read at each use)
+    _emulated = threading.RLock()  # a thread that held it is not in a forked process
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -188,8 +188,6 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
     finally:
         try:
             use_stream(stream)
-        except (
-            BaseException
-        ):  # a signal handler's: a handle that is left there would go on with a stream that is no more
-            use_stream(stream)
+        except BaseException:  # a signal handler's
+            use_stream(stream)  # a handle that is left there would go on with a stream that is no more
             raise

@@ -216,9 +216,8 @@ def reduce_tensor(
 
 
 def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
-    listed = (
-        [*range(a.rank)] if axes is None else [axes] if hasattr(axes, "__index__") else integers(axes, "axes", a.rank)
-    )
+    axes = range(a.rank) if axes is None else (axes,) if hasattr(axes, "__index__") else axes
+    listed = integers(tuple(axes) if isinstance(axes, (set, frozenset)) else axes, "axes", a.rank)  # in whichever order
     gone = {integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in listed}
     if len(gone) != len(listed):
         raise ArgumentError(f"axes={shown(axes)} names an axis twice")

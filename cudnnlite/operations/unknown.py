@@ -24,7 +24,7 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
         if name in inspect.signature(inspect.unwrap(function).__globals__[kind]).parameters
     ]
     hints = hints or [f"; did you mean {close}?" for close in get_close_matches(name, parameters, 1)]
-    raise TypeError(f"unexpected keyword argument {name!r}{''.join(hints)}") from None
+    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{''.join(hints)}") from None
 
 
 def tells_unknown(function: FunctionT) -> FunctionT:

@@ -135,10 +135,8 @@ class ConvolutionSpec(
             wrong = f"w {w_shape} takes {c_group} channels in each of groups={self.groups}, x {x_shape} has {c}"
             cure = f"; w's axis 1 must be {c // self.groups}"
         if wrong:
-            right, both = (
-                c_group * self.groups,
-                w_shape[-1] * self.groups,
-            )  # x's channels, if w is right or has them last too
+            # x's channels, if w is right or has them last too
+            right, both = c_group * self.groups, w_shape[-1] * self.groups
             if x_shape[-1] in (right, both) and c not in (right, both):
                 axes = (0, rank - 1, *range(1, rank - 1))
                 wrong += (

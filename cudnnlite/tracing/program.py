@@ -21,9 +21,8 @@ from cudnnlite.dtypes import itemsize
 
 _MOST_REPEATED = 64  # statements in the body of a loop
 ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
-Item: TypeAlias = tuple[
-    Any, Any
-]  # a statement, and the comment that says where it comes from; or how often, and such items
+# a statement, and the comment that says where it comes from; or how often, and such items
+Item: TypeAlias = tuple[Any, Any]
 
 
 @dataclass(eq=False)

@@ -179,7 +179,7 @@ class Problem:
         allowed = bound(self.dtype, self.conv.math_type if math_type is None else math_type, algorithm, self.w_shape)
         if allowed == 0 and got.dtype.kind == "f" and (alpha, beta) != (1, 0):
             allowed = SCALED_INTEGER
-        if beta:
+        if beta and self.handle.device.kind == "cuda":
             allowed = max(allowed, TWICE_ROUNDED.get(self.dtype, 0))
         magnitude = None
         if cancelling:

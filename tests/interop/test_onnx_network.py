@@ -398,6 +398,10 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
         "this program has not: Erf 'b', Gelu 'y'",
     ),
     "ceil": ([node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], "MaxPool 'y': .*ceil_mode"),
+    "ceil-whole": (
+        [node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[3, 3], ceil_mode=1)],
+        "MaxPool 'y': .*ceil_mode",
+    ),
     "pool-pads": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], "unequal padding"),
     "pool-dilated": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], dilations=[2, 2], strides=[3, 3])], "dilations"),
     "pool-indices": ([node("MaxPool", "x", "y z", kernel_shape=[2, 2])], "MaxPool 'y'"),

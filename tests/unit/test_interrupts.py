@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +83,7 @@ def raw_calls(handle):
 def store(handle):
     """Tuning that is remembered in files, and a list of problems in one."""
     problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec(IMAGE.shape), dnn.FilterSpec(FILTER.shape), CONV)
-    folder = Path(tempfile.mkdtemp())
+    folder = Path.cwd()  # the test's own
 
     def work():
         dnn.ProblemList([problem]).save(folder / "list.json")
@@ -148,7 +147,8 @@ def _no_callbacks():
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # an object whose constructor was interrupted is collected
 @pytest.mark.timeout(3600, method="thread")  # SIGALRM is ours
 @pytest.mark.parametrize("call", CALLS)
-def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch):
+def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     lost = []
     monkeypatch.setattr("sys.unraisablehook", lambda told: lost.append((told.object, told.exc_value)))
     pause = random.Random(call).random
