@@ -110,14 +110,17 @@ def parse_device(device: Any, argument: str) -> tuple[str, int]:
 
 def make_device(kind: str, index: int) -> Device:
     """Return a device of its own: 'cuda' or 'emulated'."""
-    if kind == "emulated":
-        from cudnnlite.emulated.device import EmulatedDevice
+    with _importing:
+        if kind == "emulated":
+            from cudnnlite.emulated.device import EmulatedDevice
 
-        return EmulatedDevice(index)
-    from cudnnlite.devices.cuda import CudaDevice
+            return EmulatedDevice(index)
+        from cudnnlite.devices.cuda import CudaDevice
 
-    return CudaDevice(index)
+        return CudaDevice(index)
 
 
+_importing = threading.RLock()  # nobody forks within an import of ours: the child would wait for the other thread
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
 devices = Devices(make_device)  # of this process
 os.register_at_fork(after_in_child=lambda: devices.note_fork())  # noqa: PLW0108  (whatever `devices` is by then)

@@ -1,6 +1,6 @@
 /* A forward convolution in true float32, its algorithm chosen by cuDNN's search, within 64 MiB of workspace.
  *
- * Build: gcc convolution_with_search.c -o convolution_with_search -lcudnn -lcudart
+ * Built as docs/howto/migrate_from_c.md says.
  * The same in Python: convolution_with_search.py
  */
 #include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */

@@ -1,6 +1,6 @@
 /* The forward pass of a bidirectional LSTM of two layers over three sequences of different lengths, in true float32.
  *
- * Build: gcc lstm_forward.c -o lstm_forward -lcudnn -lcudart
+ * Built as docs/howto/migrate_from_c.md says.
  * The same in Python: lstm_forward.py
  */
 #include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */

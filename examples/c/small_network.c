@@ -1,6 +1,6 @@
 /* A small network for images: convolution, bias, ReLU, pooling, a fully connected layer, softmax.
  *
- * Build: gcc small_network.c -o small_network -lcudnn -lcudart
+ * Built as docs/howto/migrate_from_c.md says.
  * The same in Python: small_network.py
  */
 #include "../../cudnnlite/tracing/prelude.c" /* the headers; CUDA and CUDNN, which check a status; host, which allocates */

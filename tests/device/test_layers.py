@@ -85,7 +85,9 @@ def test_axes_of_a_reduction(handle: dnn.Handle, axes: Any) -> None:
     host = np.arange(24, dtype=np.float32).reshape(2, 3, 1, 4)
     for layout in (None, "NHWC"):
         c = dnn.reduce_tensor(handle, handle.array(host, layout=layout), "add", axes=axes)
-        np.testing.assert_array_equal(c.numpy(), host.sum(tuple(axes) if isinstance(axes, set) else axes, keepdims=True))
+        np.testing.assert_array_equal(
+            c.numpy(), host.sum(tuple(axes) if isinstance(axes, set) else axes, keepdims=True)
+        )
     for wrong in (4, -5, "x", (0, 1.5)):
         refuses(
             dnn.ArgumentError,

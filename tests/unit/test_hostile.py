@@ -240,6 +240,38 @@ def test_a_search_leaves_no_stream(own_handle):
 
 
 @pytest.mark.processes
+def test_a_fork_beside_threads_in_their_first_calls():
+    """What those import is imported whole before a process is forked, which would wait for a lock that nobody gives back."""
+    done = run_python(
+        """
+        import os, signal, threading, time, warnings
+        import cudnnlite as dnn
+
+        warnings.simplefilter("ignore")
+
+        def compute():
+            with dnn.Handle("emulated") as handle:
+                dnn.activation_forward(handle, handle.zeros((1, 2, 5, 4)), "relu").numpy()
+
+        threads = [threading.Thread(target=compute) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(12):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                compute()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            time.sleep(0.01)
+        for thread in threads:
+            thread.join()
+        """
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_beside_threads_that_compute():
     done = run_python(
