@@ -158,13 +158,12 @@ class ConvolutionSpec(
         """
         instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
         shape = self.output_shape(x.shape, w.shape)
-        if x.dtype != w.dtype:
-            raise ArgumentError(
-                f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; they must have the same dtype"
-            )
-        if x.dtype not in _DTYPES:
-            allowed = f"{', '.join(map(dtype_name, _DTYPES))}; handle.array(x, dtype='float32') converts"
-            raise ArgumentError(f"x and w are {dtype_name(x.dtype)}; allowed: {allowed}")
+        if x.dtype != w.dtype or x.dtype not in _DTYPES:
+            known = w.dtype in _DTYPES
+            right = "they must have the same dtype" if known else f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
+            told = f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; {right}"
+            into = dtype_name(w.dtype if known else DataType.FLOAT)
+            raise ArgumentError(f"{told}; handle.array(x, dtype={into!r}) converts")
         kind = x.dtype if dtype is None else parse_dtype(dtype)
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])

@@ -582,9 +582,15 @@ def test_convolutions_name_the_data_types_that_they_have_not(dtype):
     x, w = TensorSpec((1, 3, 8, 8), dtype), FilterSpec((4, 3, 3, 3), dtype)
     allowed = "float32, float64, float16, bfloat16, int8, uint8, int8x4, uint8x4, int8x32"
     with pytest.raises(
-        ArgumentError, match=rf"^x and w are {dtype}; allowed: {allowed}; handle\.array\(x, dtype='float32'\)"
+        ArgumentError, match=rf"^x is {dtype}, w is {dtype}; allowed: {allowed}; handle\.array\(x, dtype='float32'\)"
     ):
         ConvolutionSpec().output_spec(x, w)
+
+
+def test_images_of_another_data_type_are_told_how_they_become_the_filters():
+    words = r"^x is uint8, w is float16; they must have the same dtype; handle\.array\(x, dtype='float16'\) converts$"
+    with pytest.raises(ArgumentError, match=words):
+        ConvolutionSpec().output_spec(TensorSpec((1, 3, 8, 8), "uint8"), FilterSpec((4, 3, 3, 3), "float16"))
 
 
 @pytest.mark.parametrize("name", BAD_PAIRS)
