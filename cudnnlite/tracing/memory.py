@@ -144,22 +144,28 @@ class Memory:
         self.steps.append(Step(function, [*arguments], where=where(), **more))
 
     def _place(self, address: int, nbytes: int = 1, *, ask: bool = True) -> Place | None:
-        """Return in which buffer so many bytes lie, and where; None if on no device; none is asked without `ask`."""
+        """Return in which buffer so many bytes lie, and where; None if on no device; none is asked without `ask`.
+
+        What was taken for an allocation and is too short is replaced by that in which it lies.
+        """
+        known: Place | None = None
         if before := bisect(self._bases, address):
             buffer = self._buffers[self._bases[before - 1]]
             if address + nbytes <= buffer.base + buffer.nbytes:
                 return buffer, address - buffer.base
-        for device in self.devices | used_devices() if ask else ():
+            if ask and address < buffer.base + buffer.nbytes:
+                known = buffer, address - buffer.base
+        for device in self.devices | used_devices() if ask and not (known and known[0].alive) else ():
             with device.current():  # the call that is recorded has made its own so
                 found = device.allocation_of(address)
-            if found is not None:
+            if found is not None and (known is None or found[1] > known[0].nbytes):
                 return self._new(device, *found), address - found[0]
-        return None
+        return known
 
-    def _on(self, device: Any, ptr: int, written: int = 0) -> Place:
-        """Return where an address is, of which so many bytes are about to be written; what is left is looked at."""
+    def _on(self, device: Any, ptr: int, nbytes: int, written: int = 0) -> Place:
+        """Return where so many bytes are, of which some are about to be written; what is left is looked at."""
         self.devices.add(device)
-        place = self._place(ptr)
+        place = self._place(ptr, nbytes)
         assert place is not None, f"{ptr:#x} is not on {device}"
         if written < place[0].nbytes:
             self._look(place[0])
@@ -177,6 +183,7 @@ class Memory:
             new.answer = self._answers.get(nbytes)
         for old in [*self._buffers.values()]:
             if base < old.base + old.nbytes and old.base < base + nbytes:
+                new.unread |= owner is None and old.alive is None and old.unread
                 self._forget(old)
         self._buffers[base] = new
         insort(self._bases, base)
@@ -208,7 +215,7 @@ class Memory:
         if (content := self._note(buffer)) is not None and before != buffer.digest:
             if before is not None:
                 self.tell("memory was written to by somebody else; the program loads what was there then")
-            self._load((buffer, 0), content, early=before is None)
+            self._load((buffer, 0), content, early=before is None and buffer.alive is None)
 
     def _note(self, buffer: Buffer) -> bytes | None:
         """Note, and return, what is in memory that others may write to; None of other memory."""
@@ -245,13 +252,14 @@ class Memory:
         return owner
 
     def _on_copy_in(self, own: Call, device: Any, ptr: int, source: Any, stream: Any) -> None:
-        place = self._on(device, ptr, source.nbytes)
+        place = self._on(device, ptr, source.nbytes, source.nbytes)
         own(ptr, source, stream)
         self._load(place, source.tobytes(), width=source.itemsize if source.dtype.kind == "f" else 0)
         self._note(place[0])
 
     def _on_copy_rows(self, own: Call, device: Any, ptr: int, pitch: int, host: Any, stream: Any, *, out: bool) -> None:
-        place = self._on(device, ptr, 0 if out else host.nbytes) if host.size else None
+        nbytes = pitch * (len(host) - 1) + host.nbytes // len(host) if host.size else 0
+        place = self._on(device, ptr, nbytes, 0 if out else host.nbytes) if nbytes else None
         own(ptr, pitch, host, stream, out=out)
         if place is not None and out:
             device.wait(stream)  # with pinned memory nobody has
@@ -261,14 +269,15 @@ class Memory:
             self._note(place[0])
 
     def _on_copy_within(self, own: Call, device: Any, target: int, source: int, nbytes: int, stream: Any) -> None:
-        to, (buffer, offset) = self._on(device, target, nbytes), self._on(device, source)
+        self._place(source, nbytes)  # which may replace what the target is in
+        to, (buffer, offset) = self._on(device, target, nbytes, nbytes), self._on(device, source, nbytes)
         own(target, source, nbytes, stream)
         self._enqueue(stream, "cudaMemcpyAsync", to, buffer.at(offset), nbytes, "cudaMemcpyDeviceToDevice")
 
     def _on_fill_rows(
         self, own: Call, device: Any, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
-        place = self._on(device, ptr, width * rows) if width * rows else None
+        place = self._on(device, ptr, pitch * (rows - 1) + width, width * rows) if width * rows else None
         own(ptr, pitch, width, rows, pattern, stream)
         if place is None:
             return

@@ -6,6 +6,7 @@ import ctypes
 import re
 import time
 from collections import defaultdict
+from contextlib import suppress
 from functools import cache
 from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple
@@ -16,13 +17,14 @@ from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttribute
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
-from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t, cudnnTensorDescriptor_t
+from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
 from cudnnlite.backend.attributes import C_TYPES as ELEMENT_TYPES
 from cudnnlite.backend.attributes import ENUMS_OF_ATTRIBUTES
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.plan import ExecutionPlan
-from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.descriptors import FilterDescriptor, TensorDescriptor
 from cudnnlite.descriptors.native import LIVE
+from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
 from cudnnlite.tracing.memory import Buffer, Memory, where
@@ -33,6 +35,7 @@ _NOWHERE = "at {:#x}, memory of which nothing is known"
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
+_KINDS: Any = {"cudnnTensorDescriptor_t": TensorDescriptor, "cudnnFilterDescriptor_t": FilterDescriptor}
 _ENUMS = ENUMS_OF_ATTRIBUTES | {"DATA_TYPE": DataType}
 _C_NAMES = {ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t", ctypes.c_bool: "bool", ctypes.c_char: "char"}
 _C_NAMES |= {ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_void_p: "void *"}
@@ -87,7 +90,7 @@ class Recorder(Memory):
         self.failed: Step | None = None
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
-        self._uids: dict[int, Thing] = {}  # the tensors of graphs by their numbers
+        self._uids: dict[int, tuple[Thing, Any]] = {}  # tensors of graphs by their numbers, and what they were set to
         # by graph's descriptor: what it was set to, and what memory is in it by address, with the number of a tensor
         self._set: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._held: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
@@ -157,7 +160,7 @@ class Recorder(Memory):
                 if isinstance(part, Thing) and seen[0].kind is cudnnHandle_t:
                     part.used_as(each.name)
             elif each.kind is ctypes.c_void_p or isinstance(each.value, ctypes._Pointer):
-                part = self._pointer(name, each, outputs, memory, self._dtype(seen))
+                part = self._pointer(name, each, outputs, memory, seen)
             elif each.c_type == "size_t" and each.value in self._answers:
                 part = self._answers[each.value]
             elif isinstance(each.value, (int, float)):
@@ -165,6 +168,8 @@ class Recorder(Memory):
             else:
                 part = self._unknown(name, each.name, f"a {type(each.value).__name__}")
             step.arguments.append(part)
+        if any(isinstance(thing, Buffer) and self._buffers.get(thing.base) is not thing for thing in step.things):
+            return self._statement(record, seen, early=early)  # a later argument's memory has replaced it
         made = [thing for thing, _ in outputs]
         owned = [thing for thing in step.things if thing not in made]
         if "Create" in name:
@@ -199,12 +204,12 @@ class Recorder(Memory):
             self.write_down(FUNCTIONS["cudnnBackendFinalize"], pack, early=False)
         memory = dict[Buffer, bool]()
         for buffer, uid in self._held[address].values():
-            name = self._uids[uid].name if uid in self._uids else "workspace"
+            name = self._uids[uid][0].name if uid in self._uids else "workspace"
             buffer.used_as(name.removesuffix("_tensor"))
             memory[buffer] = memory.get(buffer, False) or name in _WRITTEN
         return memory
 
-    def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, dtype: DataType | None) -> Part:
+    def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, seen: list[Argument]) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
         name, c_type, kind, value, _ = argument
         is_untyped, const = kind is ctypes.c_void_p, c_type.startswith("const")
@@ -212,8 +217,11 @@ class Recorder(Memory):
         if not address:
             return "NULL"
         if is_untyped and _ON_HOST.fullmatch(name):
-            return scalar(address, name, dtype)
-        if place := self._place(address):
+            return scalar(address, name, self._dtype(seen))
+        place = self._place(address)
+        if place and place[0].alive is None:  # it may be but a part of what the call uses
+            place = self._place(address, _described(seen, value))
+        if place:
             buffer, offset = place
             buffer.used_as(name)
             memory[buffer] = memory.get(buffer, False) or not (const or snake(name).startswith(_SCRATCH))
@@ -246,9 +254,9 @@ class Recorder(Memory):
                 self._answers[pointer[0]] = thing
                 step.note = str(pointer[0])
             elif thing.c_type == "void *" and pointer[0]:  # where a part lies, that the descriptor before it describes
-                described = next(one.value for one, other in pairwise(seen) if other.value is pointer)
-                if isinstance(described, cudnnTensorDescriptor_t) and (place := self._place(pointer[0])) is not None:
-                    place[0].parts[place[1]] = TensorDescriptor.read(library_api(), described).nbytes, thing
+                described = _described(seen, pointer)
+                if described and (place := self._place(pointer[0])) is not None:
+                    place[0].parts[place[1]] = described, thing
         for buffer, written in memory.items():
             buffer.unread |= written
             self._note(buffer)
@@ -289,7 +297,7 @@ class Recorder(Memory):
         values, pack = (element * count)(*(element * count).from_address(at)), self._set[native.value]
         pack[name] = attribute, kind, values
         if name == "TENSOR_UNIQUE_ID":
-            self._uids[values[0]] = self._things[native.value]
+            self._uids[values[0]] = self._things[native.value], pack
         c_type = opaque.__name__ if opaque else C_NAMES[enum] if enum else _C_NAMES[element]
         if opaque:
             parts = [self._thing(opaque(value), "cudnnBackendSetAttribute", name) for value in values]
@@ -307,11 +315,20 @@ class Recorder(Memory):
 
     def _hold(self, pack: int, address: int | None, uid: int | None) -> Part:
         """Note what memory is in a variant pack."""
-        if not address or (place := self._place(address)) is None:
+        if not address or (place := self._place(address, self._extent(uid))) is None:
             what = _NOWHERE.format(address)
             return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what) if address else "NULL"
         self._held[pack][address] = place[0], uid
         return place[0].at(place[1])
+
+    def _extent(self, uid: int | None) -> int:
+        """Return how many bytes a tensor of a graph spans; 1 where nobody knows."""
+        found = {name: values for name, (*_, values) in self._uids[uid][1].items()} if uid in self._uids else {}
+        with suppress(KeyError, ValueError, CudnnError):
+            one = itemsize(DataType(found["TENSOR_DATA_TYPE"][0])) * found.get("TENSOR_VECTOR_COUNT", [1])[0]
+            pairs = zip(found["TENSOR_DIMENSIONS"], found["TENSOR_STRIDES"], strict=True)
+            return int(one * (1 + sum((size - 1) * stride for size, stride in pairs)))
+        return 1
 
     # what was there before
 
@@ -367,6 +384,15 @@ def _seeing(record: Function) -> tuple[Any, Call]:
 def _arguments(record: Function, given: Any) -> list[Argument]:
     seen = _seeing(record)[1](*given).args
     return [*map(Argument, record.argnames, C_TYPES[record.name], record.argtypes, seen, given)]
+
+
+def _described(seen: list[Argument], pointer: Any) -> int:
+    """Return how many bytes the descriptor before an argument describes; 0 where that is no tensor's and no filter's."""
+    before = next((one for one, other in pairwise(seen) if other.value is pointer and one.value), None)
+    kind: Any = before and _KINDS.get(before.c_type.removeprefix("const "))
+    with suppress(KeyError, ValueError, CudnnError):
+        return int(kind.read(library_api(), before.value).nbytes) if kind and before else 0
+    return 0
 
 
 def _is_address(value: int, kind: Any) -> bool:

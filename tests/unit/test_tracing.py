@@ -6,6 +6,7 @@ import ctypes
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
@@ -145,6 +146,59 @@ def test_memory_from_before_that_a_graph_uses_first_is_loaded(handle: dnn.Handle
         out.numpy()
     text = main_of(trace)
     assert text.index("load(x, 720, ") < text.index("cudaStreamBeginCapture(") < text.index("cudaGraphLaunch(")
+
+
+def test_memory_that_was_handed_out_in_a_capture_is_loaded_where_it_is_used(handle: dnn.Handle) -> None:
+    with dnn.trace() as trace:
+        x = handle.array(X)
+        with dnn.capture(handle) as graph:
+            x.__dlpack__()
+        graph.close()
+        dnn.activation_forward(handle, x, "relu").numpy()
+    order = re.findall(r"cudaMalloc\(&x|load\(x|cudnnActivationForward", main_of(trace))
+    assert order == ["cudaMalloc(&x", "load(x", "load(x", "cudnnActivationForward"]
+
+
+class Foreign:
+    """An array of another library's on the device."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+USES_OF_A_WHOLE: dict[str, Callable[[dnn.Handle, Any, Any], Any]] = {
+    "an operation": lambda handle, whole, _: dnn.activation_forward(handle, whole, "relu"),
+    "with the part": lambda handle, whole, part: dnn.convolution_forward(handle, part, whole, algorithm="gemm"),
+    "a graph": lambda handle, whole, _: dnn.convolution_forward(handle, whole, whole),
+    "all filled": lambda _, whole, __: whole.fill(0),
+    "a fill of a part": lambda _, whole, __: whole[:, 1].fill(0),
+    "all copied in": lambda _, whole, __: whole.copy_from(np.ones((4, 3, 4, 4), np.float32)),
+    "a copy out": lambda _, whole, __: whole.numpy(),
+    "a copy within": lambda _, whole, __: whole.copy().numpy(),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_A_WHOLE)
+def test_a_part_of_anothers_array_is_not_all_there_is(handle: dnn.Handle, use: str) -> None:
+    content = np.arange(192, dtype=np.float32).reshape(4, 3, 4, 4)
+    theirs = np.from_dlpack(handle.array(content))
+    whole = handle.view(Foreign(theirs))
+    with dnn.trace() as trace:
+        part = handle.view(Foreign(theirs[:1]))
+        dnn.activation_forward(handle, part, "tanh")
+        USES_OF_A_WHOLE[use](handle, whole, part)
+        whole.numpy()
+    before, files = main_of(trace).split("/* ")[1], trace._written().files
+    assert trace.warnings == []
+    assert before.startswith("made before the trace")
+    assert re.findall(r"cudaMalloc\(&\w+, (\d+)\)", before)[-1] == "768"
+    assert (content.tobytes() in files.values()) is not use.startswith("all")
 
 
 def test_calls_are_data(handle: dnn.Handle) -> None:
