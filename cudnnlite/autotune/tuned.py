@@ -114,7 +114,7 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
-    """Return the milliseconds that a policy's objective looks at: on the device, or of a call under "latency"."""
+    """Return the milliseconds that a policy's objective looks at: `deciding_ms`, of a call under "latency"."""
     return deciding_ms(row, latency=(policy or {}).get("objective") == "latency")
 
 

@@ -101,7 +101,11 @@ def _text(name: str, value: Any) -> str:
 
 def _pair(*entries: TuningEntry) -> Pair:
     chosen = [entry.rows[entry.chosen] for entry in entries]
-    times = (cost(row, entry.key.plain["policy"]) for row, entry in zip(chosen, entries, strict=True))
+    policies = [entry.key.plain["policy"] for entry in entries]
+    times = [
+        None if policy.get("objective") == "latency" and row.call_us is None else cost(row, policy)  # no stand-in
+        for row, policy in zip(chosen, policies, strict=True)
+    ]
     a, b = (ms if ms is not None and 0 < ms < inf else None for ms in times)  # files of others may hold any number
     ratio, (choice, other) = b / a if a is not None and b is not None else 0, map(named, chosen)
     within = ratio if 0 < ratio < inf else None  # two such numbers may be too far apart for a float

@@ -99,9 +99,13 @@ class Contest:
         if self._latency:  # a call takes the device's time at least, and the best one no more than the best first run
             best = max(best, min(self._firsts.values()))
         # what calls cost of something far from that is of no interest: half of a search's time went there
-        asked = [key for key in keys if timings[key].ms <= self._may_win * best]
-        works, firsts = [self._works[key] for key in asked], [self._firsts[key] for key in asked]
-        calls = dict(zip(asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True))
+        most = self._may_win * best
+        calls: dict[Hashable, CallTime] = {}
+        while asked := [key for key in keys if key not in calls and timings[key].ms <= most]:
+            works, firsts = [self._works[key] for key in asked], [self._firsts[key] for key in asked]
+            calls.update(zip(asked, self._stopwatch.calls(works, firsts, thorough=self._latency), strict=True))
+            # first runs may have been lucky: nobody comes first whose calls were not timed
+            most = max(most, self._latency * min(call.call_us for call in calls.values()) / 1000)
         for key, timing in timings.items():
             yield key, timing, calls.get(key)
 

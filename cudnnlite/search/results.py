@@ -33,7 +33,7 @@ class AlgorithmResult:
         The distance between the quartiles of the samples that `time_ms` is the median of.
     call_us : float or None
         Microseconds of wall time that a call takes among many, made one after the other: the device's time or the host's,
-        whichever is longer.
+        whichever is longer; None where they were not timed, and `time_ms` decides.
     host_us : float or None
         Microseconds until such a call returns; None with `replay`.
     call_spread_us : float or None
@@ -177,10 +177,12 @@ def why_not(
 
 
 def deciding_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
-    """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured."""
-    if latency:
-        return None if row.call_us is None else row.call_us / 1000
-    return row.time_ms
+    """Return the milliseconds that decide between rows: on the device, or of a call with `latency`; None if not measured.
+
+    For calls that were not timed the device's time stands in: a search leaves out those where it is long, and they take it at
+    least.
+    """
+    return row.call_us / 1000 if latency and row.call_us is not None else row.time_ms
 
 
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:

@@ -148,7 +148,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         Parameters
         ----------
         objective : str, optional
-            Which time: "device" (`time_ms`) or "latency" (`call_us`); the one that the table is ordered by, if not given.
+            Which time: "device" (`time_ms`) or "latency" (`call_us`; `time_ms` where calls were not timed); the one that the
+            table is ordered by, if not given.
 
         Raises
         ------

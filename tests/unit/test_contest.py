@@ -108,12 +108,34 @@ def test_what_is_hopeless_keeps_its_first_time_and_says_so(clock):
 
 
 def test_calls_of_what_the_device_takes_too_long_for_are_not_timed(clock):
-    works = [Work(clock, name, ms, host_ms=1.0) for name, ms in (("WINOGRAD", 13.0), ("GEMM", 12.0), ("FFT", 10.0))]
+    works = [Work(clock, name, ms, host_ms=1.0) for name, ms in (("WINOGRAD", 13.5), ("GEMM", 12.0), ("FFT", 10.0))]
     _, found = compete(clock, works, latency=True)
     assert names(found) == ["FFT", "GEMM", "WINOGRAD"]
     assert [entry.call_us for entry in found] == [pytest.approx(11e3), pytest.approx(13e3), None]
     assert found[2].remark == "calls not timed: the device takes longer than the best"
-    assert (found[2].host_us, found[2].time_ms) == (None, pytest.approx(13.0))
+    assert (found[2].host_us, found[2].time_ms) == (None, pytest.approx(13.5))
+
+
+def test_what_a_limit_leaves_is_not_a_slower_call_that_was_timed(clock):
+    times = (("FFT", 10.0, 0.1), ("GEMM", 9.0, 22.0), ("WINOGRAD", 13.0, 0.1))
+    works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["FFT", "WINOGRAD", "GEMM"]
+    assert found[1].call_us is None
+    first = replace(found[0], workspace=1 << 30, deterministic=False, error=1.0)
+    rows = [first, *(replace(entry, error=0.0) for entry in found[1:])]
+    table = dnn.AlgorithmTable(rows, title="t", timing="t")
+    for limits in ({"workspace_limit": "1 MiB"}, {"deterministic": True}, {"max_error": 0.5}):
+        assert table.best(**limits).algorithm == A.WINOGRAD
+
+
+def test_nobody_wins_whose_calls_were_not_timed(clock):
+    """The device takes longer than 1.25 times the best first run, and less than the best call."""
+    times = (("FFT", 10.0, 14.0), ("GEMM", 13.0, 9.0), ("WINOGRAD", 24.5, 0.0))
+    works = [Work(clock, name, ms, host_ms=host_ms) for name, ms, host_ms in times]
+    _, found = compete(clock, works, latency=True)
+    assert names(found) == ["GEMM", "FFT", "WINOGRAD"]
+    assert [entry.call_us for entry in found] == [pytest.approx(22e3), pytest.approx(24e3), None]
 
 
 def test_nobody_competes(clock):
@@ -277,9 +299,9 @@ def test_rows_without_a_time_come_behind_those_with_one():
     assert ranked([]) == []
 
 
-def test_by_calls_rows_that_were_not_repeated_come_behind():
-    rows = [timed("FFT", 1.0, 0.1), timed("GEMM", 9.0, 0.1, call_us=9e3), timed("WINOGRAD", 8.0, 0.1, call_us=8e3)]
-    assert names(ranked(rows, latency=True)) == ["WINOGRAD", "GEMM", "FFT"]
+def test_by_calls_the_devices_time_stands_in_for_calls_that_were_not_timed():
+    rows = [timed("FFT", 8.5, 0.1), timed("GEMM", 9.0, 0.1, call_us=9e3), timed("WINOGRAD", 8.0, 0.1, call_us=8e3)]
+    assert names(ranked(rows, latency=True)) == ["WINOGRAD", "FFT", "GEMM"]
 
 
 # ---------------------------------------------------------------- the stream

@@ -543,10 +543,11 @@ def test_the_front_of_each_objective():
         ConvolutionResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1005.0, workspace=9),
         ConvolutionResult(A.GEMM, MathType.FMA, time_ms=1.1, call_us=1102.0, workspace=5),
         ConvolutionResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
+        ConvolutionResult(A.DIRECT, MathType.FMA, time_ms=1.3),  # its calls were not timed
     ]
     table = AlgorithmTable(rows, title="t", timing="t")
-    assert table.pareto("device") == (rows[0], rows[1])
-    assert table.pareto("latency") == (rows[2], rows[1])
+    assert table.pareto("device") == (rows[0], rows[1], rows[3])
+    assert table.pareto("latency") == (rows[2], rows[1], rows[3])
     with pytest.raises(ArgumentError, match="objective='host'; allowed: 'device', 'latency'"):
         table.pareto("host")
 
