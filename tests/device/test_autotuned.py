@@ -655,7 +655,7 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
             case.run(out=out)  # without a warning: it is known now
             chosen = tuner.choose(problem_of(case))
             assert chosen.replay or runs[0].algorithm == chosen.algorithm
-            case.assert_right(out, chosen.algorithm)
+        case.assert_right(out, chosen.algorithm)
 
 
 def test_without_memory_for_measuring_the_program_goes_on(
