@@ -48,17 +48,29 @@ def record_problems() -> Iterator[ProblemList]:
     >>> print(problems[0].count, problems[0].problem.y.shape)
     2 (1, 4, 6, 6)
     """
-    global active, _lists  # noqa: PLW0603  (operations of every thread test one flag)
     found = ProblemList()
-    with _lock:
-        _lists = (*_lists, found)
-        active = True
     try:
+        _begin(found)
         yield found
     finally:
-        with _lock:
-            _lists = tuple(other for other in _lists if other is not found)
-            active = bool(_lists)
+        try:
+            _end(found)
+        except BaseException:  # a signal handler's, in the midst of it
+            _end(found)
+            raise
+
+
+def _begin(found: ProblemList) -> None:
+    global active, _lists
+    with _lock:
+        _lists, active = (*_lists, found), True
+
+
+def _end(found: ProblemList) -> None:
+    global active, _lists  # noqa: PLW0603
+    with _lock:
+        _lists = tuple(other for other in _lists if other is not found)
+        active = bool(_lists)
 
 
 def _renew() -> None:

@@ -17,6 +17,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors import TensorDescriptor
+from cudnnlite.operations import recording
 
 from .tuning_entries import entry
 
@@ -102,6 +103,7 @@ def capture(handle):
     def work():
         handle.api.cudnnGetStream(handle.ptr, stream)
         assert stream.value == handle.stream.handle  # and not the last recording's
+        assert not recording.active
         with dnn.capture(handle) as graph:
             dnn.activation_forward(handle, x, "relu", out=y)
         graph.launch()
