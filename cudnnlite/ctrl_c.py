@@ -3,10 +3,9 @@
 Imported by the package before anything else, because most of the time of a short command goes into imports.
 """
 
-from __future__ import annotations
-
+# built in, what `signal` takes its functions from: until the handler is another no more of Python runs than has to
+import _signal  # type: ignore[import-not-found]
 import os
-import signal
 import sys
 
 INTERRUPTED = 130  # as shells have it
@@ -19,8 +18,8 @@ def end_quietly(*_: object) -> None:
 
 def replace(handler: object, by: object) -> None:
     """Set the handler of Ctrl-C where it is another one; what ignores it, or handles it otherwise, stays."""
-    if signal.getsignal(signal.SIGINT) is handler:
-        signal.signal(signal.SIGINT, by)  # type: ignore[arg-type]
+    if _signal.getsignal(_signal.SIGINT) is handler:
+        _signal.signal(_signal.SIGINT, by)
 
 
 def is_own_command() -> bool:
@@ -32,4 +31,4 @@ def is_own_command() -> bool:
 
 
 if is_own_command():
-    replace(signal.default_int_handler, end_quietly)
+    replace(_signal.default_int_handler, end_quietly)
