@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import DTYPES, FILTER, GATES, IMAGE, absent, conv, model, one_conv, one_rnn, only, value, why
 
@@ -199,6 +199,12 @@ def test_other_convolutions_are_named_with_the_reason(node, reason):
     assert reason in why(found)
     assert found.skipped[0].name == "up"
     assert found.skipped[0].what.endswith(node.op_type)
+
+
+def test_an_attribute_that_refers_to_a_function_outside_of_one_is_a_reason():
+    given_model = one_conv()
+    given_model.graph.node[0].attribute.add(name="pads", ref_attr_name="pads", type=AttributeProto.INTS)
+    assert "attribute pads is not of type INTS" in why(problems_from_onnx(given_model))
 
 
 def test_a_data_type_that_is_no_float_is_a_reason():

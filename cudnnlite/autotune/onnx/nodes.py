@@ -18,6 +18,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
 FLOATS = {"FLOAT": DataType.FLOAT, "FLOAT16": DataType.HALF, "DOUBLE": DataType.DOUBLE, "BFLOAT16": DataType.BFLOAT16}
+FLOAT_NAMES = ", ".join(map(dtype_name, FLOATS.values()))
 Known = ChainMap[str, Any]  # by name: a ValueInfoProto, or the TensorProto of what stands in the model
 Pads = Sequence[tuple[int, int]]  # of each axis, before and behind
 
@@ -60,9 +61,9 @@ class OnnxNode:
         if self._dtype is not None:
             return self._dtype
         require(number, f"the data type of its input {name!r} is not known; dtype= gives one")
-        kinds, allowed = import_onnx().TensorProto.DataType, ", ".join(map(dtype_name, FLOATS.values()))
+        kinds = import_onnx().TensorProto.DataType
         kind = kinds.Name(number) if number in kinds.values() else f"of data type {number}"
-        require(kind in FLOATS, f"its input {name!r} is {kind.lower()}; cudnnlite convolves {allowed}")
+        require(kind in FLOATS, f"its input {name!r} is {kind.lower()}; cudnnlite convolves {FLOAT_NAMES}")
         return FLOATS[kind]
 
     def constant(self, position: int) -> list[Any] | None:
@@ -77,18 +78,14 @@ class OnnxNode:
 
     def attributes(self) -> dict[str, Any]:
         """Return its attributes, as given or else as ONNX says, each of the type that it must have; None for the others."""
-        onnx = import_onnx()
-        declared = onnx.defs.get_schema(self._node.op_type).attributes
-        protos = {name: one.default_value for name, one in declared.items() if one.default_value.name}
-        for given in self._node.attribute:
-            kind = declared[given.name].type if given.name in declared else None
-            require(
-                kind is None or given.type == kind.value,
-                f"its attribute {given.name} is not of type {kind and kind.name}",
-            )
-            protos[given.name] = given
-        values = {name: onnx.helper.get_attribute_value(proto) for name, proto in protos.items()}
-        return dict.fromkeys(declared) | {name: _plain(value) for name, value in values.items()}
+        onnx, values = import_onnx(), {}
+        given = {attribute.name: attribute for attribute in self._node.attribute}
+        for name, declared in onnx.defs.get_schema(self._node.op_type).attributes.items():
+            found, kind = given.get(name, declared.default_value), declared.type
+            is_right = name not in given or (found.type == kind.value and not found.ref_attr_name)
+            require(is_right, f"its attribute {name} is not of type {kind.name}")
+            values[name] = _plain(onnx.helper.get_attribute_value(found)) if found.name else None
+        return values
 
     def _input(self, position: int) -> tuple[str, Any]:
         require(self.has_input(position), f"it has no input {position}")
