@@ -311,6 +311,12 @@ def test_lengths_that_are_computed_are_taken_to_be_full():
     assert found.notes == ["rnn: the sequences' lengths are not in the model; all are taken to be 7"]
 
 
+def test_weights_without_axes_are_a_reason():
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], "rnn")
+    weights = [absent("w", (1, 16, 6)), absent("r", ())]
+    assert "W has shape (1, 16, 6)" in why(problems_from_onnx(model([node], {"x": (5, 3, 6)}, weights)))
+
+
 def test_a_reversed_layer_is_a_forward_one_with_a_note():
     found = problems_from_onnx(one_rnn(direction="reverse"))
     assert only(found).spec == dnn.RNNSpec("lstm", 6, 4)

@@ -26,27 +26,28 @@ _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 class OnnxFile:
     """A model that was read, with the shapes of its values; ArgumentError names the file and the cause where that fails.
 
-    `where` is what messages call it.  `proto` is a copy: functions inlined where that is possible (`why_not_inlined` says why
-    some may be left), large initializers without their values.  `unread` are the tensors whose external data shapes may depend
-    on and which could not be read, with the reasons.
+    `where` is what messages call it.  `proto` is a copy: functions inlined where that is possible (`why_left` says why some may
+    not be), large initializers without their values.  `unread` are the tensors whose external data shapes may depend on and
+    which could not be read, with the reasons.
     """
 
     def __init__(self, model: Any, batch: Any = None, shapes: Any = None) -> None:
         onnx = import_onnx()
         self.where, folder, self.proto = _read(onnx, model)
-        self.unread: dict[str, str] = {}
-        self.why_not_inlined = "it uses other operator sets than the model"
         is_whole, opsets = f"{self.where} is not a whole ONNX model", self.proto.opset_import
         require(self.proto.HasField("graph"), f"{self.where} is not an ONNX model: it has no graph")
         require(opsets, f"{is_whole}: it does not say which operator set it uses")
         require(_is_text(self.proto), f"{is_whole}: a name in it is not UTF-8")
         _check_size(self.proto, self.where)
+        self.unread: dict[str, str] = {}
         self._drop_weights(onnx, self.proto.graph, folder)
+        why = "it uses other operator sets than the model"
         try:
             if self.proto.functions:
                 self.proto = onnx.inliner.inline_local_functions(self.proto)
         except Exception as error:  # onnx's own kinds have no common base
-            self.why_not_inlined = str(error)
+            why = str(error)
+        self.why_left = f"a function of the model that cannot be inlined: {why}"
         sizes = self._sizes(onnx, batch, shapes)
         try:
             self._infer_shapes(onnx.shape_inference.infer_shapes, sizes)
@@ -104,7 +105,7 @@ class OnnxFile:
         for number, info in enumerate(inputs.values()):
             for place, dim in enumerate(info.type.tensor_type.shape.dim):
                 if dim.dim_value <= 0:
-                    dim.dim_param = dim.dim_param or f"unk__{number}_{place}"
+                    dim.dim_param = dim.dim_param or f"unk__input_{number}_axis_{place}"
                 axes.append((place, dim))
         known = ", ".join(f"{name} {show(shape_of(info))}" for name, info in inputs.items()) or "none"
         is_mapping = isinstance(shapes, (Mapping, type(None)))
@@ -177,10 +178,10 @@ def require(holds: Any, why: str) -> None:
 
 def graphs(graph: Any) -> Iterator[Any]:
     """Yield a graph and all graphs that its nodes hold, at any depth."""
-    yield graph
-    for node in graph.node:
-        for _, inner in subgraphs(node):
-            yield from graphs(inner)
+    found = [graph]
+    for each in found:  # which grows meanwhile
+        yield each
+        found += [inner for node in each.node for _, inner in subgraphs(node)]
 
 
 def subgraphs(node: Any) -> Iterator[tuple[str, Any]]:
@@ -214,12 +215,13 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
 
 def _is_text(message: Any) -> bool:
     """Tell whether every string is one, which protobuf leaves to whoever reads it."""
-    for field, found in message.ListFields():
-        values = found if hasattr(found, "append") else [found]
-        if field.type == field.TYPE_STRING and not all(isinstance(value, str) for value in values):
-            return False
-        if field.type == field.TYPE_MESSAGE and not all(map(_is_text, values)):
-            return False
+    messages = [message]
+    while messages:
+        for field, found in messages.pop().ListFields():
+            values = found if hasattr(found, "append") else [found]
+            if field.type == field.TYPE_STRING and not all(isinstance(value, str) for value in values):
+                return False
+            messages += values if field.type == field.TYPE_MESSAGE else []
     return True
 
 

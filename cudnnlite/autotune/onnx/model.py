@@ -103,8 +103,7 @@ def problems_from_onnx(
             known.update(zip(raw.output, values, strict=False))
         for raw in graph.node:
             node = OnnxNode(raw, known, prefix, kind, layouts)
-            left = f"a function of the model that cannot be inlined: {file.why_not_inlined}"
-            read(node, left if (raw.domain, raw.op_type) in functions else why_skipped(node))
+            read(node, file.why_left if (raw.domain, raw.op_type) in functions else why_skipped(node))
             before = found.total
             for attribute, body in subgraphs(raw):
                 walk(body, known, f"{node.name}/{attribute}/")

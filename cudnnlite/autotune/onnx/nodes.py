@@ -169,14 +169,13 @@ def _parted(auto: str, given: Pads, totals: Sequence[int]) -> Pads:
 def recurrent(node: OnnxNode) -> Problem:
     """Return the problem of an LSTM, GRU or RNN node: one layer."""
     given = node.attributes()
-    direction = given["direction"]
-    is_known = direction in ("forward", "reverse", "bidirectional")
-    require(is_known, f"direction={direction!r} is not one of forward, reverse, bidirectional")
-    directions = 2 if direction == "bidirectional" else 1
+    direction, known = given["direction"], {"forward": 1, "reverse": 1, "bidirectional": 2}
+    require(direction in known, f"direction={direction!r} is not one of {', '.join(known)}")
+    directions = known[direction]
     cell = _cell(node, given, directions)  # before the shapes: what cuDNN has not is skipped, whatever they are
     x_shape = node.shape(0)
     require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
-    hidden = given["hidden_size"] or node.shape(2)[-1]
+    hidden = given["hidden_size"] or (0, *node.shape(2))[-1]
     rows = {"lstm": 4, "gru": 3}.get(cell, 1) * hidden
     for name, position, columns in (("W", 1, x_shape[2]), ("R", 2, hidden)):
         found, wanted = node.shape(position), (directions, rows, columns)
@@ -192,7 +191,7 @@ def recurrent(node: OnnxNode) -> Problem:
 
 
 def _cell(node: OnnxNode, given: dict[str, Any], directions: int) -> str:
-    """Return cuDNN's name of the cell; NoProblemError where cuDNN's is another."""
+    """Return cuDNN's name of the cell; ArgumentError where cuDNN's is another."""
     cell = node.operation.lower()
     named = [name.lower() for name in given["activations"] or ()]
     only = {"lstm": "sigmoid, tanh, tanh", "gru": "sigmoid, tanh"}.get(cell, "tanh or relu")
