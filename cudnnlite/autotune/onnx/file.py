@@ -118,10 +118,9 @@ class OnnxFile:
             said, kind, before = f"{said}={shape}", inputs[name].type, shape_of(inputs[name])
             require(kind.HasField("tensor_type"), f"{said}: that input is not a tensor")
             if before is None:
-                before = shape
                 kind.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in shape)
             is_like = f"{said}: the model's input is {show(before)}"
-            require(len(before) == len(shape), is_like)
+            require(before is None or len(before) == len(shape), is_like)
             for axis, (dim, size) in enumerate(zip(kind.tensor_type.shape.dim, shape, strict=True)):
                 require(dim.dim_param or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
                 wanted.append((dim, size, said))
@@ -140,10 +139,7 @@ class OnnxFile:
 
 
 def shape_of(value: Any) -> tuple[int | str, ...] | None:
-    """Return the shape of a TensorProto, or what a ValueInfoProto knows of one.
-
-    Symbolic sizes are names, empty where they mean nothing; the whole is None where not even the rank is known.
-    """
+    """Return a tensor's or a value's shape: names for symbolic sizes, empty if they mean nothing; None without a rank."""
     if hasattr(value, "dims"):
         return tuple(value.dims)
     if not value.type.tensor_type.HasField("shape"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from cudnnlite.arguments import shown
 from cudnnlite.autotune.onnx.file import OnnxFile, require, subgraphs
-from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, READERS, Known, OnnxNode, UnknownShapeError, why_skipped
+from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, Known, OnnxNode, UnknownShapeError, problem_of
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import ProblemList, SkippedNode
@@ -83,16 +83,6 @@ def problems_from_onnx(
     functions = {(function.domain, function.name) for function in file.proto.functions}
     unknown: list[str] = []  # what is skipped for want of a shape
 
-    def read(node: OnnxNode, why: str) -> None:
-        try:
-            require(not why, why)
-            if node.operation in READERS:
-                found.add(READERS[node.operation](node), node.name)
-        except ArgumentError as error:
-            found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
-            unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
-        found.notes.extend(f"{node.name}: {note}" for note in node.notes)
-
     def walk(graph: Any, around: Known, prefix: str) -> None:
         known = around.new_child()  # of the graph itself, before what is around it
         infos = (*graph.input, *graph.value_info, *graph.output)
@@ -103,7 +93,14 @@ def problems_from_onnx(
             known.update(zip(raw.output, values, strict=False))
         for raw in graph.node:
             node = OnnxNode(raw, known, prefix, kind, layouts)
-            read(node, file.why_left if (raw.domain, raw.op_type) in functions else why_skipped(node))
+            try:
+                require((raw.domain, raw.op_type) not in functions, file.why_left)
+                if (problem := problem_of(node)) is not None:
+                    found.add(problem, node.name)
+            except ArgumentError as error:
+                found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
+                unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
+            found.notes.extend(f"{node.name}: {note}" for note in node.notes)
             before = found.total
             for attribute, body in subgraphs(raw):
                 walk(body, known, f"{node.name}/{attribute}/")

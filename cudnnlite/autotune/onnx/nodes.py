@@ -211,7 +211,7 @@ def _cell(node: OnnxNode, given: dict[str, Any], directions: int) -> str:
     return cell
 
 
-READERS: dict[str, Callable[[OnnxNode], Problem]] = {
+_READERS: dict[str, Callable[[OnnxNode], Problem]] = {
     "Conv": convolution, "ConvTranspose": transposed, "LSTM": recurrent, "GRU": recurrent, "RNN": recurrent,
 }  # fmt: skip
 _QUANTIZED = "a quantized convolution, for which there is no kind of problem yet"
@@ -220,8 +220,9 @@ _REASONS = {
 }  # fmt: skip
 
 
-def why_skipped(node: OnnxNode) -> str:
-    """Return why no problem is made of an operation that looks as if there could be one; empty for all others."""
+def problem_of(node: OnnxNode) -> Problem | None:
+    """Return the problem of a node, None for operations of other kinds; ArgumentError says why cuDNN does not do it so."""
+    require(node.operation not in _REASONS, _REASONS.get(node.operation, ""))
     is_like = any(word in node.operation.rpartition(".")[2].upper() for word in ("CONV", "LSTM", "GRU", "RNN"))
-    foreign = f"an operation of {node.domain}, which is not ONNX's own" if is_like else ""
-    return foreign if node.domain else _REASONS.get(node.operation, "")
+    require(not (node.domain and is_like), f"an operation of {node.domain}, which is not ONNX's own")
+    return _READERS[node.operation](node) if node.operation in _READERS else None
