@@ -10,7 +10,7 @@ from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.autotune.knobs import climb
-from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy, layout_of_rank
+from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.sample import random_array
 from cudnnlite.backend.engines import Engine
 from cudnnlite.backend.graph import Graph
@@ -34,6 +34,7 @@ from cudnnlite.search.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.specs.layout import layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
 _SLOW = 30  # times the best: one depthwise convolution took minutes to tune by engines that are no match for it

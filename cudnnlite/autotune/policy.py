@@ -13,13 +13,12 @@ from cudnnlite.operations.algorithms import parse_interface
 from cudnnlite.search.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.frozen import to_plain
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.layout import LAYOUTS
 from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "knobs")
 NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"  # where `search` asks for that
-_LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ class TuningPolicy:
         math_type = None if self.math_type is None else parse_math_type(self.math_type)
         given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
         layouts = sequence(given, "layouts", "a sequence of 'NCHW', 'NHWC'")
-        if not all(isinstance(layout, str) and layout in _LAYOUTS for layout in layouts):
-            raise ArgumentError(f"layouts={shown(given)}; allowed: {', '.join(map(repr, _LAYOUTS))}")
+        if not all(isinstance(layout, str) and layout in LAYOUTS for layout in layouts):
+            raise ArgumentError(f"layouts={shown(given)}; allowed: {', '.join(map(repr, LAYOUTS))}")
         values = {"workspace_limit": limit, "max_error": parse_max_error(self.max_error), "math_type": math_type}
         for name, value in {**values, "layouts": layouts}.items():
             object.__setattr__(self, name, value)
@@ -122,8 +121,3 @@ class TuningPolicy:
     def to_plain(self) -> dict[str, Any]:
         """Return every field as JSON can hold it."""
         return {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
-
-
-def layout_of_rank(layout: str, rank: int) -> str:
-    """Return the name that a policy's layout has at a rank: 'NWC' for 'NHWC' at rank 3; empty where it has none."""
-    return _LAYOUTS[layout].get(rank, "")

@@ -21,7 +21,7 @@ from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.layout import layout_of_rank
 
 REPEATABLE = ("input", "filter", "rnn", "onnx", "shape", "problems")  # of which one is a list, empty if not given
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
@@ -183,6 +183,5 @@ def _number(kind: Any, text: str, where: str) -> Any:
 
 
 def _of_rank(layout: str | None, rank: int) -> str | None:
-    """Return what NCHW or NHWC is called at a rank."""
-    name = None if layout is None else layout.upper()
-    return {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}.get(name or "", {}).get(rank, name)
+    """Return what NCHW or NHWC is called at a rank; other names as they are."""
+    return layout and (layout_of_rank(layout.upper(), rank) or layout.upper())

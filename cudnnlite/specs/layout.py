@@ -19,6 +19,7 @@ MAX_SPATIAL_RANK = 6  # cuDNN refuses a convolution descriptor of seven dimensio
 
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}  # for every rank, by what users call both
 VECT_C = "NCHW_VECT_C"
 SEQUENCES = (
     "sequence_major",
@@ -43,6 +44,11 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
     raise ArgumentError(
         f"{argument}={shown(layout)} is not a layout of rank {rank}; allowed: {', '.join(allowed) or PACKED}"
     )
+
+
+def layout_of_rank(layout: str, rank: int) -> str:
+    """Return what 'NCHW' or 'NHWC' is called at a rank: 'NWC' for 'NHWC' at rank 3; empty where that has no name."""
+    return LAYOUTS.get(layout, {}).get(rank, "")
 
 
 def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True) -> tuple[int, ...]:

@@ -259,6 +259,15 @@ def test_branches_are_walked():
     ]
 
 
+def test_graphs_that_lie_too_deep_in_each_other_are_refused():
+    given_model = one_conv()
+    graph = given_model.graph
+    for _ in range(500):
+        graph = graph.node.add(op_type="If").attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH).g
+    with pytest.raises(dnn.ArgumentError, match="is not a valid ONNX model"):
+        problems_from_onnx(given_model)
+
+
 def test_bodies_of_loops_are_walked():
     flag, number = TensorProto.BOOL, TensorProto.INT64
     nodes = [

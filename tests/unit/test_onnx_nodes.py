@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import DTYPES, FILTER, GATES, IMAGE, absent, conv, model, one_conv, one_rnn, only, value, why
 
@@ -201,6 +201,12 @@ def test_other_convolutions_are_named_with_the_reason(node, reason):
     assert found.skipped[0].what.endswith(node.op_type)
 
 
+def test_an_attribute_that_refers_to_a_function_outside_of_one_is_a_reason():
+    given_model = one_conv()
+    given_model.graph.node[0].attribute.add(name="pads", ref_attr_name="pads", type=AttributeProto.INTS)
+    assert "attribute pads is not of type INTS" in why(problems_from_onnx(given_model))
+
+
 def test_a_data_type_that_is_no_float_is_a_reason():
     assert "its input 'x' is int8; cudnnlite convolves float32" in why(
         problems_from_onnx(one_conv(dtype=TensorProto.INT8))
@@ -303,6 +309,12 @@ def test_lengths_that_are_computed_are_taken_to_be_full():
     assert found.notes == ["rnn: the sequences' lengths are not in the model; all are taken to be 5"]
     found = problems_from_onnx(one_rnn(lengths="lengths", layout=1, x=(3, 7, 6)))
     assert found.notes == ["rnn: the sequences' lengths are not in the model; all are taken to be 7"]
+
+
+def test_weights_without_axes_are_a_reason():
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], "rnn")
+    weights = [absent("w", (1, 16, 6)), absent("r", ())]
+    assert "W has shape (1, 16, 6)" in why(problems_from_onnx(model([node], {"x": (5, 3, 6)}, weights)))
 
 
 def test_a_reversed_layer_is_a_forward_one_with_a_note():

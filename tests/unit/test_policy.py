@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cudnnlite import ArgumentError, MathType, TuningPolicy
-from cudnnlite.autotune.policy import layout_of_rank
+from cudnnlite.specs.layout import layout_of_rank
 
 GIB, MIB = 1 << 30, 1 << 20
 # Of every field a value that is not the default, as a user may write it and as it is kept.

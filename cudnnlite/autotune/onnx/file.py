@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,140 +19,132 @@ _SMALL = 65536
 _MOST_BYTES = 2**31 - 1  # protobuf reads no more
 # Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
 _MOST_NODES = 1 << 16
-_DEEPEST = 200  # of functions in each other; onnx refuses more than 100
+_DEEPEST = 100  # of functions in each other; onnx refuses more, and what calls itself has no end
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 
 
 class OnnxFile:
-    """A model that was read; ArgumentError names the file and the cause where that fails.
+    """A model that was read, with the shapes of its values; ArgumentError names the file and the cause where that fails.
 
-    `where` is what messages call it.  `proto` is a copy: functions inlined where that is possible (`why_not_inlined` says why
-    some may be left), large initializers without their values.  `unread` are the tensors whose external data shapes may depend
-    on and which could not be read, with the reasons.
+    `where` is what messages call it.  `proto` is a copy: functions inlined where that is possible (`why_left` says why some may
+    not be), large initializers without their values.  `unread` are the tensors whose external data shapes may depend on and
+    which could not be read, with the reasons.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, batch: Any = None, shapes: Any = None) -> None:
         onnx = import_onnx()
         self.where, folder, self.proto = _read(onnx, model)
-        for holds, why in (
-            (self.proto.HasField("graph"), "is not an ONNX model: it has no graph"),
-            (self.proto.opset_import, "is not a whole ONNX model: it does not say which operator set it uses"),
-            (_is_text(self.proto), "is not a whole ONNX model: a name in it is not UTF-8"),
-            (_expanded(self.proto) <= _MOST_NODES, f"has more than {_MOST_NODES} nodes, its functions inlined"),
-        ):
-            require(holds, f"{self.where} {why}")
+        is_whole, opsets = f"{self.where} is not a whole ONNX model", self.proto.opset_import
+        require(self.proto.HasField("graph"), f"{self.where} is not an ONNX model: it has no graph")
+        require(opsets, f"{is_whole}: it does not say which operator set it uses")
+        require(_is_text(self.proto), f"{is_whole}: a name in it is not UTF-8")
+        _check_size(self.proto, self.where)
         self.unread: dict[str, str] = {}
         self._drop_weights(onnx, self.proto.graph, folder)
-        self.why_not_inlined = "it uses other operator sets than the model"
+        why = "it uses other operator sets than the model"
         try:
             if self.proto.functions:
                 self.proto = onnx.inliner.inline_local_functions(self.proto)
         except Exception as error:  # onnx's own kinds have no common base
-            self.why_not_inlined = str(error)
+            why = str(error)
+        self.why_left = f"a function of the model that cannot be inlined: {why}"
+        sizes = self._sizes(onnx, batch, shapes)
+        try:
+            self._infer_shapes(onnx.shape_inference.infer_shapes, sizes)
+        except Exception as error:  # onnx's own kinds have no common base
+            raise ArgumentError(f"{self.where} is not a valid ONNX model: {error}") from error
 
     def _drop_weights(self, onnx: Any, graph: Any, folder: Path | None) -> None:
-        """Leave the values of small initializers, read those that shapes may need, and drop all others."""
+        """Drop the values of large initializers; read, of those that lie in other files, what shapes may depend on."""
         types, external = onnx.TensorProto, onnx.external_data_helper
         scales = {name for node in graph.node if node.op_type in ("Resize", "Upsample") for name in node.input}
+
+        def without_values(tensor: Any, dims: Any) -> Any:
+            return types(name=tensor.name, data_type=tensor.data_type, dims=dims, data_location=types.EXTERNAL)
+
         for tensor in graph.initializer:
             is_shape = tensor.data_type in (types.INT64, types.INT32) or tensor.name in scales
-            is_outside = external.uses_external_data(tensor)
-            if prod(tensor.dims) > _SMALL or (is_outside and not is_shape):
-                facts = {"name": tensor.name, "data_type": tensor.data_type, "dims": tensor.dims}
-                tensor.CopyFrom(types(**facts, data_location=types.EXTERNAL))
-            elif is_outside and folder is None:
-                self.unread[tensor.name] = "only the path of a model says where its external data is"
-            elif is_outside:
+            if prod(tensor.dims) > _SMALL:
+                tensor.CopyFrom(without_values(tensor, tensor.dims))
+            elif is_shape and external.uses_external_data(tensor):
                 try:
+                    require(folder, "only the path of a model says where its external data is")
                     external.load_external_data_for_tensor(tensor, str(folder))
                 except Exception as error:  # onnx's own kinds have no common base
                     self.unread[tensor.name] = str(error)
-        for sparse in graph.sparse_initializer:
-            facts = {"name": sparse.values.name, "data_type": sparse.values.data_type, "dims": sparse.dims}
-            graph.initializer.add(**facts, data_location=types.EXTERNAL)
+        # Of what is made of sparse ones inference finds no shape.
+        graph.initializer.extend(without_values(sparse.values, sparse.dims) for sparse in graph.sparse_initializer)
         del graph.sparse_initializer[:]
 
-    def infer_shapes(self, batch: Any = None, shapes: Any = None) -> Any:
-        """Return the model with the shapes of its values; its inputs get the sizes that `problems_from_onnx` was asked for.
-
-        ArgumentError where these do not go with the inputs, or the model is not valid.
-        """
-        sizes, declared = self._replace_in_inputs(batch, shapes), []
+    def _infer_shapes(self, infer: Any, sizes: Mapping[str, int]) -> None:
+        """Let onnx find the shapes of all values, where the symbolic axes of inputs have sizes."""
+        declared = []
         for graph in graphs(self.proto.graph):
-            for info in (*graph.input, *graph.value_info):
-                for dim in info.type.tensor_type.shape.dim:
-                    if dim.dim_param in sizes:
-                        dim.dim_value = sizes[dim.dim_param]
+            for dim in (dim for info in (*graph.input, *graph.value_info) for dim in info.type.tensor_type.shape.dim):
+                if dim.dim_param in sizes:
+                    dim.dim_value = sizes[dim.dim_param]
             # What a model says of values inside is often older than its inputs, and inference would prefer it to what it finds.
             declared.append(list(graph.value_info))
             del graph.value_info[:]
             for info in graph.output:
                 if info.type.HasField("tensor_type"):
                     info.type.tensor_type.ClearField("shape")
-        inferred = self._infer()
+        self.proto = infer(self.proto, data_prop=True)
         # Of what inference knows nothing, the results of unknown operations for instance, the model is believed.
-        for graph, found, said in zip(graphs(self.proto.graph), graphs(inferred.graph), declared, strict=True):
-            known = {info.name for info in (*found.value_info, *found.output) if shape_of(info) is not None}
+        for graph, said in zip(graphs(self.proto.graph), declared, strict=True):
+            known = {info.name for info in (*graph.value_info, *graph.output) if shape_of(info) is not None}
             graph.value_info.extend(info for info in said if info.name not in known)
-        return self._infer() if any(graph.value_info for graph in graphs(self.proto.graph)) else inferred
+        if any(declared):
+            self.proto = infer(self.proto, data_prop=True)
 
-    def _infer(self) -> Any:
-        infer = import_onnx().shape_inference.infer_shapes
-        try:
-            return infer(self.proto, check_type=False, strict_mode=False, data_prop=True)
-        except Exception as error:  # onnx's own kinds have no common base
-            raise ArgumentError(f"{self.where} is not a valid ONNX model: {error}") from error
-
-    def _replace_in_inputs(self, batch: Any, shapes: Any) -> dict[str, int]:
-        """Write the sizes that were asked for into the inputs; return those of the symbolic axes by name."""
+    def _sizes(self, onnx: Any, batch: Any, shapes: Any) -> dict[str, int]:
+        """Return the sizes that were asked for by the names of symbolic axes; axes of inputs that have none get names."""
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         inputs = {info.name: info for info in self.proto.graph.input if info.name not in constants}
+        axes = []  # of inputs, each with its place
+        for number, info in enumerate(inputs.values()):
+            for place, dim in enumerate(info.type.tensor_type.shape.dim):
+                if dim.dim_value <= 0:
+                    dim.dim_param = dim.dim_param or f"unk__input_{number}_axis_{place}"
+                axes.append((place, dim))
         known = ", ".join(f"{name} {show(shape_of(info))}" for name, info in inputs.items()) or "none"
-        axes = [axis for info in inputs.values() for axis in enumerate(info.type.tensor_type.shape.dim)]
-        symbolic = [(place, dim) for place, dim in axes if dim.dim_value <= 0]
-        # the batch: axes that are named so, or else every first one that is symbolic
-        batches = [dim for _, dim in symbolic if _BATCH.search(dim.dim_param)]
-        batches = batches or [dim for place, dim in symbolic if place == 0]
-        wanted = []  # axes with their names, the sizes that they shall have, and who says so
         is_mapping = isinstance(shapes, (Mapping, type(None)))
         require(is_mapping, f"shapes={shown(shapes)} is not a mapping of input names to shapes")
+        wanted = []  # axes, the sizes that they shall have, and who says so
         for name, given in (shapes or {}).items():
             said = f"shapes[{shown(name)}]"
             shape = tuple(integer(size, said) for size in sequence(given, said, "a sequence of integers"))
             require(name in inputs, f"{said}: {self.where} has no such input; its inputs: {known}")
             said, kind, before = f"{said}={shape}", inputs[name].type, shape_of(inputs[name])
-            require(before is not None or kind.HasField("tensor_type"), f"{said}: that input is not a tensor")
+            require(kind.HasField("tensor_type"), f"{said}: that input is not a tensor")
             if before is None:
-                before = ("",) * len(shape)
-                kind.tensor_type.shape.dim.extend(import_onnx().TensorShapeProto.Dimension() for _ in shape)
+                kind.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in shape)
             is_like = f"{said}: the model's input is {show(before)}"
-            require(len(before) == len(shape), is_like)
+            require(before is None or len(before) == len(shape), is_like)
             for axis, (dim, size) in enumerate(zip(kind.tensor_type.shape.dim, shape, strict=True)):
-                require(dim.dim_value <= 0 or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
-                wanted.append((dim, dim.dim_param, size, said))
+                require(dim.dim_param or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
+                wanted.append((dim, size, said))
         if batch is not None:
             size, said = integer(batch, "batch"), f"batch={batch}"
-            is_there = batches or size in [dim.dim_value for place, dim in axes if place == 0]
-            require(is_there, f"{said}: no input of {self.where} has a symbolic batch; its inputs: {known}")
-            wanted += [(dim, dim.dim_param, size, said) for dim in batches]
+            # Named so, or else every first one that is symbolic; a model may also fix it.
+            batches = [dim for _, dim in axes if _BATCH.search(dim.dim_param)]
+            batches = batches or [dim for place, dim in axes if place == 0 and (dim.dim_param or dim.dim_value == size)]
+            require(batches, f"{said}: no input of {self.where} has a symbolic batch; its inputs: {known}")
+            wanted += [(dim, size, said) for dim in batches]
         sizes: dict[str, int] = {}
-        for dim, name, size, said in wanted:
-            other = sizes.setdefault(name, size) if name else dim.dim_value
-            require(other <= 0 or other == size, f"{said}: the axis {name!r} would be of size {other} too")
-            dim.dim_value = size
+        for dim, size, said in wanted:
+            other = sizes.setdefault(dim.dim_param, size) if dim.dim_param else size
+            require(other == size, f"{said}: the axis {dim.dim_param!r} would be of size {other} too")
         return sizes
 
 
 def shape_of(value: Any) -> tuple[int | str, ...] | None:
-    """Return the shape of a TensorProto, or what a ValueInfoProto knows of one.
-
-    Symbolic sizes are names, empty where they mean nothing; the whole is None where not even the rank is known.
-    """
+    """Return a tensor's or a value's shape: names for symbolic sizes, empty if they mean nothing; None without a rank."""
     if hasattr(value, "dims"):
         return tuple(value.dims)
     if not value.type.tensor_type.HasField("shape"):
         return None
-    # Some exporters write 0 or -1 for what is symbolic; what inference could not name is unk__ and a number.
+    # Some exporters write 0 or -1 for what is symbolic; unk__ is what inference, or we, called what has no name.
     names = [(dim.dim_value, dim.dim_param) for dim in value.type.tensor_type.shape.dim]
     return tuple(size if size > 0 else "" if name.startswith("unk__") else name for size, name in names)
 
@@ -180,10 +174,10 @@ def require(holds: Any, why: str) -> None:
 
 def graphs(graph: Any) -> Iterator[Any]:
     """Yield a graph and all graphs that its nodes hold, at any depth."""
-    yield graph
-    for node in graph.node:
-        for _, inner in subgraphs(node):
-            yield from graphs(inner)
+    found = [graph]
+    for each in found:  # which grows meanwhile
+        yield each
+        found += [inner for node in each.node for _, inner in subgraphs(node)]
 
 
 def subgraphs(node: Any) -> Iterator[tuple[str, Any]]:
@@ -196,9 +190,7 @@ def subgraphs(node: Any) -> Iterator[tuple[str, Any]]:
 def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     """Return what messages call it, its folder and the whole model."""
     if isinstance(model, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        return f"model {model.graph.name!r}", None, copy
+        return f"model {model.graph.name!r}", None, deepcopy(model)
     is_data = isinstance(model, (bytes, bytearray, memoryview))
     is_known = is_data or isinstance(model, (str, os.PathLike))
     require(is_known, f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
@@ -219,28 +211,30 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
 
 def _is_text(message: Any) -> bool:
     """Tell whether every string is one, which protobuf leaves to whoever reads it."""
-    for field, found in message.ListFields():
-        values = found if hasattr(found, "append") else [found]
-        if field.type == field.TYPE_STRING and not all(isinstance(value, str) for value in values):
-            return False
-        if field.type == field.TYPE_MESSAGE and not all(map(_is_text, values)):
-            return False
+    messages = [message]
+    while messages:
+        for field, found in messages.pop().ListFields():
+            values = found if hasattr(found, "append") else [found]
+            if field.type == field.TYPE_STRING and not all(isinstance(value, str) for value in values):
+                return False
+            messages += values if field.type == field.TYPE_MESSAGE else []
     return True
 
 
-def _expanded(model: Any) -> int:
-    """Return how many nodes a model has with its functions inlined, counted no further than to one more than the most."""
-    known: dict[tuple[str, str], int] = {}
-    functions = {(function.domain, function.name): function for function in model.functions}
+def _check_size(model: Any, where: str) -> None:
+    """Refuse a model that with its functions inlined is too large, before that is tried."""
+    bodies = {(function.domain, function.name): _operations(function) for function in model.functions}
+    found = _operations(model.graph)
+    for _ in range(_DEEPEST + 1):
+        require(found.total() <= _MOST_NODES, f"{where} has more than {_MOST_NODES} nodes, its functions inlined")
+        called = {operation: found.pop(operation) for operation in bodies.keys() & found.keys()}
+        if not called:
+            return
+        for operation, times in called.items():
+            found.update({inner: times * number for inner, number in bodies[operation].items()})
+    raise ArgumentError(f"{where} has functions in each other to a depth of more than {_DEEPEST}")
 
-    def count(holder: Any, depth: int = 0) -> int:
-        total = 0
-        for node in (node for graph in graphs(holder) for node in graph.node):
-            called = (node.domain, node.op_type)
-            if called in functions and called not in known:
-                known[called] = _MOST_NODES + 1  # while it is counted: what calls itself has no end
-                known[called] = count(functions[called], depth + 1) if depth < _DEEPEST else 1
-            total = min(total + known.get(called, 1), _MOST_NODES + 1)
-        return total
 
-    return count(model.graph)
+def _operations(holder: Any) -> Counter[tuple[str, str]]:
+    """Count the nodes of a graph or a function by their operations."""
+    return Counter((node.domain, node.op_type) for graph in graphs(holder) for node in graph.node)

@@ -9,13 +9,11 @@ from typing import Any
 
 from cudnnlite.arguments import shown
 from cudnnlite.autotune.onnx.file import OnnxFile, require, subgraphs
-from cudnnlite.autotune.onnx.nodes import FLOATS, READERS, Known, OnnxNode, UnknownShapeError, why_skipped
-from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
+from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, Known, OnnxNode, UnknownShapeError, problem_of
+from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem_list import ProblemList, SkippedNode
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
-
-_LAYOUTS = {name: layouts for layouts in (CHANNELS_FIRST, CHANNELS_LAST) for name in layouts.values()}
+from cudnnlite.specs.layout import LAYOUTS
 
 
 def problems_from_onnx(
@@ -77,37 +75,32 @@ def problems_from_onnx(
     ((4, 3, 32, 32), [])
     """
     kind = None if dtype is None else parse_dtype(dtype)
-    allowed = ", ".join(map(dtype_name, FLOATS.values()))
-    require(kind is None or kind in FLOATS.values(), f"dtype={dtype!r}; allowed: {allowed}")
-    layouts = _LAYOUTS.get("NCHW" if layout is None else layout.upper() if isinstance(layout, str) else "")
+    require(kind is None or kind in FLOATS.values(), f"dtype={dtype!r}; allowed: {FLOAT_NAMES}")
+    wanted = "NCHW" if layout is None else layout.upper() if isinstance(layout, str) else ""
+    layouts = next((names for names in LAYOUTS.values() if wanted in names.values()), {})
     require(layouts, f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
-    found, file = ProblemList(), OnnxFile(model)
-    inferred = file.infer_shapes(batch, shapes)
-    functions = {(function.domain, function.name) for function in inferred.functions}
+    found, file = ProblemList(), OnnxFile(model, batch, shapes)
+    functions = {(function.domain, function.name) for function in file.proto.functions}
     unknown: list[str] = []  # what is skipped for want of a shape
-
-    def read(node: OnnxNode, why: str) -> None:
-        try:
-            require(not why, why)
-            if node.operation in READERS:
-                found.add(READERS[node.operation](node), node.name)
-        except ArgumentError as error:
-            found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
-            unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
-        found.notes.extend(f"{node.name}: {note}" for note in node.notes)
 
     def walk(graph: Any, around: Known, prefix: str) -> None:
         known = around.new_child()  # of the graph itself, before what is around it
-        for info in (*graph.input, *graph.value_info, *graph.output):
-            known.update({info.name: info} if info.HasField("type") else {})
+        infos = (*graph.input, *graph.value_info, *graph.output)
+        known.update((info.name, info) for info in infos if info.HasField("type"))
         known.update((tensor.name, tensor) for tensor in graph.initializer)
         for raw in graph.node:
             values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
             known.update(zip(raw.output, values, strict=False))
         for raw in graph.node:
-            node = OnnxNode(raw, known, prefix, kind, layouts or {})
-            left = f"a function of the model that cannot be inlined: {file.why_not_inlined}"
-            read(node, left if (raw.domain, raw.op_type) in functions else why_skipped(node))
+            node = OnnxNode(raw, known, prefix, kind, layouts)
+            try:
+                require((raw.domain, raw.op_type) not in functions, file.why_left)
+                if (problem := problem_of(node)) is not None:
+                    found.add(problem, node.name)
+            except ArgumentError as error:
+                found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
+                unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
+            found.notes.extend(f"{node.name}: {note}" for note in node.notes)
             before = found.total
             for attribute, body in subgraphs(raw):
                 walk(body, known, f"{node.name}/{attribute}/")
@@ -115,7 +108,7 @@ def problems_from_onnx(
                 how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
                 found.notes.append(f"{node.name} ({node.operation}): {how} counted once")
 
-    walk(inferred.graph, ChainMap(), "")
+    walk(file.proto.graph, ChainMap(), "")
     told = "; ".join(f"{tensor!r}: {why}" for tensor, why in sorted(file.unread.items()))
     may = f"may depend on external data that cannot be read: {told}"
     require(not (unknown and told), f"{file.where}: the shapes of {', '.join(unknown)} {may}")

@@ -18,6 +18,7 @@ from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
 FLOATS = {"FLOAT": DataType.FLOAT, "FLOAT16": DataType.HALF, "DOUBLE": DataType.DOUBLE, "BFLOAT16": DataType.BFLOAT16}
+FLOAT_NAMES = ", ".join(map(dtype_name, FLOATS.values()))
 Known = ChainMap[str, Any]  # by name: a ValueInfoProto, or the TensorProto of what stands in the model
 Pads = Sequence[tuple[int, int]]  # of each axis, before and behind
 
@@ -60,9 +61,9 @@ class OnnxNode:
         if self._dtype is not None:
             return self._dtype
         require(number, f"the data type of its input {name!r} is not known; dtype= gives one")
-        kinds, allowed = import_onnx().TensorProto.DataType, ", ".join(map(dtype_name, FLOATS.values()))
+        kinds = import_onnx().TensorProto.DataType
         kind = kinds.Name(number) if number in kinds.values() else f"of data type {number}"
-        require(kind in FLOATS, f"its input {name!r} is {kind.lower()}; cudnnlite convolves {allowed}")
+        require(kind in FLOATS, f"its input {name!r} is {kind.lower()}; cudnnlite convolves {FLOAT_NAMES}")
         return FLOATS[kind]
 
     def constant(self, position: int) -> list[Any] | None:
@@ -77,18 +78,14 @@ class OnnxNode:
 
     def attributes(self) -> dict[str, Any]:
         """Return its attributes, as given or else as ONNX says, each of the type that it must have; None for the others."""
-        onnx = import_onnx()
-        declared = onnx.defs.get_schema(self._node.op_type).attributes
-        protos = {name: one.default_value for name, one in declared.items() if one.default_value.name}
-        for given in self._node.attribute:
-            kind = declared[given.name].type if given.name in declared else None
-            require(
-                kind is None or given.type == kind.value,
-                f"its attribute {given.name} is not of type {kind and kind.name}",
-            )
-            protos[given.name] = given
-        values = {name: onnx.helper.get_attribute_value(proto) for name, proto in protos.items()}
-        return dict.fromkeys(declared) | {name: _plain(value) for name, value in values.items()}
+        onnx, values = import_onnx(), {}
+        given = {attribute.name: attribute for attribute in self._node.attribute}
+        for name, declared in onnx.defs.get_schema(self._node.op_type).attributes.items():
+            found, kind = given.get(name, declared.default_value), declared.type
+            is_right = name not in given or (found.type == kind.value and not found.ref_attr_name)
+            require(is_right, f"its attribute {name} is not of type {kind.name}")
+            values[name] = _plain(onnx.helper.get_attribute_value(found)) if found.name else None
+        return values
 
     def _input(self, position: int) -> tuple[str, Any]:
         require(self.has_input(position), f"it has no input {position}")
@@ -172,14 +169,13 @@ def _parted(auto: str, given: Pads, totals: Sequence[int]) -> Pads:
 def recurrent(node: OnnxNode) -> Problem:
     """Return the problem of an LSTM, GRU or RNN node: one layer."""
     given = node.attributes()
-    direction = given["direction"]
-    is_known = direction in ("forward", "reverse", "bidirectional")
-    require(is_known, f"direction={direction!r} is not one of forward, reverse, bidirectional")
-    directions = 2 if direction == "bidirectional" else 1
+    direction, known = given["direction"], {"forward": 1, "reverse": 1, "bidirectional": 2}
+    require(direction in known, f"direction={direction!r} is not one of {', '.join(known)}")
+    directions = known[direction]
     cell = _cell(node, given, directions)  # before the shapes: what cuDNN has not is skipped, whatever they are
     x_shape = node.shape(0)
     require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
-    hidden = given["hidden_size"] or node.shape(2)[-1]
+    hidden = given["hidden_size"] or (0, *node.shape(2))[-1]
     rows = {"lstm": 4, "gru": 3}.get(cell, 1) * hidden
     for name, position, columns in (("W", 1, x_shape[2]), ("R", 2, hidden)):
         found, wanted = node.shape(position), (directions, rows, columns)
@@ -195,7 +191,7 @@ def recurrent(node: OnnxNode) -> Problem:
 
 
 def _cell(node: OnnxNode, given: dict[str, Any], directions: int) -> str:
-    """Return cuDNN's name of the cell; NoProblemError where cuDNN's is another."""
+    """Return cuDNN's name of the cell; ArgumentError where cuDNN's is another."""
     cell = node.operation.lower()
     named = [name.lower() for name in given["activations"] or ()]
     only = {"lstm": "sigmoid, tanh, tanh", "gru": "sigmoid, tanh"}.get(cell, "tanh or relu")
@@ -215,7 +211,7 @@ def _cell(node: OnnxNode, given: dict[str, Any], directions: int) -> str:
     return cell
 
 
-READERS: dict[str, Callable[[OnnxNode], Problem]] = {
+_READERS: dict[str, Callable[[OnnxNode], Problem]] = {
     "Conv": convolution, "ConvTranspose": transposed, "LSTM": recurrent, "GRU": recurrent, "RNN": recurrent,
 }  # fmt: skip
 _QUANTIZED = "a quantized convolution, for which there is no kind of problem yet"
@@ -224,8 +220,9 @@ _REASONS = {
 }  # fmt: skip
 
 
-def why_skipped(node: OnnxNode) -> str:
-    """Return why no problem is made of an operation that looks as if there could be one; empty for all others."""
+def problem_of(node: OnnxNode) -> Problem | None:
+    """Return the problem of a node, None for operations of other kinds; ArgumentError says why cuDNN does not do it so."""
+    require(node.operation not in _REASONS, _REASONS.get(node.operation, ""))
     is_like = any(word in node.operation.rpartition(".")[2].upper() for word in ("CONV", "LSTM", "GRU", "RNN"))
-    foreign = f"an operation of {node.domain}, which is not ONNX's own" if is_like else ""
-    return foreign if node.domain else _REASONS.get(node.operation, "")
+    require(not (node.domain and is_like), f"an operation of {node.domain}, which is not ONNX's own")
+    return _READERS[node.operation](node) if node.operation in _READERS else None
