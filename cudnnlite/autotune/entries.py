@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache
 from math import inf, isfinite
@@ -103,7 +103,7 @@ def make_key(
     if wanted.get("search") == "heuristics":  # which takes as long as it takes
         wanted["search_seconds"] = TuningPolicy.search_seconds
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
-    parts = {"problem": problem.to_plain(), "alignments": aligned, "policy": wanted, "device": vars(device)}
+    parts = {"problem": problem.to_plain(), "alignments": aligned, "policy": wanted, "device": asdict(device)}
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
 
 
