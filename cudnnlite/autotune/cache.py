@@ -68,6 +68,7 @@ class TuningCache:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
+        self._is_written = isinstance(self.path, Path) and not read_only
         # in memory: a folder that cannot be
         self._folder = self.path if isinstance(self.path, Path) else Path(os.devnull, self.path)
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
@@ -145,7 +146,7 @@ class TuningCache:
         if kind is not None and kind not in KINDS:
             raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
         self._require_open()
-        read = (entry for file in entry_files(self._folder) if (entry := self._read(file)) is not None)
+        read = filter(None, map(self._read, entry_files(self._folder)))
         found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
 
         def is_meant(key: TuningKey) -> bool:
@@ -169,12 +170,14 @@ class TuningCache:
         ArgumentError, TuningCacheError
             The path is this cache's own, or none; it cannot be written, or is not a tuning cache; or as in `entries`.
         """
-        folder, entries = parse_folder(path), self.entries(**filters)
+        folder, entries = check_place(path), self.entries(**filters)
         if folder.resolve() == self._folder.resolve():
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
-        check_place(folder, to_write=True)
         with _refusals_told(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
+        if others:
+            raise TuningCacheError(f"{folder} is no tuning cache: it has {others[0]}")
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
         target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
@@ -193,20 +196,14 @@ class TuningCache:
             It is not there, or not a tuning cache; or this cache is read-only or cannot be written.  What was taken over
             until then stays.
         """
-        folder, taken = parse_folder(path), 0
         self._require_open(to_write=True)
-        check_place(folder)
+        folder, taken = check_place(path), 0
         if file_type(folder) != S_IFDIR:
             raise TuningCacheError(f"{folder} does not exist")
         for entry in TuningCache(folder, read_only=True).entries():
             mine = self.get(entry.key)
-            if entry.key.device.is_emulated or (mine is not None and mine.tuned_at >= entry.tuned_at):
-                continue
-            if written := self._write(entry):
-                self._kept.pop(entry.key.digest, None)
-            elif self.path == IN_MEMORY:
-                self._kept[entry.key.digest] = entry
-            taken += written or self.path == IN_MEMORY  # else there is one of a newer cudnnlite
+            is_wanted = not entry.key.device.is_emulated and (mine is None or mine.tuned_at < entry.tuned_at)
+            taken += is_wanted and self._write(entry)
         return taken
 
     def clear(self, **filters: Any) -> int:
@@ -224,15 +221,14 @@ class TuningCache:
 
     def _save(self, *entries: TuningEntry) -> None:
         """Write entries, after what could not be written before; keep what cannot be written now."""
-        for entry in [*list(self._kept.values()), *entries]:
+        waiting = list(self._kept.values()) if self._is_written else []
+        for entry in [*waiting, *entries]:
             try:
-                if not self._write(entry):
-                    self._kept[entry.key.digest] = entry
-                elif self._kept.get(entry.key.digest) is entry:
-                    self._kept.pop(entry.key.digest, None)
+                if self._write(entry):
+                    continue
             except TuningCacheError as error:
-                self._kept[entry.key.digest] = entry
                 self._tell(self.path, f"{error}; what is tuned is kept in this process's memory only")
+            self._kept[entry.key.digest] = entry
 
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
@@ -256,10 +252,11 @@ class TuningCache:
         return None
 
     def _write(self, entry: TuningEntry) -> bool:
-        """Put an entry's file in its place as a whole; return whether that was allowed, by `read_only` and newer versions."""
+        """Put an entry's file, as a whole, or the entry in its place; return False where a newer cudnnlite has put one."""
         text, file = entry.to_json(), self._folder / f"{entry.key.digest}.json"
-        if self.read_only or self.path == IN_MEMORY:
-            return False
+        if not self._is_written:
+            self._kept[entry.key.digest] = entry
+            return True
         self._read(file)
         if file in self._newer:
             return False
@@ -275,6 +272,9 @@ class TuningCache:
                 os.replace(draft, file)
             finally:
                 draft.unlink(missing_ok=True)  # it is there after a failure
+        # but not what another thread kept since
+        if (kept := self._kept.get(file.stem)) and kept.tuned_at <= entry.tuned_at:
+            self._kept.pop(file.stem, None)
         return True
 
     def _remove(self, digests: set[str]) -> None:
@@ -310,10 +310,10 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
         import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
-    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else parse_folder(path, argument)
+    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else _parse_folder(path, argument)
 
 
-def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
+def _parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
     """Return the absolute path of a folder, or of a file, such as an older cache; ArgumentError if none, or a device's."""
     found = path_of(path, argument, "the path of a folder").absolute()
     if os.fspath(path) == IN_MEMORY:
@@ -323,14 +323,11 @@ def parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
     return found
 
 
-def check_place(path: Path, *, to_write: bool = False) -> None:
-    """Raise TuningCacheError where there is no cache, but something else."""
-    if why := _why_unfit(path):
+def check_place(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a cache, or of where one can be; as `_parse_folder`, and TuningCacheError for a file."""
+    if why := _why_unfit(folder := _parse_folder(path)):
         raise TuningCacheError(why)
-    if not to_write or file_type(path) != S_IFDIR:
-        return
-    if others := sorted(name for name in os.listdir(path) if not _OURS.fullmatch(name)):
-        raise TuningCacheError(f"{path} is no tuning cache: it has {others[0]}")
+    return folder
 
 
 def entry_files(folder: Path) -> list[Path]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf, isfinite
-from operator import index
 from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
@@ -19,7 +18,6 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
-from cudnnlite.enums import MathType, Status
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem, problem_from_plain
@@ -101,18 +99,12 @@ def make_key(
     for name, value in alignments.items():
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
-    aligned = canonical({name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT})
-    asked, others = canonical(problem.to_plain()), _same_for_all(policy, device)
-    return TuningKey(f'{{"alignments":{aligned},{others},"problem":{asked},"schema":{SCHEMA}}}')
-
-
-@lru_cache(maxsize=64)
-def _same_for_all(policy: TuningPolicy, device: DeviceIdentity) -> str:
-    """Return the parts of a key that are the same for all problems of a run."""
     wanted = policy.to_plain()
     if wanted.get("search") == "heuristics":  # which takes as long as it takes
         wanted["search_seconds"] = TuningPolicy.search_seconds
-    return canonical({"device": asdict(device), "policy": wanted})[1:-1]
+    aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
+    parts = {"problem": problem.to_plain(), "alignments": aligned, "policy": wanted, "device": asdict(device)}
+    return TuningKey(canonical({"schema": SCHEMA, **parts}))
 
 
 def canonical(parts: Any) -> str:
@@ -179,10 +171,9 @@ class TuningEntry:
             if type(form) is not int or form < 1 or key.digest != digest:
                 raise ValueError("its key is not that of its name")
             DeviceIdentity(**parts["device"])  # these parts every entry is asked for
-            if {dict} != {type(parts[name]) for name in ("problem", "policy", "alignments")}:
-                raise TypeError("its problem, policy or alignments are no object")
-            if "kind" not in parts["problem"]:
-                raise KeyError("kind")
+            asked = [parts[name] for name in ("problem", "policy", "alignments")]
+            if {*map(type, asked)} != {dict} or "kind" not in asked[0]:
+                raise TypeError("its problem, policy or alignments are no object, or it is a problem of no kind")
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
@@ -195,21 +186,18 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     and its knobs; floats that are not finite, for which JSON has no numbers, are the strings "nan", "inf" and "-inf".
     """
     plain: dict[str, Any] = {}
-    for name, (optional, kind, read) in _FIELDS.items():
+    for name, kinds in _FIELDS.items():
         value = getattr(row, name)
         try:
-            if value is None and optional:
-                plain[name] = None
-            elif isinstance(value, Engine):
+            if isinstance(value, Engine):
                 plain[name] = value.to_plain()
             elif isinstance(value, CEnum):
-                plain[name] = f"{type(value).__name__}.{value.name}" if kind is Any else value.name
-                if type(read(plain[name])) is not type(value):
+                plain[name] = f"{type(value).__name__}.{value.name}" if kinds == (Any,) else value.name
+                if _read(kinds, plain[name]) is not value:
                     raise TypeError("not a member of cuDNN's enums")
-            elif kind is float:
-                plain[name] = float(value) if isfinite(value) else str(float(value))
-            else:  # NumPy's numbers too
-                plain[name] = read(index(value) if kind is int else bool(value) if kind is bool else value)
+            else:
+                value = value if type(value) in kinds else _read(kinds, value)
+                plain[name] = str(value) if type(value) is float and not isfinite(value) else value
         except _MISTAKES as error:
             raise ArgumentError(f"{name}={value!r} of a row cannot be written: {error}") from error
     return plain
@@ -225,13 +213,12 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     name = value = None
     try:
         for name, value in plain.items():
-            optional, kind, read = _FIELDS[name]
-            values[name] = value if type(value) is kind or (value is None and optional) else read(value)
+            values[name] = value if type(value) in (kinds := _FIELDS[name]) else _read(kinds, value)
         found = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
-        for name in values.keys() - _OWN[found]:  # those of other kinds are empty
+        for name in values.keys() - _HINTS[found].keys():  # those of other kinds are empty
             if values[name] in (None, ""):
                 del values[name]
-        if not _OWN[found] >= values.keys() >= _NEEDED:
+        if not _HINTS[found].keys() >= values.keys() >= {"algorithm", "math_type"}:
             return found(**values)  # which says what is wrong
         # the constructor takes longer than all the rest; what is missing has its default in the class
         vars(row := object.__new__(found)).update(values)
@@ -253,31 +240,29 @@ def _member(kind: type[CEnum], name: str) -> CEnum:
     return kind(int(unknown[1])) if unknown else kind[name]
 
 
-def _read(kind: Any, value: Any) -> Any:
-    if isinstance(value, dict):
+def _read(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Return as a value of one of a field's types what JSON, or NumPy, has another type for."""
+    if kinds == (Any,) and isinstance(value, dict):
         return _engine(value["engine"], *value["knobs"].items())
-    if kind is Any:
+    if kinds == (Any,):
         name, _, value = value.partition(".")
         return _member(getattr(enums, name), value)
-    if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
+    if issubclass(kinds[0], CEnum):
+        return _member(kinds[0], value)
+    value = value.item() if hasattr(value, "item") else value
+    if kinds[0] is float and (value in ("nan", "inf", "-inf") or type(value) is int):
         return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"not of type {kind.__name__}")
-    return value
+    if type(value) in kinds:
+        return value
+    raise TypeError(f"not of type {kinds[0].__name__}")
 
 
-# of each field of a row: whether it may be None, what else it is, and how that is read
-_FIELDS: dict[str, tuple[bool, Any, Callable[[Any], Any]]] = {}
-_OWN = {kind: {item.name for item in fields(kind)} for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
-for _kind in _OWN:
-    for _name, _hint in get_type_hints(_kind).items():
-        if _name not in LEFT_OUT:
-            _what = (get_args(_hint) or (_hint,))[0]
-            _how = partial(_member if _what in (MathType, Status) else _read, _what)
-            _FIELDS[_name] = type(None) in get_args(_hint), _what, _how
+_HINTS = {kind: get_type_hints(kind) for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
+_FIELDS: dict[str, tuple[Any, ...]] = {  # the types of each field of a row
+    name: get_args(hint) or (hint,) for hints in _HINTS.values() for name, hint in hints.items() if name not in LEFT_OUT
+}
 _RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
-_EMPTY = {item.name: item.default for kind in _OWN for item in fields(kind) if item.default in (None, "", False)}
-_NEEDED = {"algorithm", "math_type"}
+_EMPTY = {item.name: item.default for kind in _HINTS for item in fields(kind) if item.default in (None, "", False)}
 _SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 

@@ -17,13 +17,12 @@ import typer
 
 from cudnnlite import report
 from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.cache import TuningCache, check_place
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuned import TunedProblem
 from cudnnlite.cli import common
 from cudnnlite.cli import tunings as told
-from cudnnlite.cli.cache import check_cache
 from cudnnlite.cli.common import errors_told, failure, is_terminal, misuse, say, tell
 from cudnnlite.cli.problems import CONVOLUTIONS, REPEATABLE, check_flags, lists_of
 from cudnnlite.devices.choice import visible_gpus
@@ -232,7 +231,7 @@ def _policy(**options: Any) -> TuningPolicy:
 def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> TuningCache:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
     if path is not None:
-        check_cache(path)
+        check_place(path)  # what is not in a cache is not wanted
         if read_only and not path.exists():
             raise failure(f"--cache {path} does not exist")
     cache = TuningCache(":memory:" if none else path, read_only=read_only)

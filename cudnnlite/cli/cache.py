@@ -12,15 +12,7 @@ import typer
 
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.cache import (
-    CACHE_VARIABLE,
-    IN_MEMORY,
-    TuningCache,
-    check_place,
-    entry_files,
-    parse_cache_path,
-    parse_folder,
-)  # fmt: skip
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, entry_files, parse_cache_path
 from cudnnlite.autotune.entries import TuningEntry, row_to_plain
 from cudnnlite.cli.common import (
     CACHE_DEFAULT,
@@ -62,15 +54,15 @@ def show(
     """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path = _path(cache, there=cache is not None)
-        with _opened(path, read_only=path.exists()) as opened:  # an older version's cache may be beside it
-            entries = _selected(opened, filters)
+        with _opened(cache, there=cache is not None) as opened:
+            path, entries = Path(opened.path), _selected(opened, filters)
         here = _cudnn_here() if entries else None
+        size = sum(file.stat().st_size for file in entry_files(path))
         if as_json:
-            say(json.dumps(_plain(path, entries, here), indent=2))
+            plain = [_plain(entry, here) for entry in entries]
+            say(json.dumps({"path": str(path), "bytes": size, "cudnn_here": here, "entries": plain}, indent=2))
             return
-        size = format_size(_bytes(path)) if path.exists() else "does not exist yet"
-        say(f"{path}: {size}, {_entries(len(entries))}")
+        say(f"{path}: {format_size(size) if path.exists() else 'does not exist yet'}, {_entries(len(entries))}")
         if entries:
             say("\n".join(_table(entries, here)))
         if here is not None and any(entry.key.device.cudnn != here for entry in entries):
@@ -94,11 +86,12 @@ def compare(
     if b in (None, a) and a_only == b_only:
         raise misuse("compare needs two folders, or --gpu or --cudnn twice")
     with errors_told():
-        paths, sides = [_path(folder, there=True) for folder in (a, b or a)], []
-        for path, filters in zip(paths, (a_only, b_only), strict=True):
-            with _opened(path, read_only=True) as opened:
+        names, sides = [], []
+        for folder, filters in ((a, a_only), (b or a, b_only)):
+            with _opened(folder, there=True) as opened:
                 sides.append(_selected(opened, filters))
-        compared, names = Comparison(*sides), [*map(str, paths)]
+                names.append(str(opened.path))
+        compared = Comparison(*sides)
         if as_json:
             say(json.dumps(compared.plain(names), indent=2))
         else:
@@ -118,12 +111,11 @@ def export(
     """Write the entries to another folder that can be shipped: to be merged, or used with --read-only-cache."""
     filters = _filters(gpu, cudnn, kind)
     with errors_told():
-        path = _path(cache, there=True)
-        with _opened(path, read_only=True) as opened:
+        with _opened(cache, there=True) as opened:
             if not _selected(opened, filters):
-                raise failure(f"{path} has nothing to export; {folder} is not written")
+                raise failure(f"{opened.path} has nothing to export; {folder} is not written")
             number = opened.export(folder, **filters)
-        say(f"{_entries(number)} of {path} written to {folder}")
+        say(f"{_entries(number)} of {opened.path} written to {folder}")
 
 
 @cache_app.command()
@@ -131,7 +123,7 @@ def merge(
     folder: Annotated[Path, typer.Argument(help="The cache to take over; it is only read.")], cache: CacheOption = None
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
-    with errors_told(), _opened(_path(cache)) as opened:
+    with errors_told(), _opened(cache, to_write=True) as opened:
         number = opened.merge(folder)
         say(f"{_entries(number)} of {folder} merged into {opened.path}, which has {len(opened)}")
 
@@ -149,33 +141,23 @@ def clear(
     if not (yes or is_terminal(sys.stdin)):
         raise misuse("clear needs --yes where nobody can be asked")
     with errors_told():
-        path = _path(cache, there=True)
-        with _opened(path) as opened:
+        with _opened(cache, there=True, to_write=True) as opened:
             number = len(_selected(opened, filters))
-            if number and not yes and not _agreed(f"Remove {_entries(number)} from {path}?"):
+            if number and not yes and not _agreed(f"Remove {_entries(number)} from {opened.path}?"):
                 raise failure("nothing is removed")
             removed = opened.clear(**filters) if number else 0
-        say(f"{_entries(removed)} removed from {path}")
+        say(f"{_entries(removed)} removed from {opened.path}")
 
 
-def check_cache(path: Path) -> None:
-    """Raise TuningCacheError if there is something at a path that is no tuning cache: what is not in it is not wanted."""
-    check_place(parse_folder(path))
-
-
-def _path(cache: Path | None, *, there: bool = False) -> Path:
-    """Return where the cache is; end the command if that is nowhere, or if it has to be there and is not."""
+def _opened(cache: Path | None, *, there: bool = False, to_write: bool = False) -> TuningCache:
+    """Open the cache; end the command if it is nowhere, or if it has to be there and is not."""
     path = parse_cache_path(cache)
-    if path == IN_MEMORY:
-        raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={IN_MEMORY}: there is no folder")
-    if there and not Path(path).exists():
+    if not isinstance(path, Path):
+        raise failure(f"{CACHE_VARIABLE if cache is None else '--cache'}={path}: there is no folder")
+    if there and not path.exists():
         raise failure(f"{path} does not exist")
-    return Path(path)
-
-
-def _opened(path: Path, *, read_only: bool = False) -> TuningCache:
-    check_cache(path)
-    return TuningCache(path, read_only=read_only)
+    check_place(path)
+    return TuningCache(path, read_only=path.exists() and not to_write)  # one that is not there says what is beside it
 
 
 def _entries(number: int) -> str:
@@ -198,9 +180,8 @@ def _parse_version(text: str) -> int:
     """Return the number that `cudnnGetVersion` has for 9.28.0, or that number itself."""
     if re.fullmatch(r"[0-9]{4,6}", text):
         return int(text)
-    if re.fullmatch(r"9\.[0-9]{1,2}\.[0-9]{1,2}", text):
-        major, minor, patch = map(int, text.split("."))
-        return major * 10000 + minor * 100 + patch
+    if parts := re.fullmatch(r"9\.([0-9]{1,2})\.([0-9]{1,2})", text):
+        return 90000 + 100 * int(parts[1]) + int(parts[2])
     raise misuse(f"--cudnn {text}: allowed: a version such as 9.28.0, or its number, 92800")
 
 
@@ -223,11 +204,6 @@ def _cudnn_here() -> int | None:
         return None
 
 
-def _bytes(path: Path) -> int:
-    """Return the size of the entries' files."""
-    return sum(file.stat().st_size for file in entry_files(path))
-
-
 def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
     rows = [("tuned at (UTC)", "GPU", "cuDNN", "ms", "choice", "problem", "wanted")]
     for entry in entries:
@@ -239,25 +215,17 @@ def _table(entries: list[TuningEntry], here: int | None) -> list[str]:
     return aligned(rows, ("ms",))
 
 
-def _plain(path: Path, entries: list[TuningEntry], here: int | None) -> dict[str, Any]:
-    """Return what `show` shows, as JSON can hold it."""
+def _plain(entry: TuningEntry, here: int | None) -> dict[str, Any]:
+    """Return what `show` shows of an entry, as JSON can hold it."""
     return {
-        "path": str(path),
-        "bytes": _bytes(path),
-        "cudnn_here": here,
-        "entries": [
-            {
-                "what": what(entry),
-                **{name: entry.key.plain.get(name) for name in ("problem", "policy", "alignments", "device")},
-                "used_here": None if here is None else entry.key.device.cudnn == here,
-                "chosen": row_to_plain(entry.rows[entry.chosen]),
-                "candidates": len(entry.rows),
-                "timing": entry.timing,
-                "tuned_at": entry.tuned_at,
-                "seconds": entry.seconds,
-                "cudnnlite": entry.cudnnlite,
-                "digest": entry.key.digest,
-            }
-            for entry in entries
-        ],
+        "what": what(entry),
+        **{name: entry.key.plain.get(name) for name in ("problem", "policy", "alignments", "device")},
+        "used_here": None if here is None else entry.key.device.cudnn == here,
+        "chosen": row_to_plain(entry.rows[entry.chosen]),
+        "candidates": len(entry.rows),
+        "timing": entry.timing,
+        "tuned_at": entry.tuned_at,
+        "seconds": entry.seconds,
+        "cudnnlite": entry.cudnnlite,
+        "digest": entry.key.digest,
     }

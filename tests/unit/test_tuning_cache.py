@@ -12,7 +12,7 @@ import pytest
 from cudnnlite import ArgumentError
 from cudnnlite._raw.enums import ConvolutionFwdAlgo
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.entries import DeviceIdentity, TuningKey
+from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
 from cudnnlite.errors import ClosedError, TuningCacheError
 
 from .tuning_entries import EARLY, H100, H200, LATE, entry, rnn
@@ -78,6 +78,16 @@ def test_the_last_one_put_counts(path):
     with TuningCache(path) as cache:
         assert cache.get(entry().key).rows[0].time_ms == 0.25
         assert len(cache) == 1
+
+
+def test_what_is_in_memory_is_not_written_again_by_each_put(monkeypatch):
+    """It was: 113 entries of 43 rows each took seconds."""
+    written, to_json = [], TuningEntry.to_json
+    monkeypatch.setattr(TuningEntry, "to_json", lambda self: written.append(self) or to_json(self))
+    with TuningCache(":memory:") as cache:
+        for number in range(MANY):
+            cache.put(entry(number))
+        assert (len(written), len(cache)) == (MANY, MANY)
 
 
 def test_an_entry_of_another_cudnn_is_kept_but_not_returned(path):

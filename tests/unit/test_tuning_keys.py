@@ -459,7 +459,7 @@ WRONG = {
     ],
     "math_type": [None, 0, "", "SLOW", "UNKNOWN_", "UNKNOWN_x"],
     "status": [None, 0, "FINE"],
-    "time_ms": ["0.5", "", True, [], "NaN", "infinity"],
+    "time_ms": ["0.5", "", True, [], "NaN", "infinity", {"engine": 1, "knobs": {}}],
     "workspace": [None, 1.0, "1", True],
     "deterministic": [0, 1, "yes"],
     "reserve": [0.5, False],
