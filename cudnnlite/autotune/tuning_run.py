@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -28,8 +28,9 @@ from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
-_TRIES = 2  # of a problem whose worker process died
-# what says that a problem cannot be tuned, and nothing of the worker
+# executors whose workers are known to be on this machine, where they reach what this process does
+HERE = (ProcessPoolExecutor, ThreadPoolExecutor)
+# what says that a problem cannot be tuned, for want of memory for instance, and nothing of the worker
 _ANSWERS = (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError)
 
 
@@ -45,8 +46,7 @@ class Worker(NamedTuple):
         return f"{self.host}, process {self.process}, {self.device.gpu} {self.uuid}"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a worker returns: every candidate, or, where the search failed as a whole, why there is none.
 
     `from_cache` tells whether another process had measured it meanwhile; `entry` is what is to be remembered, None on an
@@ -70,36 +70,32 @@ def tune_task(
     """
     # Nothing outlives the task: a thread of somebody's pool does not say when it ends.  And a handle that is made or closed
     # disturbs what is measured.
-    with claimed_device(device, like, avoid) as found:
-        try:
-            with TuningCache(cache) as opened, Handle(found) as handle:
-                return tune_with(Tuner(handle, opened, policy), problem)
-        except _ANSWERS as error:  # no memory for a handle
-            return Answer(_worker(found), why_none=str(error))
+    with claimed_device(device, like, avoid) as found, TuningCache(cache) as opened:
+        return tune_on(found, problem, policy, opened)
 
 
-def tune_with(tuner: Tuner, problem: Problem) -> Answer:
-    """Tune a problem with a tuner of this thread; a search that fails, for want of memory for instance, is an answer too."""
-    worker, before = _worker(tuner.handle.device), tuner.measured
+def tune_on(
+    device: Device, problem: Problem, policy: TuningPolicy, cache: TuningCache, given: Handle | None = None
+) -> Answer:
+    """Tune a problem under a policy whose limit is in bytes, on a handle of its own if none is given."""
+    worker = Worker(os.uname().nodename, os.getpid(), DeviceIdentity.of(device), device.facts().uuid)
     try:
-        table = tuner.tune(problem)
-    except _ANSWERS as error:
+        with nullcontext(given) if given else Handle(device) as handle:
+            tuner = Tuner(handle, cache, policy)
+            table = tuner.tune(problem)
+    except _ANSWERS as error:  # it is not raised: an exception that is a MemoryError too does not travel through Dask
         return Answer(worker, why_none=str(error))
-    policy = tuner.policy.within(tuner.handle.workspace.limit_for(None), tuner.handle.device.memory_info()[1])
-    entry = tuner.cache.get(make_key(problem, {}, policy, tuner.device))
-    return Answer(worker, table, from_cache=tuner.measured == before, entry=entry)
+    entry = cache.get(make_key(problem, {}, policy, worker.device))
+    return Answer(worker, table, from_cache=not tuner.measured, entry=entry)
 
 
-def _worker(device: Device) -> Worker:
-    return Worker(os.uname().nodename, os.getpid(), DeviceIdentity.of(device), device.facts().uuid)
-
-
-def identify(device: str, token: str = "") -> tuple[DeviceIdentity, int]:
+def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int]:
     """Return what a worker would measure on, and the bytes of its memory; `token` as in `hand_over`."""
     found = get_device(device)
     return DeviceIdentity.of(found), found.memory_info()[1]
 
 
+@dataclass
 class TuningRun:
     """One tuning of many problems, each listed once, and what became of each, by their places in the list.
 
@@ -107,55 +103,50 @@ class TuningRun:
     each worker measured.
     """
 
-    def __init__(
-        self, listed: Sequence[ListedProblem], cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity,
-        memory: int, report: Report,
-    ) -> None:  # fmt: skip
-        self._listed, self._report, self._memory = listed, report, memory
-        self.cache, self.policy, self.device = cache, policy, device
-        self._tuned: dict[int, TunedProblem] = {}
-        self._told = False
-        self.workers: Counter[Worker] = Counter()
+    listed: Sequence[ListedProblem]
+    cache: TuningCache
+    policy: TuningPolicy
+    device: DeviceIdentity
+    memory: int
+    report: Report
+    workers: Counter[Worker] = field(default_factory=Counter)
+    _tuned: dict[int, TunedProblem] = field(default_factory=dict)
+    _told: bool = False
 
     @property
     def tunings(self) -> tuple[TunedProblem, ...]:
         """What became of every problem, in the order of the list."""
-        return tuple(self._tuned[index] for index in range(len(self._listed)))
+        return tuple(self._tuned[index] for index in range(len(self.listed)))
 
     def look_up(self) -> list[int]:
         """Answer what is remembered; return the other problems."""
-        for index, listed in enumerate(self._listed):
+        for index, listed in enumerate(self.listed):
             if entry := self.cache.get(make_key(listed.problem, {}, self.policy, self.device)):
-                self._add(index, entry.table(self._memory), from_cache=True)
-        return [index for index in range(len(self._listed)) if index not in self._tuned]
+                self._add(index, entry.table(self.memory), from_cache=True)
+        return [index for index in range(len(self.listed)) if index not in self._tuned]
 
-    def work(self, missing: Sequence[int], tuner: Tuner) -> None:
+    def work(self, missing: Sequence[int], handle: Handle) -> None:
         """Tune problems in this thread."""
         for index in missing:
-            self._take(index, tune_with(tuner, self._listed[index].problem))
+            self._take(index, tune_on(handle.device, self.listed[index].problem, self.policy, self.cache, handle))
 
-    def spread(self, missing: Sequence[int], executor: Executor, device: str, own: Tuner | None = None) -> None:
-        """Let the workers of an executor tune problems on a device, as in `claimed_device`; this thread too if it has a tuner.
+    def spread(self, missing: Sequence[int], executor: Executor, device: str, own: Handle | None) -> None:
+        """Let the workers of an executor tune problems on a device, as in `claimed_device`; this thread too if it has a handle.
 
         What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
         nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.
         """
         waiting: dict[Future[Answer], int] = {}
-        tries: Counter[int] = Counter()
+        died: set[int] = set()  # problems whose worker did
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        like, shared = (self.device.gpu, self.device.compute_capability), is_here(executor)
-        place = self.cache.path if shared and not self.cache.read_only else IN_MEMORY
-        avoid = "" if own is None else own.handle.device.facts().uuid
+        like = self.device.gpu, self.device.compute_capability
+        place = self.cache.path if isinstance(executor, HERE) and not self.cache.read_only else IN_MEMORY
+        avoid = "" if own is None else own.device.facts().uuid
 
         def submit(index: int) -> None:
-            problem = self._listed[index].problem
-            try:
-                future = hand_over(executor, tune_task, problem, self.policy, device, like, avoid, str(place))
-            except BrokenExecutor as error:
-                self._fail(index, error)
-                return
+            problem = self.listed[index].problem
+            future = hand_over(executor, tune_task, problem, self.policy, device, like, avoid, str(place))
             waiting[future] = index
-            tries[index] += 1
             future.add_done_callback(done.put)
 
         def settle(index: int, future: Future[Answer]) -> None:
@@ -164,13 +155,14 @@ class TuningRun:
             except errors.CudnnliteError:  # the worker cannot work: nor could it tune the others
                 raise
             except WorkerDiedError as error:
-                if tries[index] == _TRIES:
+                if index in died:
                     self._add(index, None, f"{error}; as before, when it was tried first")
                 else:
+                    died.add(index)
                     warn_user(f"{error}; what it was at is tried once more", errors.TuningWarning)
                     submit(index)
             except Exception as error:  # whose fault it is cannot be told from here
-                self._fail(index, error)
+                self._add(index, None, f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
             else:
                 self._take(index, answer)
 
@@ -179,7 +171,7 @@ class TuningRun:
                 submit(index)
             while waiting:
                 if own is not None and done.empty():  # take one back, but not what a worker died of
-                    fresh = (future for future in reversed(waiting) if tries[waiting[future]] == 1 and future.cancel())
+                    fresh = (future for future in reversed(waiting) if waiting[future] not in died and future.cancel())
                     if taken := next(fresh, None):
                         self.work([waiting.pop(taken)], own)
                         continue
@@ -204,14 +196,11 @@ class TuningRun:
 
     def _keep(self, answer: Answer) -> None:
         """Remember what was found elsewhere, unless that is known."""
-        if (entry := answer.entry) and not entry.key.device.is_emulated and self.cache.get(entry.key) is None:
+        if (entry := answer.entry) and self.cache.get(entry.key) is None:
             self.cache.put(entry)
 
-    def _fail(self, index: int, error: Exception) -> None:
-        self._add(index, None, f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
-
     def _add(self, index: int, table: AlgorithmTable | None, why_none: str = "", *, from_cache: bool = False) -> None:
-        listed, chosen = self._listed[index], None
+        listed, chosen = self.listed[index], None
         try:
             chosen = table.best() if table is not None else None
         except errors.NoAlgorithmError as error:
@@ -219,22 +208,18 @@ class TuningRun:
         table = AlgorithmTable((), title=str(listed.problem), timing="none") if table is None else table
         tuned = TunedProblem(listed.problem, table, chosen, why_none, listed.count, listed.names, from_cache)
         self._tuned[index] = tuned
-        self._report(len(self._tuned), len(self._listed), tuned)
+        self.report(len(self._tuned), len(self.listed), tuned)
 
 
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Let an executor call a function; BrokenExecutor, or ArgumentError, if it takes no work.
+    """Let an executor call a function; ArgumentError if it takes no work.
 
     Its last argument is a token, another one each time: Dask answers equal calls once, and what was true may not be so now.
     """
     try:
         return executor.submit(function, *arguments, os.urandom(16).hex())
-    except BrokenExecutor:
-        raise
+    except BrokenExecutor as error:
+        (broken := Future[Any]()).set_exception(error)
+        return broken
     except RuntimeError as error:
         raise errors.ArgumentError(f"executor={executor!r} takes no work: {error}") from error
-
-
-def is_here(executor: Executor) -> bool:
-    """Tell whether an executor's workers are known to be on this machine, where they reach what this process does."""
-    return isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
