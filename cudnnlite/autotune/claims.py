@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 from cudnnlite.arguments import by_system, refusals_ignored
 from cudnnlite.autotune.cache import TuningCache
@@ -19,7 +19,7 @@ from cudnnlite.devices.device import Device
 
 _POLL_S = 0.01
 _this_thread = threading.local()  # the GPU that it had last
-_emulated: dict[int, Any] = {}  # a lock for each process, since a thread that has it is not in a forked one
+_emulated: dict[int, threading.RLock] = {}  # a lock for each process, since a thread that has it is not in a forked one
 
 
 @contextmanager
@@ -53,22 +53,18 @@ def claimed_device(device: str, like: tuple[str, str] | None = None, avoid: str 
     begin, last = os.getpid(), getattr(_this_thread, "gpu", None)
     gpus = sorted(gpus, key=lambda each: (each[1].uuid == avoid, each[0] != last, (each[0] - begin) % len(seen)))
     with ExitStack() as stack:
-        while gpus:
-            index = next((index for index, gpu in gpus if _hold(stack, gpu.uuid, wait=False)), None)
-            if index is not None:
+        for index, gpu in cycle(gpus):
+            if _hold(stack, gpu.uuid, wait=False):
                 _this_thread.gpu, device = index, f"cuda:{index}"
                 break
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S / len(gpus))
         found = get_device(device)
         stack.enter_context(measuring_alone(found))
         yield found
 
 
 def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool = True) -> bool:
-    """Hold a GPU's lock, in a cache or the temporary folder, until a stack ends; False if somebody else has it.
-
-    Where none can be had, nobody has it.
-    """
+    """Hold a GPU's lock in a folder until a stack ends; False if somebody has it.  Where none can be had, nobody has it."""
     from filelock import FileLock, Timeout
 
     name = re.sub(r"\W", "-", uuid) + ".lock"

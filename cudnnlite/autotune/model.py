@@ -130,18 +130,16 @@ def tune_model(
             handle.use()
             limit = handle.workspace.limit_for(None)
         where, identity, memory, gpus = _find_out(device, executor)
-        run = TuningRun(listed, cache, policy.within(limit, memory), identity, memory, report)
-        missing = run.look_up()
+        run = TuningRun(listed, cache, policy.within(limit, memory), identity, report)
+        missing = run.look_up(memory)
         more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
         own = None
         if missing and executor is None:
             executor = stack.enter_context(WorkerPool(more)) if more else None  # first: it takes a second to start
             own = handle or stack.enter_context(Handle(device))
-        if executor is not None:
-            run.spread(missing, executor, where, own)
-        elif own is not None:
-            run.work(missing, own)
-    return ModelTuning(run.tunings, named | _facts(run), skipped, notes, run.workers)
+        run.spread(missing, executor, where, own)
+    tunings = tuple(run.tuned[index] for index in range(len(listed)))
+    return ModelTuning(tunings, named | _facts(run), skipped, notes, run.workers)
 
 
 def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdentity, int, int]:

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from signal import Signals
 from typing import Any
@@ -75,8 +74,7 @@ class _Process(subprocess.Popen[bytes]):
         self.pipe, theirs = Pipe()
         paths = [path for path in sys.path if isinstance(path, str)]
         code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        # Threads of NumPy's BLAS spin when they have nothing to do: those of two processes doubled the time of every call on
-        # 32 cores.  What the user has set counts.
+        # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call on 32 cores
         one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         with theirs:
             super().__init__(
@@ -84,7 +82,7 @@ class _Process(subprocess.Popen[bytes]):
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what libraries print is no part of the program's output
-                env=one | os.environ,
+                env=one | os.environ,  # what the user has set counts
                 start_new_session=True,  # Ctrl-C is the program's to handle
             )
 

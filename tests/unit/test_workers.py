@@ -286,11 +286,12 @@ def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
 def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
     there = pretend("A")
 
-    def handle(device):
-        assert len(there.left_over) == 1
-        return dnn.Handle(device)
+    class Watched(dnn.Handle):
+        def __init__(self, device):
+            assert len(there.left_over) == 1
+            super().__init__(device)
 
-    monkeypatch.setattr(tuning_run, "Handle", handle)
+    monkeypatch.setattr(tuning_run, "Handle", Watched)
     assert tune_task(problem(4), TuningPolicy(), "cuda").table is not None
 
 
