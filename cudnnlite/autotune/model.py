@@ -147,13 +147,8 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
 
     A worker is asked where the executor may reach other hosts.
     """
-    device = (
-        default_device()
-        if device is None
-        else f"cuda:{integer(device, 'device', 0)}"
-        if type(device) is int
-        else device
-    )
+    if device is None or type(device) is int:
+        device = default_device() if device is None else f"cuda:{integer(device, 'device', 0)}"
     if executor is not None and isinstance(device, str) and not isinstance(executor, HERE):
         return device, *hand_over(executor, identify, device).result(), 0
     any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
