@@ -102,14 +102,11 @@ def climb(
                     enter(other)
                 if not heaps[index]:
                     del heaps[index]
-        found = sorted((row for each, row in trials.rows.items() if row and each not in known), key=_time)
+        found = [row for each, row in trials.rows.items() if row and each not in known]
+        found.sort(key=lambda row: row.time_ms or 0.0)
         tried = len(trials.rows)
     finalists = [replace(row, time_ms=None, remark="found by its knobs") for row in found[:FINALISTS]]
     return Climbed(finalists, tried, trials.ran, time.perf_counter() - begin)
-
-
-def _time(row: AlgorithmResult) -> float:
-    return row.time_ms or 0.0
 
 
 class _Trials:

@@ -13,14 +13,13 @@ from typing import Any
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.claims import is_like
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
-from cudnnlite.autotune.tuner import SEARCHES, Tuner, search_of
-from cudnnlite.autotune.tuning_run import TuningRun, hand_over, identify, is_here
+from cudnnlite.autotune.tuner import SEARCHES, search_of
+from cudnnlite.autotune.tuning_run import HERE, TuningRun, hand_over, identify
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
@@ -131,18 +130,16 @@ def tune_model(
             handle.use()
             limit = handle.workspace.limit_for(None)
         where, identity, memory, gpus = _find_out(device, executor)
-        run = TuningRun(listed, cache, policy.within(limit, memory), identity, memory, report)
-        missing = run.look_up()
+        run = TuningRun(listed, cache, policy.within(limit, memory), identity, report)
+        missing = run.look_up(memory)
         more = min(workers or (gpus if handle is None else 1), len(missing)) - 1
         own = None
         if missing and executor is None:
             executor = stack.enter_context(WorkerPool(more)) if more else None  # first: it takes a second to start
-            own = Tuner(handle or stack.enter_context(Handle(device)), cache, run.policy)
-        if executor is not None:
-            run.spread(missing, executor, where, own)
-        elif own is not None:
-            run.work(missing, own)
-    return ModelTuning(run.tunings, named | _facts(run), skipped, notes, run.workers)
+            own = handle or stack.enter_context(Handle(device))
+        run.spread(missing, executor, where, own)
+    tunings = tuple(run.tuned[index] for index in range(len(listed)))
+    return ModelTuning(tunings, named | _facts(run), skipped, notes, run.workers)
 
 
 def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdentity, int, int]:
@@ -150,22 +147,17 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
 
     A worker is asked where the executor may reach other hosts.
     """
-    device = (
-        default_device()
-        if device is None
-        else f"cuda:{integer(device, 'device', 0)}"
-        if type(device) is int
-        else device
-    )
-    if executor is not None and isinstance(device, str) and not is_here(executor):
+    if device is None or type(device) is int:
+        device = default_device() if device is None else f"cuda:{integer(device, 'device', 0)}"
+    if executor is not None and isinstance(device, str) and not isinstance(executor, HERE):
         return device, *hand_over(executor, identify, device).result(), 0
     any_gpu = isinstance(device, Handle) or (isinstance(device, str) and device.lower() in ("cuda", "auto"))
     local = device.device if isinstance(device, Handle) else get_device(device)
-    identity, memory = DeviceIdentity.of(local), local.memory_info()[1]
+    identity, memory = identify(local)
     if local.kind != "cuda" or not any_gpu:
         return f"{local.kind}:{local.index}", identity, memory, 1
     like = (identity.gpu, identity.compute_capability)
-    return "cuda", identity, memory, sum(is_like(gpu, like) for gpu in visible_gpus())
+    return "cuda", identity, memory, sum((gpu.name, gpu.compute_capability) == like for gpu in visible_gpus())
 
 
 def _facts(run: TuningRun) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,17 +95,13 @@ class ModelTuning:
         choices: list[AlgorithmResult | None] = []
         lacking: list[str] = []
         for tuned in self.tunings:
-            choices.append(None)
-            if all(cost(row, self.policy) is None for row in tuned.table if row.ok):
-                continue
-            try:
-                choice = tuned.table.best(workspace_limit)
-            except NoAlgorithmError:
-                lacking.append(tuned.title)
-                continue
-            if cost(choice, self.policy) is None:  # those that were timed come first
-                lacking.append(tuned.title)
-            choices[-1] = choice
+            choice = None
+            if any(row.ok and cost(row, self.policy) is not None for row in tuned.table):
+                with suppress(NoAlgorithmError):
+                    choice = tuned.table.best(workspace_limit)
+                if choice is None or cost(choice, self.policy) is None:  # those that were timed come first
+                    lacking.append(tuned.title)
+            choices.append(choice)
         if lacking:
             least, _ = self.pareto()[0]
             raise NoAlgorithmError(

@@ -138,7 +138,7 @@ def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = No
     steps: list[tuple[int, int, float]] = []
     for number, tuned in enumerate(tunings):
         best = float("inf")
-        rows = [(row.workspace, each) for row in tuned.table if (each := _usable_cost(row, policy)) is not None]
+        rows = [(row.workspace, each) for row in tuned.table if row.ok and (each := cost(row, policy)) is not None]
         for size, each in sorted(rows):
             if each < best:
                 best = each
@@ -154,10 +154,6 @@ def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = No
             # summed in the problems' order, so that the last total is exactly that of the cheapest rows
             curve.append((size, sum(costs[index] for index in sorted(costs))))
     return curve
-
-
-def _usable_cost(row: AlgorithmResult, policy: Policy | None) -> float | None:
-    return cost(row, policy) if row.ok else None
 
 
 def _identity(row: AlgorithmResult) -> tuple[object, ...]:

@@ -57,15 +57,12 @@ class Search(NamedTuple):
     aligned: tuple[str, ...] = ()
 
 
-def _convolution(operation: Operation) -> Search:
-    aligned = (*operation.reads, "out")
-    return Search(convolution.operands_of, convolution.check_operands, convolution.search_convolution, aligned)
-
-
-_CONVOLUTIONS = (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
-SEARCHES: dict[Operation, Search] = {operation: _convolution(operation) for operation in _CONVOLUTIONS} | {
-    rnn_problem.FORWARD: Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
+_CONVOLUTION = Search(convolution.operands_of, convolution.check_operands, convolution.search_convolution)
+SEARCHES: dict[Operation, Search] = {
+    operation: _CONVOLUTION._replace(aligned=(*operation.reads, "out"))
+    for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
 }
+SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
 
 
 class Tuner:

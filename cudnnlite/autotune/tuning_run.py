@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -28,8 +28,8 @@ from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
-_TRIES = 2  # of a problem whose worker process died
-# what says that a problem cannot be tuned, and nothing of the worker
+HERE = (ProcessPoolExecutor, ThreadPoolExecutor)  # whose workers reach what this process does
+# what says that a problem cannot be tuned, for want of memory for instance, and nothing of the worker
 _ANSWERS = (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError)
 
 
@@ -45,117 +45,83 @@ class Worker(NamedTuple):
         return f"{self.host}, process {self.process}, {self.device.gpu} {self.uuid}"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a worker returns: every candidate, or, where the search failed as a whole, why there is none.
+class Answer(NamedTuple):
+    """What became of a problem, at a worker or without one."""
 
-    `from_cache` tells whether another process had measured it meanwhile; `entry` is what is to be remembered, None on an
-    emulated device, or where no candidate works.
-    """
-
-    worker: Worker
-    table: AlgorithmTable | None = None
-    why_none: str = ""
-    from_cache: bool = False
-    entry: TuningEntry | None = None
+    table: AlgorithmTable | None = None  # every candidate; None where the search failed as a whole
+    why_none: str = ""  # why it did
+    from_cache: bool = False  # whether it was remembered; another process may have measured it meanwhile
+    entry: TuningEntry | None = None  # to be remembered: not of an emulated device, nor where nothing works
+    worker: Worker | None = None
 
 
 def tune_task(
     problem: Problem, policy: TuningPolicy, device: str, like: tuple[str, str] | None = None, avoid: str = "",
-    cache: str = IN_MEMORY, token: str = "",
+    cache: str = IN_MEMORY, token: str = "",  # of `hand_over`
 ) -> Answer:  # fmt: skip
-    """Tune a problem in a worker, on a device as in `claimed_device`; NoDeviceError or LibraryError if it cannot work at all.
-
-    `cache` is a folder to write into; `token` as in `hand_over`.
-    """
+    """Tune a problem in a worker, on a `claimed_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
     # Nothing outlives the task: a thread of somebody's pool does not say when it ends.  And a handle that is made or closed
     # disturbs what is measured.
-    with claimed_device(device, like, avoid) as found:
-        try:
-            with TuningCache(cache) as opened, Handle(found) as handle:
-                return tune_with(Tuner(handle, opened, policy), problem)
-        except _ANSWERS as error:  # no memory for a handle
-            return Answer(_worker(found), why_none=str(error))
+    with claimed_device(device, like, avoid) as found, TuningCache(cache) as opened:
+        return tune_on(found, problem, policy, opened)
 
 
-def tune_with(tuner: Tuner, problem: Problem) -> Answer:
-    """Tune a problem with a tuner of this thread; a search that fails, for want of memory for instance, is an answer too."""
-    worker, before = _worker(tuner.handle.device), tuner.measured
+def tune_on(where: Device | Handle, problem: Problem, policy: TuningPolicy, cache: TuningCache) -> Answer:
+    """Tune a problem under a policy whose limit is in bytes, on a device with a handle of its own, or on one that is given."""
     try:
-        table = tuner.tune(problem)
-    except _ANSWERS as error:
-        return Answer(worker, why_none=str(error))
-    policy = tuner.policy.within(tuner.handle.workspace.limit_for(None), tuner.handle.device.memory_info()[1])
-    entry = tuner.cache.get(make_key(problem, {}, policy, tuner.device))
-    return Answer(worker, table, from_cache=tuner.measured == before, entry=entry)
+        with nullcontext(where) if isinstance(where, Handle) else Handle(where) as handle:
+            tuner = Tuner(handle, cache, policy)
+            table = tuner.tune(problem)
+    except _ANSWERS as error:  # it is not raised: an exception that is a MemoryError too does not travel through Dask
+        return Answer(why_none=str(error))
+    entry = cache.get(make_key(problem, {}, policy, tuner.device))
+    worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
+    return Answer(table, from_cache=not tuner.measured, entry=entry, worker=worker)
 
 
-def _worker(device: Device) -> Worker:
-    return Worker(os.uname().nodename, os.getpid(), DeviceIdentity.of(device), device.facts().uuid)
-
-
-def identify(device: str, token: str = "") -> tuple[DeviceIdentity, int]:
+def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int]:
     """Return what a worker would measure on, and the bytes of its memory; `token` as in `hand_over`."""
     found = get_device(device)
     return DeviceIdentity.of(found), found.memory_info()[1]
 
 
+@dataclass
 class TuningRun:
-    """One tuning of many problems, each listed once, and what became of each, by their places in the list.
+    """One tuning of many problems, each listed once, and what became of each, by their places in the list."""
 
-    It is for a device with so many bytes of memory, under a policy whose limit is in bytes.  `workers` counts how many problems
-    each worker measured.
-    """
+    listed: Sequence[ListedProblem]
+    cache: TuningCache
+    policy: TuningPolicy  # its limit is in bytes
+    device: DeviceIdentity  # what it is for
+    report: Report
+    tuned: dict[int, TunedProblem] = field(default_factory=dict)
+    workers: Counter[Worker] = field(default_factory=Counter)  # how many problems each measured
+    _told: bool = False
 
-    def __init__(
-        self, listed: Sequence[ListedProblem], cache: TuningCache, policy: TuningPolicy, device: DeviceIdentity,
-        memory: int, report: Report,
-    ) -> None:  # fmt: skip
-        self._listed, self._report, self._memory = listed, report, memory
-        self.cache, self.policy, self.device = cache, policy, device
-        self._tuned: dict[int, TunedProblem] = {}
-        self._told = False
-        self.workers: Counter[Worker] = Counter()
-
-    @property
-    def tunings(self) -> tuple[TunedProblem, ...]:
-        """What became of every problem, in the order of the list."""
-        return tuple(self._tuned[index] for index in range(len(self._listed)))
-
-    def look_up(self) -> list[int]:
-        """Answer what is remembered; return the other problems."""
-        for index, listed in enumerate(self._listed):
+    def look_up(self, memory: int) -> list[int]:
+        """Answer what is remembered, for a device with so many bytes; return the other problems."""
+        for index, listed in enumerate(self.listed):
             if entry := self.cache.get(make_key(listed.problem, {}, self.policy, self.device)):
-                self._add(index, entry.table(self._memory), from_cache=True)
-        return [index for index in range(len(self._listed)) if index not in self._tuned]
+                self._take(index, Answer(entry.table(memory), from_cache=True))
+        return [index for index in range(len(self.listed)) if index not in self.tuned]
 
-    def work(self, missing: Sequence[int], tuner: Tuner) -> None:
-        """Tune problems in this thread."""
-        for index in missing:
-            self._take(index, tune_with(tuner, self._listed[index].problem))
-
-    def spread(self, missing: Sequence[int], executor: Executor, device: str, own: Tuner | None = None) -> None:
-        """Let the workers of an executor tune problems on a device, as in `claimed_device`; this thread too if it has a tuner.
+    def spread(self, missing: Sequence[int], executor: Executor | None, device: str, own: Handle | None) -> None:
+        """Let an executor's workers tune problems on a device, as in `claimed_device`; and this thread, if it has a handle.
 
         What they have not begun is taken back if this is left by an exception; what they have done is kept.  Of the futures
         nothing is asked but `add_done_callback`, `cancel`, `done` and `result`.
         """
         waiting: dict[Future[Answer], int] = {}
-        tries: Counter[int] = Counter()
+        died: set[int] = set()  # problems whose worker did
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        like, shared = (self.device.gpu, self.device.compute_capability), is_here(executor)
-        place = self.cache.path if shared and not self.cache.read_only else IN_MEMORY
-        avoid = "" if own is None else own.handle.device.facts().uuid
+        like = self.device.gpu, self.device.compute_capability
+        place = self.cache.path if isinstance(executor, HERE) and not self.cache.read_only else IN_MEMORY
+        avoid = "" if own is None else own.device.facts().uuid
 
         def submit(index: int) -> None:
-            problem = self._listed[index].problem
-            try:
-                future = hand_over(executor, tune_task, problem, self.policy, device, like, avoid, str(place))
-            except BrokenExecutor as error:
-                self._fail(index, error)
-                return
+            task = tune_task, self.listed[index].problem, self.policy, device, like, avoid, str(place)
+            future = Future[Answer]() if executor is None else hand_over(executor, *task)
             waiting[future] = index
-            tries[index] += 1
             future.add_done_callback(done.put)
 
         def settle(index: int, future: Future[Answer]) -> None:
@@ -164,24 +130,25 @@ class TuningRun:
             except errors.CudnnliteError:  # the worker cannot work: nor could it tune the others
                 raise
             except WorkerDiedError as error:
-                if tries[index] == _TRIES:
-                    self._add(index, None, f"{error}; as before, when it was tried first")
-                else:
+                if index not in died:
+                    died.add(index)
                     warn_user(f"{error}; what it was at is tried once more", errors.TuningWarning)
                     submit(index)
+                    return
+                answer = Answer(why_none=f"{error}; as before, when it was tried first")
             except Exception as error:  # whose fault it is cannot be told from here
-                self._fail(index, error)
-            else:
-                self._take(index, answer)
+                answer = Answer(why_none=f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
+            self._take(index, answer)
 
         try:
             for index in missing:
                 submit(index)
             while waiting:
                 if own is not None and done.empty():  # take one back, but not what a worker died of
-                    fresh = (future for future in reversed(waiting) if tries[waiting[future]] == 1 and future.cancel())
+                    fresh = (future for future in waiting if waiting[future] not in died and future.cancel())
                     if taken := next(fresh, None):
-                        self.work([waiting.pop(taken)], own)
+                        index = waiting.pop(taken)
+                        self._take(index, tune_on(own, self.listed[index].problem, self.policy, self.cache))
                         continue
                 if (future := done.get()) in waiting:  # it was not taken back
                     settle(waiting[future], future)
@@ -194,47 +161,39 @@ class TuningRun:
                     self._keep(future.result())
 
     def _take(self, index: int, answer: Answer) -> None:
+        """Note and report what became of a problem."""
         self._keep(answer)
-        if answer.worker.device != self.device and not self._told:
+        listed, worker, chosen, why_none = self.listed[index], answer.worker, None, answer.why_none
+        if worker and worker.device != self.device and not self._told:
             self._told = True
-            told = f"{answer.worker} measured for itself; asked for is {self.device}"
+            told = f"{worker} measured for itself; asked for is {self.device}"
             warn_user(f"{told}. What it found is remembered for what it has", errors.TuningWarning)
-        self.workers.update([] if answer.from_cache or answer.table is None else [answer.worker])
-        self._add(index, answer.table, answer.why_none, from_cache=answer.from_cache)
+        if worker and not answer.from_cache:
+            self.workers[worker] += 1
+        table = answer.table or AlgorithmTable((), title=str(listed.problem), timing="none")
+        try:
+            chosen = table.best()
+        except errors.NoAlgorithmError as error:
+            why_none = why_none or str(error)
+        tuned = TunedProblem(listed.problem, table, chosen, why_none, listed.count, listed.names, answer.from_cache)
+        self.tuned[index] = tuned
+        self.report(len(self.tuned), len(self.listed), tuned)
 
     def _keep(self, answer: Answer) -> None:
         """Remember what was found elsewhere, unless that is known."""
-        if (entry := answer.entry) and not entry.key.device.is_emulated and self.cache.get(entry.key) is None:
+        if (entry := answer.entry) and self.cache.get(entry.key) is None:
             self.cache.put(entry)
-
-    def _fail(self, index: int, error: Exception) -> None:
-        self._add(index, None, f"not tuned: {type(error).__name__}: {error}".rstrip(": "))
-
-    def _add(self, index: int, table: AlgorithmTable | None, why_none: str = "", *, from_cache: bool = False) -> None:
-        listed, chosen = self._listed[index], None
-        try:
-            chosen = table.best() if table is not None else None
-        except errors.NoAlgorithmError as error:
-            why_none = str(error)
-        table = AlgorithmTable((), title=str(listed.problem), timing="none") if table is None else table
-        tuned = TunedProblem(listed.problem, table, chosen, why_none, listed.count, listed.names, from_cache)
-        self._tuned[index] = tuned
-        self._report(len(self._tuned), len(self._listed), tuned)
 
 
 def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Let an executor call a function; BrokenExecutor, or ArgumentError, if it takes no work.
+    """Let an executor call a function; ArgumentError if it takes no work.
 
     Its last argument is a token, another one each time: Dask answers equal calls once, and what was true may not be so now.
     """
     try:
         return executor.submit(function, *arguments, os.urandom(16).hex())
-    except BrokenExecutor:
-        raise
+    except BrokenExecutor as error:
+        (broken := Future[Any]()).set_exception(error)
+        return broken
     except RuntimeError as error:
         raise errors.ArgumentError(f"executor={executor!r} takes no work: {error}") from error
-
-
-def is_here(executor: Executor) -> bool:
-    """Tell whether an executor's workers are known to be on this machine, where they reach what this process does."""
-    return isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))

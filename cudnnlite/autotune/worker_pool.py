@@ -9,15 +9,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from pickle import PicklingError
+from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from signal import Signals
 from typing import Any
-
-# Threads of NumPy's BLAS spin when they have nothing to do: those of two processes doubled the time of every call on 32 cores.
-_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 class WorkerDiedError(BrokenExecutor):
@@ -61,19 +56,15 @@ class WorkerPool(ThreadPoolExecutor):
             return value
         raise value
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for what was scheduled, unless there is an exception, and end the processes."""
-        try:
-            if kind is None:
-                self.shutdown()
-        finally:
-            with self._replacing:
-                self._is_open = False
-            for process in self._processes:
-                process.kill()  # it has nothing to do, or nobody wants to know
-            self.shutdown(cancel_futures=True)
-            for process in self._processes:
-                process.end()
+    def __exit__(self, *_: object) -> None:
+        """End the processes, whatever they are at."""
+        with self._replacing:
+            self._is_open = False
+        for process in self._processes:
+            process.kill()
+        self.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.end()
 
 
 class _Process(subprocess.Popen[bytes]):
@@ -83,13 +74,15 @@ class _Process(subprocess.Popen[bytes]):
         self.pipe, theirs = Pipe()
         paths = [path for path in sys.path if isinstance(path, str)]
         code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call on 32 cores
+        one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         with theirs:
             super().__init__(
                 [sys.executable, "-c", code],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what libraries print is no part of the program's output
-                env=dict.fromkeys(_BLAS_THREADS, "1") | os.environ,  # what the user has set counts
+                env=one | os.environ,  # what the user has set counts
                 start_new_session=True,  # Ctrl-C is the program's to handle
             )
 
@@ -111,5 +104,5 @@ def serve(descriptor: int) -> None:
                 answer = False, error
             try:
                 pipe.send(answer)
-            except (PicklingError, AttributeError, TypeError) as error:
+            except Exception as error:
                 pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent: {error}")))

@@ -434,7 +434,7 @@ def test_what_does_not_go_is_told_before_anything_is_tuned(tmp_path, monkeypatch
     (tmp_path / "text.json").write_text("not what you think")
     dnn.ProblemList().save("empty.json")
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr(model.Tuner, "tune", lambda *_: pytest.fail("something is tuned"))
+    monkeypatch.setattr(dnn.Tuner, "tune", lambda *_: pytest.fail("something is tuned"))
     result = autotune(*ERRORS[told])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1].startswith("cudnnlite: ")

@@ -253,7 +253,7 @@ def test_what_is_remembered_needs_no_handle(there, path, monkeypatch):
         raise AssertionError("made without need")
 
     monkeypatch.setattr(dnn.Handle, "__init__", refuse)
-    monkeypatch.setattr(model, "Tuner", refuse)
+    monkeypatch.setattr(tuning_run, "Tuner", refuse)
     monkeypatch.setattr(model, "WorkerPool", refuse)
     for options in ({}, {"workers": 2}, {"executor": ThreadPoolExecutor(1)}):
         assert tune_model(PROBLEMS[:3], cache=path, **options).remembered == 3

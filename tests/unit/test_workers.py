@@ -122,7 +122,7 @@ def test_a_gpu_where_no_file_can_be_locked(pretend, monkeypatch, worker):
     path.symlink_to(victim)
     assert leave_at_once("cuda") == device.index
     assert victim.read_text() == "precious"
-    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
     assert worker().submit(leave_at_once, "cuda").result() == os.getpid() % 2
 
 
@@ -265,14 +265,14 @@ def test_a_task_on_the_emulated_device_leaves_nothing_to_remember(tmp_path, worl
 def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
     there = pretend("A")
     path = tmp_path / "cache"
-    policy = TuningPolicy(workspace_limit="50%")
+    policy = TuningPolicy(workspace_limit="50%").within(None, 64 << 20)
     elsewhere = tune_task(problem(5), policy, "cuda")
     assert not path.exists()
     assert tuple(elsewhere.table) == rows_of(5)
     answer = tune_task(problem(5), policy, "cuda", cache=str(path))
     with TuningCache(path) as cache:
         assert cache.entries() == [answer.entry]
-        known = policy.within(None, 64 << 20), DeviceIdentity.of(get_device("cuda"))
+        known = policy, DeviceIdentity.of(get_device("cuda"))
         assert cache.get(make_key(problem(5), {}, *known)) == answer.entry
         assert cache.get(make_key(problem(6), {}, *known)) is None
     assert answer.entry.key == elsewhere.entry.key
@@ -286,11 +286,12 @@ def test_a_task_writes_into_the_cache_that_it_is_given(pretend, tmp_path):
 def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
     there = pretend("A")
 
-    def handle(device):
-        assert len(there.left_over) == 1
-        return dnn.Handle(device)
+    class Watched(dnn.Handle):
+        def __init__(self, device):
+            assert len(there.left_over) == 1
+            super().__init__(device)
 
-    monkeypatch.setattr(tuning_run, "Handle", handle)
+    monkeypatch.setattr(tuning_run, "Handle", Watched)
     assert tune_task(problem(4), TuningPolicy(), "cuda").table is not None
 
 
