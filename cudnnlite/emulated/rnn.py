@@ -27,10 +27,8 @@ from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.rnn_layout import (
-    active_steps,
     compute_dtype,
     gradient_of,
-    read_steps,
     reserve_places,
     weight_layout,
     weight_views,
@@ -91,7 +89,7 @@ class _Call(Spaces):
         self.x = _read_data(given, self.spec, "xDesc", self.spec.input_size)
         self.y = _read_data(given, self.spec, "yDesc", self.spec.output_size)
         self.compute, self.storage = compute_dtype(self.spec), numpy_dtype(self.spec.dtype)
-        self.active, self.rounding = active_steps(self.x), _rounding(self.spec)
+        self.active, self.rounding = equations.active_steps(self.x), _rounding(self.spec)
         self.shapes = {"h": self.spec.hidden_shape(self.x.batch), "c": self.spec.cell_shape(self.x.batch)}
         self.kinds = "hc" if self.spec.cell == RNNMode.LSTM else "h"  # of states
         for name in ("layout", "max_length", "batch", "lengths"):
@@ -130,12 +128,12 @@ class _Call(Spaces):
             given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
             raise bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
-    def sequences(self, name: str, data: RNNDataSpec) -> Bytes:
-        return self.memory(name, data.tensor().nbytes)
+    def sequences(self, name: str, data: RNNDataSpec) -> Array:
+        return self.memory(name, data.tensor().nbytes).view(self.storage).reshape(data.shape)
 
     def steps(self, name: str, data: RNNDataSpec) -> Array:
         """Copy sequences."""
-        return read_steps(self.sequences(name, data), data)
+        return equations.steps_of(self.sequences(name, data), data)
 
     def states(self, name: str) -> list[Array | None]:
         """View the states of a name that has h in it, and those with c; None for null pointers."""
