@@ -28,7 +28,6 @@ from cudnnlite.emulated.precision import round_tf32, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.rnn_layout import (
     compute_dtype,
-    gradient_of,
     reserve_places,
     weight_layout,
     weight_views,
@@ -322,7 +321,8 @@ def backward_weights(given: SimpleNamespace) -> Work:
         gradients = equations.backward_weights(call.network(None), call.active, hx=hidden, tape=kept.tape)
         views = weight_views(call.spec, space)
         for part in weight_parts(call.spec):
-            target = views[part.name]
-            call.write([target], [target.astype(call.compute) + gradient_of(gradients, part, call.spec)])
+            target, gates = views[part.name], gradients[part.layer][part.direction][part.field]
+            assert gates is not None
+            call.write([target], [target.astype(call.compute) + gates[part.rows(call.spec.gates)]])
 
     return work

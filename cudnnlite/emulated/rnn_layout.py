@@ -6,7 +6,6 @@ The weights are laid out unlike a GPU's on purpose: code that does not ask `cudn
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +20,11 @@ from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.registry import bad, emulates
 from cudnnlite.emulated.spaces import Places, aligned
 from cudnnlite.enums import DataType, RNNMode
-from cudnnlite.operations.rnn.equations import CellWeights, active_steps, sequence_major, tape_shapes
+from cudnnlite.operations.rnn.equations import active_steps, sequence_major, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
 Array = NDArray[Any]
-Cells = Sequence[Sequence[CellWeights]]  # by layer and direction
 WeightLayout = tuple[dict[tuple[int, int, bool], tuple[WeightPart, int]], int]
 
 
@@ -53,16 +51,6 @@ def weight_views(spec: RNNSpec, space: Bytes) -> dict[str, Array]:
     """View every part of the weights, by name."""
     dtype = numpy_dtype(spec.dtype)
     return {part.name: np.ndarray(part.shape, dtype, space, at) for part, at in weight_layout(spec)[0].values()}
-
-
-def gradient_of(cells: Cells, part: WeightPart, spec: RNNSpec) -> Array:
-    """View a part in what the equations return, where gates are stacked."""
-    cell = cells[part.layer][part.direction]
-    # the order of CellWeights' fields
-    stack = cell[part.recurrent + 2 * part.bias] if part.gate else cell.projection
-    start = spec.gates.index(part.gate) * spec.hidden_size if part.gate else 0
-    assert stack is not None
-    return stack[start : start + part.shape[0]]
 
 
 @emulates("cudnnGetRNNWeightSpaceSize", by_name=True)

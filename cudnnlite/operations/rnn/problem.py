@@ -129,7 +129,7 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     ArgumentError
         `x` is not an input of that network, has gaps, or does not go with the lengths.
     """
-    instance_of(spec, RNNSpec, "spec"), instance_of(x, TensorSpec, "x")
+    instance_of(x, TensorSpec, "x")
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
         padded = "(N, T, {})" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "(T, N, {})"
@@ -145,12 +145,6 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
             f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"
         )
     return RNNDataSpec(x.shape, lengths, x.dtype, layout)
-
-
-def check_spec(spec: Any) -> None:
-    """Raise ArgumentError unless `spec` is an RNNSpec."""
-    if not isinstance(spec, RNNSpec):
-        raise ArgumentError(f"spec={shown(spec)} is not an RNNSpec")
 
 
 def make_request(

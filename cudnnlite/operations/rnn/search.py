@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from cudnnlite.arguments import sequence
+from cudnnlite.arguments import instance_of, sequence
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
@@ -23,7 +23,7 @@ from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, make_request
+from cudnnlite.operations.rnn.problem import RNNRequest, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.accuracy import why_inexact
@@ -108,7 +108,7 @@ def find_rnn_forward(
     True True
     """
     use(handle)
-    check_spec(spec)
+    instance_of(spec, RNNSpec, "spec")
     x = on_device(handle, x, "x")
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
     spec = spec.replace(dropout=0.0)
