@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import ForwardMode
-from cudnnlite.arguments import instance_of, shown
+from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.descriptors import DropoutDescriptor, RNNDataDescriptor, RNNDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices.handle import Handle
@@ -152,8 +152,7 @@ def make_request(
     dropout_state: Any, workspace_limit: int | None, padded: bool = False,
 ) -> RNNRequest:  # fmt: skip
     """Return what a plan is made for, from arguments as the user gives them."""
-    if not isinstance(training, bool):
-        raise ArgumentError(f"training={shown(training)}; allowed: True, False")
+    one_of(training, "training", True, False)
     drops = training and spec.dropout > 0 and spec.num_layers > 1
     if drops and not isinstance(dropout_state, DropoutState):
         raise ArgumentError(
