@@ -13,7 +13,6 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.plan_by_hand import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 
@@ -75,9 +74,7 @@ class ForwardCall(NamedTuple):
     """What a training call was given, and what it wrote: the backward passes need it again."""
 
     plan: Any
-    spec: RNNSpec
     data: RNNDataSpec
-    choice: AlgorithmResult
     weights: RNNWeights
     x: DeviceArray
     hx: DeviceArray | None
@@ -106,8 +103,8 @@ def without_sequences(
     handle: Handle, spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout, hx: Any, cx: Any, out: Any
 ) -> RNNOutput | None:
     """Return the outputs for no sequences, without a call: cuDNN has none for that; None where x is no such input."""
-    axes = {RNNDataLayout.SEQ_MAJOR_UNPACKED: (0, 1), RNNDataLayout.BATCH_MAJOR_UNPACKED: (1, 0)}.get(layout)
-    if x.rank != 3 or axes is None or x.shape[axes[0]] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
+    steps = {RNNDataLayout.SEQ_MAJOR_UNPACKED: 0, RNNDataLayout.BATCH_MAJOR_UNPACKED: 1}.get(layout)
+    if x.rank != 3 or steps is None or x.shape[steps] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
         return None
     if lengths is not None and len(integers(lengths, "lengths", 1)):
         raise ArgumentError(f"lengths={shown(lengths)} has entries for a batch of 0")

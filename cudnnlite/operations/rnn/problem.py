@@ -19,7 +19,7 @@ from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.rnn_data import parse_fill
+from cudnnlite.specs.rnn_data import AXES, parse_fill
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.tensor import called
 
@@ -132,10 +132,9 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     instance_of(x, TensorSpec, "x")
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
-        padded = "(N, T, {})" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "(T, N, {})"
-        wanted = (padded if rank == 3 else "(sum of lengths, {})").format(spec.input_size)
         raise ArgumentError(
-            f"x has shape {x.shape}; allowed in this layout: {wanted}, none of them 0 (without sequences leave the call out)"
+            f"x has shape {x.shape}; allowed in this layout: {AXES[layout].format(spec.input_size)}, none of them 0 (without "
+            "sequences leave the call out)"
         )
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
         own = called(x, "batch_major" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "sequence_major")
