@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn import equations as rnn_equations
 from cudnnlite.operations.rnn.outputs import RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
@@ -26,20 +26,13 @@ _SEQUENCES = 4
 class PrefixCheck:
     """Runs plans over the first steps of all sequences and compares a few of these with `rnn_equations` in float64.
 
-    Parameters
-    ----------
-    weights, x, hx, cx
-        What the plans are called with.
-    data : RNNDataSpec
-        The sequences in `x`.
+    `operands` are what the plans are called with: weights, x, hx and cx; `data` are the sequences in `x`.
     """
 
-    def __init__(
-        self, weights: RNNWeights, x: DeviceArray, hx: DeviceArray | None, cx: DeviceArray | None, data: RNNDataSpec
-    ) -> None:
+    def __init__(self, operands: Sequence[Any], data: RNNDataSpec) -> None:
         steps = min(_STEPS, data.max_length)
         self._steps = steps
-        self._weights, self._hx, self._cx = weights, hx, cx
+        self._weights, x, self._hx, self._cx = operands
         lengths = tuple(min(length, steps) for length in data.lengths)
         self._x = _first_steps(x, data, lengths, steps)
         self._data = RNNDataSpec(self._x.shape, lengths, data.dtype, data.layout)

@@ -19,7 +19,7 @@ import numpy as np
 from cudnnlite.enums import RNNDataLayout
 from cudnnlite.operations.rnn.cells import CELLS, Array, Now, States, clipped, split
 from cudnnlite.specs import RNNDataSpec, RNNSpec
-from cudnnlite.specs.rnn_weights import DIRECTIONS
+from cudnnlite.specs.rnn_weights import weight_parts
 
 TapeKey = tuple[int, int, str]  # layer, direction, name
 Tape = Mapping[TapeKey, Array]
@@ -30,7 +30,7 @@ def _flat(a: Array) -> Array:
 
 
 class CellWeights(NamedTuple):
-    """Weights of one layer and direction, or their gradients; None is a part that does not exist."""
+    """Weights of one layer and direction, or their gradients, as `WeightPart.field` counts; None: there is no such part."""
 
     input: Array | None  # (gates * hidden size, input size); None: skip input
     recurrent: Array  # (gates * hidden size, output size)
@@ -51,19 +51,17 @@ class Network:
 
 def network_of(spec: RNNSpec, values: dict[str, Array], dtype: Any = np.float64) -> Network:
     """Return the equations of a network, in a type, with its weights by name."""
+    stacks: dict[tuple[int, int, int], list[Array]] = {}
+    for part in weight_parts(spec):
+        stacks.setdefault((part.layer, part.direction, part.field), []).append(values[part.name])
 
-    def stacked(names: str) -> Any:
-        there = [values[name] for name in dict.fromkeys(map(names.format, spec.gates)) if name in values]
-        return np.concatenate(there).astype(dtype) if there else None
+    def cell(layer: int, direction: int) -> CellWeights:
+        there = (stacks.get((layer, direction, field)) for field in range(len(CellWeights._fields)))
+        parts: list[Any] = [None if stack is None else np.concatenate(stack).astype(dtype) for stack in there]
+        return CellWeights(*parts)
 
-    def cell(where: str) -> CellWeights:
-        # in the order of the fields
-        parts = ("input.{}", "recurrent.{}", "input.{}.bias", "recurrent.{}.bias", "projection")
-        return CellWeights(*(stacked(f"{where}.{part}") for part in parts))
-
-    directions = DIRECTIONS[: spec.directions]
-    layers = [[cell(f"layer{layer}.{direction}") for direction in directions] for layer in range(spec.num_layers)]
-    return Network(spec, layers)
+    layers, directions = range(spec.num_layers), range(spec.directions)
+    return Network(spec, [[cell(layer, direction) for direction in directions] for layer in layers])
 
 
 def active_steps(data: RNNDataSpec) -> Array:

@@ -15,6 +15,7 @@ from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
+_TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # of the stacks, in PyTorch's order
 # The gates as others stack them, by cuDNN's names.
 _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
@@ -39,8 +40,7 @@ def host_array(value: Any, what: str = "values") -> Array:
 
 def torch_name(part: WeightPart) -> str:
     """Return the name that PyTorch's state_dict has for the tensor which holds this part."""
-    kind = "hr" if not part.gate else "hh" if part.recurrent else "ih"
-    return f"{'bias' if part.bias else 'weight'}_{kind}_l{part.layer}{'_reverse' if part.direction else ''}"
+    return f"{_TORCH_NAMES[part.field]}_l{part.layer}{'_reverse' if part.direction else ''}"
 
 
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
@@ -62,12 +62,10 @@ def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
     """Stack the gates into the tensors of a PyTorch state_dict; a bias that the spec has not got becomes zeros."""
     stacks: dict[str, list[Array]] = {}
     dtype = next(iter(values.values())).dtype
-    for part in _torch_parts(spec):
+    for part in sorted(_torch_parts(spec), key=lambda part: (part.pseudo_layer, part.field)):
         value = values.get(part.name, np.zeros(part.shape, dtype))
         stacks.setdefault(torch_name(part), []).append(value)
-    order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # PyTorch's, for each layer and direction
-    names = sorted(stacks, key=lambda name: (*_layer_of(name), order.index(name.partition("_l")[0])))
-    return {name: np.concatenate(stacks[name]) for name in names}
+    return {name: np.concatenate(stack) for name, stack in stacks.items()}
 
 
 def _torch_parts(spec: RNNSpec, **changes: Any) -> list[WeightPart]:
@@ -95,12 +93,6 @@ def _split(
             what = f"bias {spec.bias.name}" if part.bias else "input matrix (input_mode='skip')"
             raise ArgumentError(f"{argument} has a {part.name} that is not zero; the spec says: {what}")
     return values
-
-
-def _layer_of(name: str) -> tuple[int, bool]:
-    """Return layer and direction of one of PyTorch's names."""
-    layer, _, reverse = name.rpartition("_l")[2].partition("_")
-    return int(layer), bool(reverse)
 
 
 def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:

@@ -81,13 +81,7 @@ class RNNProblem:
         return data
 
     def tell_data(self, data: RNNDataSpec) -> None:
-        """Describe the sequences to cuDNN, and ask for the sizes, which depend on them.
-
-        Raises
-        ------
-        WorkspaceLimitError
-            More workspace is needed than the request allows.
-        """
+        """Describe the sequences to cuDNN, and ask for the sizes; WorkspaceLimitError if they are more than allowed."""
         handle, request, own = self.handle, self.request, self._stack.enter_context
         y = data.with_vectors(request.spec.output_size, request.padding_fill)
         self.data = None  # until all of it is done
@@ -122,13 +116,7 @@ def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) ->
 
 
 def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:
-    """Return what an input's spec and lengths describe.
-
-    Raises
-    ------
-    ArgumentError
-        `x` is not an input of that network, has gaps, or does not go with the lengths.
-    """
+    """Return what an input's spec and lengths describe; ArgumentError if it is no input of that network, or has gaps."""
     instance_of(x, TensorSpec, "x")
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudnnlite.arguments import instance_of, one_of, sequence
 from cudnnlite.devices import arrays
@@ -135,20 +135,9 @@ def search_rnn_forward(
 ) -> AlgorithmTable:  # fmt: skip
     """Do what `find_rnn_forward` does, for these candidates; the operands are "weights", "x" and perhaps "hx" and "cx".
 
-    Parameters
-    ----------
-    rows : iterable of RNNResult
-        The candidates; one with a `why_not` is not run.
-    max_error : float, optional
-        What has a larger relative L2 error is not timed.
-    compile_all : bool
-        Compile PERSIST_DYNAMIC for matrices of any size.
-    latency, flush_l2 : bool
-        See `Contest`.
-    replay : bool
-        As in `find_rnn_forward`.
-    note : str
-        What else is to be said of the times.
+    `rows`: the candidates; one with a `why_not` is not run.  `max_error`: what has a larger relative L2 error is not timed.
+    `compile_all`: compile PERSIST_DYNAMIC for matrices of any size.  `latency`, `flush_l2`: see `Contest`.  `note`: what else
+    is to be said of the times.
     """
     spec, data = problem.spec.replace(dropout=0.0), problem.data
     standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
@@ -158,7 +147,7 @@ def search_rnn_forward(
         with RNNPlan[Any](handle, request) as plan:
             states = plan.check_operands(weights, x, operands.get("hx"), operands.get("cx"), data.lengths)
         hx, cx = (None if state is None else arrays.on_stream(state, stream) for state in states)
-        own = _Operands(weights.view(handle), arrays.on_stream(x, stream), hx, cx)
+        own = weights.view(handle), arrays.on_stream(x, stream), hx, cx
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
         stack.callback(contest.close)
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
@@ -206,23 +195,18 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     return f"not compiled: a layer's recurrent matrices take {size}, and what can be kept on the chip is below {most}"
 
 
-class _Operands(NamedTuple):
-    """What every candidate is called with, on the handle's present stream."""
-
-    weights: RNNWeights
-    x: DeviceArray
-    hx: DeviceArray | None
-    cx: DeviceArray | None
-
-
 class _Trial:
-    """Runs and checks each candidate once; all write to the same memory.  `stack` keeps the plans of those that may win."""
+    """Runs and checks each candidate once; all write to the same memory.  `stack` keeps the plans of those that may win.
+
+    `operands`: weights, x, hx and cx, on the handle's present stream.
+    """
 
     def __init__(
-        self, handle: Handle, request: RNNRequest, operands: _Operands, data: RNNDataSpec, stack: ExitStack
+        self, handle: Handle, request: RNNRequest, operands: Sequence[Any], data: RNNDataSpec, stack: ExitStack
     ) -> None:
         self._handle, self._request, self._operands, self._stack = handle, request, operands, stack
-        self._lengths, self._check = data.lengths, PrefixCheck(*operands, data)
+        self._x, self._lengths = operands[1].spec, data.lengths
+        self._check = PrefixCheck(operands, data)
         self._out: Sequence[DeviceArray | None] | None = None
         self._reserve: RNNReserve | None = None
 
@@ -265,7 +249,7 @@ class _Trial:
     def replayed(self, row: AlgorithmResult) -> Replay | None:
         """Return what a plan that launches graphs tells after two calls: one is recorded, the other has other results."""
         with self._plan(row, replay=True) as plan:
-            plan.describe(self._operands.x.spec, self._lengths)
+            plan.describe(self._x, self._lengths)
             for out in (plan.new_outputs(), plan.new_outputs()):
                 plan(*self._operands, lengths=self._lengths, out=out)
             return plan.replay
@@ -276,7 +260,7 @@ class _Trial:
 
     def _call_of(self, plan: RNNPlan[Any]) -> Callable[[], object]:
         """Return what makes a plan's call once, without an allocation; the reserve space is as large as any needs."""
-        plan.describe(self._operands.x.spec, self._lengths)
+        plan.describe(self._x, self._lengths)
         self._out = self._out or plan.new_outputs()
         if self._reserve is None or self._reserve.nbytes < plan.reserve:
             self._reserve = plan.new_reserve()
