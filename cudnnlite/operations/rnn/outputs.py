@@ -99,6 +99,15 @@ class RNNReserve(TrainingReserve[ForwardCall]):
     _passes = ("rnn_forward", "rnn_backward_data", "rnn_backward_weights")
 
 
+def written_of(out: Any, count: int) -> Any:
+    """Return what an earlier call returned, given as `out`, as the arrays that are written, of which there are so many."""
+    if isinstance(out, RNNTrainingOutput):
+        out = tuple(out)[:3]  # its reserve space is an argument of its own
+    if isinstance(out, (tuple, list)) and len(out) == 3 and count == 2 and out[2] is None:
+        out = out[:2]  # an RNNOutput of a network without cell states
+    return out
+
+
 def without_sequences(
     handle: Handle, spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout, hx: Any, cx: Any, out: Any
 ) -> RNNOutput | None:
@@ -112,6 +121,7 @@ def without_sequences(
     shapes = {"y": (*x.shape[:2], spec.output_size), "hy": (states, 0, spec.state_size)}
     if spec.cell == RNNMode.LSTM:
         shapes["cy"] = states, 0, spec.hidden_size
+    out = written_of(out, len(shapes))
     if out is not None and not (isinstance(out, (tuple, list)) and len(out) == len(shapes)):
         raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(shapes)}")
     specs = {name: TensorSpec(shape, spec.dtype) for name, shape in shapes.items()}

@@ -23,7 +23,14 @@ from cudnnlite.operations.operands import check_workspace, on_device
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.outputs import (
+    ForwardCall,
+    RNNGradients,
+    RNNOutput,
+    RNNReserve,
+    RNNTrainingOutput,
+    written_of,
+)
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -312,12 +319,8 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Return the arrays to write, sequences and states: the caller's, or new ones; the third is None but for an LSTM."""
         count = 3 if self._problem.lstm else 2
-        if isinstance(out, RNNTrainingOutput):
-            out = tuple(out)[:3]  # its reserve space is an argument of its own
-        if isinstance(out, (tuple, list)) and len(out) == 3 and count == 2 and out[2] is None:
-            out = out[:2]  # an RNNOutput of a network without cell states
         specs = (first, self._problem.hidden, self._problem.cell)[:count]
-        y, h, *c = self._outputs(out, names[:count], specs, "out['{}']")
+        y, h, *c = self._outputs(written_of(out, count), names[:count], specs, "out['{}']")
         return y, h, c[0] if c else None
 
 
