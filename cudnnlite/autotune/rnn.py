@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
 from cudnnlite.autotune.sample import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
-from cudnnlite.enums import MathType, RNNAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
-from cudnnlite.operations.rnn.choice import ALGORITHMS
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.search import search_rnn_forward
+from cudnnlite.operations.rnn.search import candidates, search_rnn_forward
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult, RNNResult
 from cudnnlite.search.table import AlgorithmTable
-from cudnnlite.specs.math_types import allowed_math_types
 
 
 def operands_of(
@@ -54,23 +49,10 @@ def search_rnn(
     Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, last, with the reason.
     Dropout is left out; `progress` is unused: there are no knobs, which the table's timing says where they were asked for.
     """
-    spec = problem.spec.replace(dropout=0.0)
-    pairs: list[tuple[RNNAlgo, MathType]] = []
-    excluded: list[AlgorithmResult] = []
-    for algorithm, math_type in product(ALGORITHMS, allowed_math_types(spec.math_type, spec.dtype)):
-        row = RNNResult(algorithm, math_type, deterministic=None)
-        why_not = policy.why_not(row, spec.dtype)
-        if why_not:
-            excluded.append(replace(row, why_not=why_not))
-        else:
-            pairs.append((algorithm, math_type))
+    rows = [replace(row, why_not=policy.why_not(row, problem.spec.dtype)) for row in candidates(problem)]
     latency, limit = policy.objective == "latency", policy.workspace_limit
     assert limit is None or isinstance(limit, int)
-    found = search_rnn_forward(
-        handle, spec, operands["weights"], operands["x"], operands.get("hx"), operands.get("cx"), problem.data,
-        not problem.data.is_full or problem.data.is_packed, problem.training, pairs, limit, max_error=policy.max_error,
-        latency=latency, flush_l2=policy.flush_l2, replay=latency and not problem.training,
+    return search_rnn_forward(
+        handle, problem, operands, rows, limit, max_error=policy.max_error, latency=latency, flush_l2=policy.flush_l2,
+        replay=latency and not problem.training, note=NO_KNOBS * (policy.search == "knobs"),
     )  # fmt: skip
-    rows, memory = [*found, *excluded], handle.device.memory_info()[1]
-    timing = found.timing + NO_KNOBS * (policy.search == "knobs")
-    return AlgorithmTable(rows, title=str(problem), timing=timing, device_memory=memory)

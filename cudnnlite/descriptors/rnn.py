@@ -180,17 +180,12 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
         lengths = c_ints([0] * batch.value)
         api.cudnnGetRNNDataDescriptor(native, *numbers, batch.value, lengths, fill.ctypes.data)
         kind = DataType(dtype.value)
-        values = {
-            "max_length": steps.value,
-            "batch": batch.value,
-            "vector_size": size.value,
-            "lengths": tuple(lengths),
-            "dtype": kind,
-            "layout": RNNDataLayout(layout.value),
-            "padding_fill": float(fill.view(numpy_dtype(kind))[0]),
-        }
         spec: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
-        spec._freeze(**values)  # as it is: a packed descriptor may have a longer maximum than its longest sequence
+        # as it is: a packed descriptor may have a longer maximum than its longest sequence
+        spec._freeze(
+            max_length=steps.value, batch=batch.value, vector_size=size.value, lengths=tuple(lengths), dtype=kind,
+            layout=RNNDataLayout(layout.value), padding_fill=float(fill.view(numpy_dtype(kind))[0]),
+        )  # fmt: skip
         return spec
 
 

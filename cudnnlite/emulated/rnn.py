@@ -27,10 +27,7 @@ from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.rnn_layout import (
-    active_steps,
     compute_dtype,
-    gradient_of,
-    read_steps,
     reserve_places,
     weight_layout,
     weight_views,
@@ -91,18 +88,19 @@ class _Call(Spaces):
         self.x = _read_data(given, self.spec, "xDesc", self.spec.input_size)
         self.y = _read_data(given, self.spec, "yDesc", self.spec.output_size)
         self.compute, self.storage = compute_dtype(self.spec), numpy_dtype(self.spec.dtype)
-        self.active, self.rounding = active_steps(self.x), _rounding(self.spec)
-        self.shapes = {"h": self.spec.hidden_shape(self.x.batch), "c": self.spec.cell_shape(self.x.batch)}
-        self.kinds = "hc" if self.spec.cell == RNNMode.LSTM else "h"  # of states
+        self.active, self.rounding = equations.active_steps(self.x), _rounding(self.spec)
+        self.shapes = {"h": self.spec.hidden_shape(self.x.batch)}  # of states
+        if self.spec.cell == RNNMode.LSTM:
+            self.shapes["c"] = self.spec.cell_shape(self.x.batch)
         for name in ("layout", "max_length", "batch", "lengths"):
             of_x, of_y = getattr(self.x, name), getattr(self.y, name)
             if of_x != of_y:
                 raise bad(f"{name} is {of_x} in xDesc, {of_y} in yDesc")
         if self.x.needs_padded_io and not self.padded_io:
             raise bad(f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED")
-        for kind in self.kinds:
+        for kind, shape in self.shapes.items():
             if hasattr(given, f"{kind}Desc"):
-                self._check_state(f"{kind}Desc", self.shapes[kind])
+                self._check_state(f"{kind}Desc", shape)
         if given.devSeqLengths:
             memory = self.api.memory.view(ctypes.addressof(given.devSeqLengths.contents), 4 * self.x.batch)
             if (lengths := tuple(memory.view(np.int32).tolist())) != self.x.lengths:
@@ -130,28 +128,23 @@ class _Call(Spaces):
             given = f"cudnnBuildRNNDynamic was given a batch of {built[0]} and {built[1]}"
             raise bad(f"{given}; this is a batch of {self.x.batch} and {self.spec}")
 
-    def sequences(self, name: str, data: RNNDataSpec) -> Bytes:
-        return self.memory(name, data.tensor().nbytes)
+    def view(self, name: str, shape: tuple[int, ...]) -> Array:
+        return self.memory(name, math.prod(shape) * self.storage.itemsize).view(self.storage).reshape(shape)
 
     def steps(self, name: str, data: RNNDataSpec) -> Array:
         """Copy sequences."""
-        return read_steps(self.sequences(name, data), data)
+        return equations.steps_of(self.view(name, data.shape), data)
 
     def states(self, name: str) -> list[Array | None]:
         """View the states of a name that has h in it, and those with c; None for null pointers."""
-        found: list[Array | None] = []
-        for kind in self.kinds:
-            own, shape = name.replace("h", kind), self.shapes[kind]
-            there = getattr(self.given, own)
-            memory = self.memory(own, math.prod(shape) * self.storage.itemsize) if there else None
-            found.append(None if memory is None else memory.view(self.storage).reshape(shape))
-        return found
+        shapes = {name.replace("h", kind): shape for kind, shape in self.shapes.items()}
+        return [self.view(own, shape) if getattr(self.given, own) else None for own, shape in shapes.items()]
 
     def read_states(self, name: str) -> tuple[Array, Array | None]:
         """Copy them in the type that is computed in; zeros for null pointers."""
         wide = [
-            np.zeros(self.shapes[kind], self.compute) if values is None else values.astype(self.compute)
-            for kind, values in zip(self.kinds, self.states(name), strict=True)
+            np.zeros(shape, self.compute) if values is None else values.astype(self.compute)
+            for shape, values in zip(self.shapes.values(), self.states(name), strict=True)
         ]
         return wide[0], wide[1] if len(wide) > 1 else None
 
@@ -253,7 +246,7 @@ def forward(given: SimpleNamespace) -> Work:
     def work() -> None:
         steps, (hidden, cell) = call.steps("x", call.x), call.read_states("hx")
         network = call.network(call.weights("weightSpace"))
-        y_memory, targets, scratch = call.sequences("y", call.y), call.states("hy"), call.workspace()
+        y_memory, targets, scratch = call.view("y", call.y.shape), call.states("hy"), call.workspace()
         kept = call.reserve() if training else None
         masks, tape = (None, None) if kept is None else (kept.masks, kept.tape)
         if masks is not None and call.dropout is not None:
@@ -288,7 +281,7 @@ def backward_data(given: SimpleNamespace) -> Work:
         y, dy = call.steps("y", call.y), call.steps("dy", call.y).astype(call.compute, copy=False)
         (hidden, cell), slopes = call.read_states("hx"), call.read_states("dhy")
         network = call.network(call.weights("weightSpace"))
-        dx, targets, scratch, kept = call.sequences("dx", call.x), call.states("dhx"), call.workspace(), call.reserve()
+        dx, targets, scratch, kept = call.view("dx", call.x.shape), call.states("dhx"), call.workspace(), call.reserve()
         sums = {"y": checksum(y), "hx": checksum(hidden), "cx": checksum(cell)}
         kept.expect(Reserve.FORWARD, weightSpace=checksum(*parts_of(network)), **sums)
 
@@ -324,7 +317,8 @@ def backward_weights(given: SimpleNamespace) -> Work:
         gradients = equations.backward_weights(call.network(None), call.active, hx=hidden, tape=kept.tape)
         views = weight_views(call.spec, space)
         for part in weight_parts(call.spec):
-            target = views[part.name]
-            call.write([target], [target.astype(call.compute) + gradient_of(gradients, part, call.spec)])
+            target, gates = views[part.name], gradients[part.layer][part.direction][part.field]
+            assert gates is not None
+            call.write([target], [target.astype(call.compute) + gates[part.rows(call.spec.gates)]])
 
     return work

@@ -6,7 +6,6 @@ The weights are laid out unlike a GPU's on purpose: code that does not ask `cudn
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +19,12 @@ from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.registry import bad, emulates
 from cudnnlite.emulated.spaces import Places, aligned
-from cudnnlite.enums import DataType, RNNDataLayout, RNNMode
-from cudnnlite.operations.rnn.equations import CellWeights, network_shape, tape_shapes
+from cudnnlite.enums import DataType, RNNMode
+from cudnnlite.operations.rnn.equations import active_steps, sequence_major, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
 Array = NDArray[Any]
-Cells = Sequence[Sequence[CellWeights]]  # by layer and direction
 WeightLayout = tuple[dict[tuple[int, int, bool], tuple[WeightPart, int]], int]
 
 
@@ -53,16 +51,6 @@ def weight_views(spec: RNNSpec, space: Bytes) -> dict[str, Array]:
     """View every part of the weights, by name."""
     dtype = numpy_dtype(spec.dtype)
     return {part.name: np.ndarray(part.shape, dtype, space, at) for part, at in weight_layout(spec)[0].values()}
-
-
-def gradient_of(cells: Cells, part: WeightPart, spec: RNNSpec) -> Array:
-    """View a part in what the equations return, where gates are stacked."""
-    cell = cells[part.layer][part.direction]
-    # the order of CellWeights' fields
-    stack = cell[part.recurrent + 2 * part.bias] if part.gate else cell.projection
-    start = spec.gates.index(part.gate) * spec.hidden_size if part.gate else 0
-    assert stack is not None
-    return stack[start : start + part.shape[0]]
 
 
 @emulates("cudnnGetRNNWeightSpaceSize", by_name=True)
@@ -92,35 +80,16 @@ def weight_params(given: SimpleNamespace) -> None:
             given.api.real.cudnnSetTensorNdDescriptor(descriptor, spec.dtype, 3, sizes, strides)
 
 
-def active_steps(data: RNNDataSpec) -> NDArray[np.bool_]:
-    """Return (T, N): whether a sequence has a step."""
-    return np.asarray(np.arange(data.max_length)[:, None] < data.lengths)
-
-
-def read_steps(memory: Bytes, data: RNNDataSpec) -> Array:
-    """Return sequences of any layout as a new array (T, N, vector), zeros beyond their ends."""
-    values, active = _sequence_major(memory, data), active_steps(data)
-    steps = np.zeros((data.max_length, data.batch, data.vector_size), values.dtype)
-    # packed sequences, too, go through the steps, and within a step through the sequences
-    steps[active] = values if data.is_packed else values[active]
-    return steps
-
-
-def write_steps(memory: Bytes, data: RNNDataSpec, steps: Array, fill: float) -> None:
+def write_steps(target: Array, data: RNNDataSpec, steps: Array, fill: float) -> None:
     """Write (T, N, vector) in the layout of `data`, `fill` beyond the sequences' ends."""
-    target, active = _sequence_major(memory, data), active_steps(data)
+    target, active = sequence_major(target, data), active_steps(data)
     target[...] = steps[active] if data.is_packed else np.where(active[:, :, None], steps, steps.dtype.type(fill))
-
-
-def _sequence_major(memory: Bytes, data: RNNDataSpec) -> Array:
-    values = memory.view(numpy_dtype(data.dtype)).reshape(data.shape)
-    return values.swapaxes(0, 1) if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else values
 
 
 def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
     """Return what a reserve space holds: the equations' tape, and the masks of dropout."""
-    shape, steps, batch = network_shape(spec), data.max_length, data.batch
-    sizes = dict(tape_shapes(shape, steps, batch))
+    steps, batch = data.max_length, data.batch
+    sizes = dict(tape_shapes(spec, steps, batch))
     if masked:  # by any dropout descriptor: its probability may be another when the space is used
-        sizes |= {(k, 0, "mask"): (steps, batch, shape.layer_input_size(k)) for k in range(1, shape.num_layers)}
+        sizes |= {(k, 0, "mask"): (steps, batch, spec.layer_input_size(k)) for k in range(1, spec.num_layers)}
     return Places(sizes, compute_dtype(spec))

@@ -22,6 +22,11 @@ _LAYOUT_NAMES = {
     "batch_major": RNNDataLayout.BATCH_MAJOR_UNPACKED,
     "packed": RNNDataLayout.SEQ_MAJOR_PACKED,
 }
+AXES = {  # of an array in each layout
+    RNNDataLayout.SEQ_MAJOR_UNPACKED: "(T, N, {})",
+    RNNDataLayout.BATCH_MAJOR_UNPACKED: "(N, T, {})",
+    RNNDataLayout.SEQ_MAJOR_PACKED: "(sum of lengths, {})",
+}
 MAX_BATCH = 1 << 20  # each sequence has a length, on the host, which every call reads
 _FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
 
@@ -75,8 +80,9 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
         sizes = parse_shape(shape, batch_may_be_empty=False)
         packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
         if len(sizes) != (2 if packed else 3):
-            axes = {"packed": "(sum of lengths, vector)", "batch_major": "(N, T, vector)"}.get(_FRIENDLY[order])
-            raise ArgumentError(f"shape={sizes} in layout {_FRIENDLY[order]!r}; allowed: {axes or '(T, N, vector)'}")
+            raise ArgumentError(
+                f"shape={sizes} in layout {_FRIENDLY[order]!r}; allowed: {AXES[order].format('vector')}"
+            )
         if packed:
             known = parse_lengths(lengths)
             check_packed(known, sizes[0])
@@ -100,12 +106,10 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> RNNDataSpec:
         layout, lengths = parse_data_layout(values["layout"]), parse_lengths(values["lengths"])
-        steps, batch, size = (index(values[name]) for name in ("max_length", "batch", "vector_size"))
-        shape: tuple[int, ...] = {
-            RNNDataLayout.SEQ_MAJOR_PACKED: (sum(lengths), size),
-            RNNDataLayout.BATCH_MAJOR_UNPACKED: (batch, steps, size),
-        }.get(layout, (steps, batch, size))
-        return cls(shape, lengths, values["dtype"], layout, padding_fill=values["padding_fill"])
+        sizes = (index(values[name]) for name in ("max_length", "batch", "vector_size"))
+        return cls(
+            _shape(layout, lengths, *sizes), lengths, values["dtype"], layout, padding_fill=values["padding_fill"]
+        )
 
     def __repr__(self) -> str:
         parts = [str(self.shape)]
@@ -134,11 +138,7 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
     @property
     def shape(self) -> tuple[int, ...]:
         """The array's shape."""
-        if self.is_packed:
-            return sum(self.lengths), self.vector_size
-        if self.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
-            return self.batch, self.max_length, self.vector_size
-        return self.max_length, self.batch, self.vector_size
+        return _shape(self.layout, self.lengths, self.max_length, self.batch, self.vector_size)
 
     def tensor(self) -> TensorSpec:
         """Return the spec of the array."""
@@ -150,6 +150,12 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
         other: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
         other._freeze(**values)
         return other
+
+
+def _shape(layout: RNNDataLayout, lengths: tuple[int, ...], steps: int, batch: int, size: int) -> tuple[int, ...]:
+    if layout == RNNDataLayout.SEQ_MAJOR_PACKED:
+        return sum(lengths), size
+    return (batch, steps, size) if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else (steps, batch, size)
 
 
 def parse_data_layout(layout: object) -> RNNDataLayout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cudnnlite.enums import RNNBiasMode, RNNInputMode
@@ -24,6 +24,16 @@ class WeightPart(NamedTuple):
     linear_layer: int
     bias: bool  # which of the two it is
     shape: tuple[int, ...]  # (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size, hidden_size)
+
+    @property
+    def field(self) -> int:
+        """Which of the stacks of a layer and direction it is in: input, recurrent, their biases in that order, projection."""
+        return self.recurrent + 2 * self.bias if self.gate else 4
+
+    def rows(self, gates: Sequence[str]) -> slice:
+        """Return where it lies in its stack, where gates are in that order."""
+        start = gates.index(self.gate) * self.shape[0] if self.gate else 0
+        return slice(start, start + self.shape[0])
 
 
 def weight_parts(spec: RNNSpec) -> Iterator[WeightPart]:

@@ -189,6 +189,7 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
             assert result.y.numpy().size == 0
             assert (result.cy is None) == (cell == "gru")
     assert result.y is out[0]
+    assert dnn.rnn_forward(handle, spec, weights, x, layout=layout, out=result).y is result.y
     assert len(found) == 0
     for given, message in (
         ({"training": True}, "leave the call out"),

@@ -14,12 +14,12 @@ from cudnnlite._raw.enums import RNNMode
 from cudnnlite.operations.rnn.equations import (
     CellWeights,
     Network,
-    NetworkShape,
     backward_data,
     backward_weights,
     forward,
     tape_shapes,
 )
+from cudnnlite.specs import RNNSpec
 
 RELU, TANH, LSTM, GRU = RNNMode.RELU, RNNMode.TANH, RNNMode.LSTM, RNNMode.GRU
 T, N, K, H, P = 5, 3, 4, 6, 3
@@ -36,26 +36,28 @@ class Case:
     ):  # fmt: skip
         rng = np.random.default_rng([cell, layers, directions, *lengths, projected, skip, masked])
         steps, inputs, hidden, projection = sizes
-        out, batch = projection if projected else hidden, len(lengths)
-        inputs = hidden if skip else inputs
-        shape = self.shape = NetworkShape(cell, inputs, hidden, out, layers, directions, projected, skip)
-        rows, states = shape.gates * hidden, (layers * directions, batch)
+        spec = RNNSpec(
+            cell, hidden if skip else inputs, hidden, layers, directions == 2, clip=clip, dtype="float64",
+            projection_size=projection if projected else None, input_mode="skip" if skip else "linear",
+        )  # fmt: skip
+        out, batch = spec.state_size, len(lengths)
+        rows, states = len(spec.gates) * hidden, (layers * directions, batch)
 
         def draw(*size):
             return rng.normal(size=size)
 
         def weights(layer):
             return CellWeights(
-                None if skip and layer == 0 else draw(rows, shape.layer_input_size(layer)) / 2,
+                None if skip and layer == 0 else draw(rows, spec.layer_input_size(layer)) / 2,
                 draw(rows, out) / 2,
                 draw(rows) / 2 if "input" in biases else None,
                 draw(rows) / 2 if "recurrent" in biases else None,
-                draw(projection, hidden) / 2 if projected else None,
+                draw(projection, hidden) / 2 if spec.projects else None,
             )
 
-        self.network = Network(shape, [[weights(layer) for _ in range(directions)] for layer in range(layers)], clip)
+        self.network = Network(spec, [[weights(layer) for _ in range(directions)] for layer in range(layers)])
         self.active = np.arange(steps)[:, None] < lengths
-        self.x, self.dy = draw(steps, batch, shape.input_size), draw(steps, batch, directions * out)
+        self.x, self.dy = draw(steps, batch, spec.input_size), draw(steps, batch, directions * out)
         self.hx, self.dhy = draw(*states, out), draw(*states, out)
         self.cx, self.dcy = (draw(*states, hidden), draw(*states, hidden)) if cell == LSTM else (None, None)
         self.masks = None
@@ -84,7 +86,7 @@ class Case:
         return forward(self.network, self.x, self.active, self.hx, self.cx, masks=self.masks, tape=tape)
 
     def gradients(self):
-        tape = {key: np.full(size, np.nan) for key, size in tape_shapes(self.shape, *self.active.shape).items()}
+        tape = {key: np.full(size, np.nan) for key, size in tape_shapes(self.network.spec, *self.active.shape).items()}
         self.run(tape)
         given = {"hx": self.hx, "cx": self.cx, "masks": self.masks, "tape": tape}
         dx, dhx, dcx = backward_data(self.network, self.active, self.dy, self.dhy, self.dcy, **given)
@@ -152,23 +154,23 @@ def onnx_sequence(cell, weights, clip, x, h, c):
 
 def onnx_network(case):
     """All layers, sequence by sequence; a backward direction is the flipped sequence, flipped back."""
-    shape = case.shape
+    spec = case.network.spec
     hy, cy = np.empty_like(case.hx), None if case.cx is None else np.empty_like(case.cx)
     values = case.x
     for layer, directions in enumerate(case.network.weights):
         if layer and case.masks:
             values = values * case.masks[layer - 1]
-        y = np.zeros((*case.active.shape, shape.directions * shape.output_size))
+        y = np.zeros((*case.active.shape, spec.output_size))
         for d, weights in enumerate(directions):
             if weights.input is None:
-                weights = weights._replace(input=np.tile(np.eye(H), (shape.gates, 1)))
-            at, own = layer * shape.directions + d, slice(None, None, -1 if d else 1)
+                weights = weights._replace(input=np.tile(np.eye(H), (len(spec.gates), 1)))
+            at, own = layer * spec.directions + d, slice(None, None, -1 if d else 1)
             for n, length in enumerate(case.active.sum(axis=0)):
                 c = None if cy is None else case.cx[at, n]
                 one, h, c = onnx_sequence(
-                    shape.cell, weights, case.network.clip, values[:length, n][own], case.hx[at, n], c
+                    spec.cell, weights, spec.clip_in_effect, values[:length, n][own], case.hx[at, n], c
                 )
-                y[:length, n, d * shape.output_size : (d + 1) * shape.output_size] = one[own]
+                y[:length, n, d * spec.state_size : (d + 1) * spec.state_size] = one[own]
                 hy[at, n] = h
                 if cy is not None:
                     cy[at, n] = c
@@ -222,8 +224,7 @@ def test_skip_input_is_an_identity_for_every_gate(cell):
 
 
 def test_clip():
-    case = Case(LSTM, 2, 1, LENGTHS["short"])
-    case.network = replace(case.network, clip=(-0.3, 0.5))
+    case = Case(LSTM, 2, 1, LENGTHS["short"], clip=(-0.3, 0.5))
     cy = case.run()[2]
     assert (cy < -0.3).any()  # cy is not clipped, only what is read of it
     assert (cy > 0.5).any()
@@ -317,7 +318,7 @@ def test_float32_stays_float32_and_does_not_overflow(cell):
             np.testing.assert_allclose(ours, wide, rtol=1e-4, atol=1e-5)
     case.dy, case.dhy = case.dy.astype(np.float32), case.dhy.astype(np.float32)
     case.dcy = None
-    tape = {key: np.empty(size, np.float32) for key, size in tape_shapes(case.shape, T, N).items()}
+    tape = {key: np.empty(size, np.float32) for key, size in tape_shapes(case.network.spec, T, N).items()}
     case.run(tape)
     dx, dhx, dcx = backward_data(case.network, case.active, case.dy, case.dhy, hx=case.hx, cx=case.cx, tape=tape)
     weights = backward_weights(case.network, case.active, hx=case.hx, tape=tape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn import equations as rnn_equations
 from cudnnlite.operations.rnn.outputs import RNNTrainingOutput
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
@@ -26,30 +26,22 @@ _SEQUENCES = 4
 class PrefixCheck:
     """Runs plans over the first steps of all sequences and compares a few of these with `rnn_equations` in float64.
 
-    Parameters
-    ----------
-    weights, x, hx, cx
-        What the plans are called with.
-    data : RNNDataSpec
-        The sequences in `x`.
+    `operands` are what the plans are called with: weights, x, hx and cx; `data` are the sequences in `x`.
     """
 
-    def __init__(
-        self, weights: RNNWeights, x: DeviceArray, hx: DeviceArray | None, cx: DeviceArray | None, data: RNNDataSpec
-    ) -> None:
+    def __init__(self, operands: Sequence[Any], data: RNNDataSpec) -> None:
         steps = min(_STEPS, data.max_length)
         self._steps = steps
-        self._weights, self._hx, self._cx = weights, hx, cx
+        self._weights, x, self._hx, self._cx = operands
         lengths = tuple(min(length, steps) for length in data.lengths)
-        self._lengths = None if data.is_full and not data.is_packed else lengths
         self._x = _first_steps(x, data, lengths, steps)
-        self._data = RNNDataSpec(self._x.shape, self._lengths, data.dtype, data.layout)
+        self._data = RNNDataSpec(self._x.shape, lengths, data.dtype, data.layout)
         self._sequences = np.unique(np.linspace(0, data.batch - 1, _SEQUENCES).astype(int))
         self._expected: list[Array] | None = None
 
     def errors_of(self, plan: RNNPlan[Any]) -> Errors:
         """Return the errors of a plan's y, hy and cy over the first steps."""
-        out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._lengths)
+        out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._data.lengths)
         if isinstance(out, RNNTrainingOutput):
             plan.backward_data(out.reserve, out.y)  # what cannot go back cannot train
         if self._expected is None:  # after the first plan has accepted the operands
@@ -58,7 +50,7 @@ class PrefixCheck:
                 raise ArgumentError(
                     "x, hx, cx or weights hold values that are not finite; nothing can be checked with them"
                 )
-        y = self._padded(out.y.numpy(), plan.spec.output_size)[:, self._sequences]
+        y = self._steps_of(out.y)
         got = [y, *(state.numpy()[:, self._sequences] for state in (out.hy, out.cy) if state is not None)]
         return relative_errors(got, self._expected)
 
@@ -67,24 +59,16 @@ class PrefixCheck:
         why = why_wrong(error, self._data.dtype, math_type)
         return f"{why} over the first {self._steps} steps" if why else ""
 
-    def _padded(self, values: Array, size: int) -> Array:
-        """Bring data of any layout to (T, N, vector), float64, with zeros beyond the ends."""
-        active = self._active()
-        padded = np.zeros((*active.shape, size))
-        if self._data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED:
-            values = values.swapaxes(0, 1)
-        padded[active] = values if self._data.is_packed else values[active]
-        return padded
-
-    def _active(self) -> Array:
-        return np.asarray(np.arange(self._steps)[:, None] < self._data.lengths)
+    def _steps_of(self, array: DeviceArray) -> Array:
+        """Return the steps of the chosen sequences in float64."""
+        return rnn_equations.steps_of(array.numpy(), self._data)[:, self._sequences].astype(np.float64)
 
     def _reference(self, spec: RNNSpec) -> list[Array]:
         chosen = self._sequences
-        x = self._padded(self._x.numpy(), spec.input_size)[:, chosen]
         hx, cx = (None if s is None else s.numpy()[:, chosen].astype(np.float64) for s in (self._hx, self._cx))
         network = rnn_equations.network_of(spec, self._weights.numpy())
-        y, hy, cy = rnn_equations.forward(network, x, self._active()[:, chosen], hx, cx)
+        active = rnn_equations.active_steps(self._data)[:, chosen]
+        y, hy, cy = rnn_equations.forward(network, self._steps_of(self._x), active, hx, cx)
         return [y, hy] if cy is None else [y, hy, cy]
 
 

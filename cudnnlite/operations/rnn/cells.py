@@ -51,7 +51,6 @@ class Now(NamedTuple):
 class Cell:
     """One step of a kind of cell, without its matrix products. This one has the single gate act(W x + R h + biases)."""
 
-    gates = 1
     kept = 1  # features on the tape in multiples of the hidden size: the gates, and what else backward needs
     states: tuple[str, ...] = ("hidden",)
 
@@ -74,7 +73,7 @@ class Cell:
 
 
 class _Lstm(Cell):
-    gates = kept = 4
+    kept = 4
     states = ("hidden", "cell")
 
     def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:
@@ -109,7 +108,6 @@ def _passed(gradient: Array, c: Array, clip: Clip | None) -> Array:
 
 
 class _Gru(Cell):
-    gates = 3
     kept = 4  # r, z, n, and the recurrent term of n, which r multiplies
 
     def forward(self, kept: Array, recurrent: Array, states: States, clip: Clip | None) -> States:

@@ -62,13 +62,7 @@ def _fastest(spec: RNNSpec, data: RNNDataSpec, tensor_cores: bool) -> RNNAlgo:
 
 
 def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResult | None:
-    """Return what the user asked for as algorithm and math type; None for nothing.
-
-    Raises
-    ------
-    ArgumentError
-        No such algorithm; or a result whose math type the spec does not allow.
-    """
+    """Return what the user asked for as algorithm and math type, None for nothing; ArgumentError if it cannot be had."""
     if algorithm is None:
         return None
     if isinstance(algorithm, AlgorithmTable):

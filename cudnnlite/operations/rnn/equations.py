@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite._raw.enums import RNNInputMode, RNNMode
-from cudnnlite.operations.rnn.cells import CELLS, Array, Clip, Now, States, clipped, split
-from cudnnlite.specs import RNNSpec
-from cudnnlite.specs.rnn_weights import DIRECTIONS
+from cudnnlite.enums import RNNDataLayout
+from cudnnlite.operations.rnn.cells import CELLS, Array, Now, States, clipped, split
+from cudnnlite.specs import RNNDataSpec, RNNSpec
+from cudnnlite.specs.rnn_weights import weight_parts
 
 TapeKey = tuple[int, int, str]  # layer, direction, name
 Tape = Mapping[TapeKey, Array]
@@ -30,7 +30,7 @@ def _flat(a: Array) -> Array:
 
 
 class CellWeights(NamedTuple):
-    """Weights of one layer and direction, or their gradients; None is a part that does not exist."""
+    """Weights of one layer and direction, or their gradients, as `WeightPart.field` counts; None: there is no such part."""
 
     input: Array | None  # (gates * hidden size, input size); None: skip input
     recurrent: Array  # (gates * hidden size, output size)
@@ -40,79 +40,64 @@ class CellWeights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkShape:
-    """What is known of a network without its weights."""
-
-    cell: RNNMode
-    input_size: int
-    hidden_size: int
-    output_size: int  # projection size, or hidden size
-    num_layers: int
-    directions: int
-    projected: bool = False  # LSTM only
-    skip_input: bool = False  # layer 0 adds x to every gate as it is: its weights have no input
-
-    @property
-    def gates(self) -> int:
-        """Gates of a cell: 1, 4 (LSTM) or 3 (GRU)."""
-        return CELLS[self.cell].gates
-
-    def layer_input_size(self, layer: int) -> int:
-        """Features of what `layer` reads."""
-        return self.directions * self.output_size if layer else self.input_size
-
-
-def network_shape(spec: RNNSpec) -> NetworkShape:
-    """Return what the equations know of a network."""
-    return NetworkShape(
-        spec.cell, spec.input_size, spec.hidden_size, spec.state_size, spec.num_layers, spec.directions,
-        projected=spec.projects, skip_input=spec.input_mode == RNNInputMode.SKIP,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Network:
     """A network, and the arithmetic it is computed in."""
 
-    shape: NetworkShape
+    spec: RNNSpec
     weights: Sequence[Sequence[CellWeights]]  # [layer][direction]
-    clip: Clip | None = None  # of an LSTM's c where it is read; cy is not clipped (as an H200 does it)
     product: Callable[[Array, Array], Array] = np.matmul  # of two matrices; may round its operands
     store: Callable[[Array], Array] = np.asarray  # rounds every h as a device does that keeps it in half precision
 
 
 def network_of(spec: RNNSpec, values: dict[str, Array], dtype: Any = np.float64) -> Network:
     """Return the equations of a network, in a type, with its weights by name."""
+    stacks: dict[tuple[int, int, int], list[Array]] = {}
+    for part in weight_parts(spec):
+        stacks.setdefault((part.layer, part.direction, part.field), []).append(values[part.name])
 
-    def stacked(names: str) -> Any:
-        there = [values[name] for name in dict.fromkeys(map(names.format, spec.gates)) if name in values]
-        return np.concatenate(there).astype(dtype) if there else None
+    def cell(layer: int, direction: int) -> CellWeights:
+        there = (stacks.get((layer, direction, field)) for field in range(len(CellWeights._fields)))
+        parts: list[Any] = [None if stack is None else np.concatenate(stack).astype(dtype) for stack in there]
+        return CellWeights(*parts)
 
-    def cell(where: str) -> CellWeights:
-        # in the order of the fields
-        parts = ("input.{}", "recurrent.{}", "input.{}.bias", "recurrent.{}.bias", "projection")
-        return CellWeights(*(stacked(f"{where}.{part}") for part in parts))
-
-    directions = DIRECTIONS[: spec.directions]
-    layers = [[cell(f"layer{layer}.{direction}") for direction in directions] for layer in range(spec.num_layers)]
-    return Network(network_shape(spec), layers, clip=spec.clip_in_effect)
+    layers, directions = range(spec.num_layers), range(spec.directions)
+    return Network(spec, [[cell(layer, direction) for direction in directions] for layer in layers])
 
 
-def tape_shapes(shape: NetworkShape, steps: int, batch: int) -> dict[TapeKey, tuple[int, ...]]:
+def active_steps(data: RNNDataSpec) -> Array:
+    """Return (T, N): whether a sequence has a step."""
+    return np.asarray(np.arange(data.max_length)[:, None] < data.lengths)
+
+
+def sequence_major(values: Array, data: RNNDataSpec) -> Array:
+    """Return what lies as `data` does with the steps before the sequences: a view; packed values as they are."""
+    return values.swapaxes(0, 1) if data.layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else values
+
+
+def steps_of(values: Array, data: RNNDataSpec) -> Array:
+    """Return sequences that lie as `data` does, of vectors of any size, as a new (T, N, vector), zeros beyond their ends."""
+    values, active = sequence_major(values, data), active_steps(data)
+    steps = np.zeros((*active.shape, values.shape[-1]), values.dtype)
+    # packed sequences, too, go through the steps, and within a step through the sequences
+    steps[active] = values if data.is_packed else values[active]
+    return steps
+
+
+def tape_shapes(spec: RNNSpec, steps: int, batch: int) -> dict[TapeKey, tuple[int, ...]]:
     """Arrays that backward needs besides the weights, hx and cx, by layer, direction and name.
 
     The directions of a layer share its input, at direction 0. :func:`forward` writes all arrays but the gradients;
     :func:`backward_data` writes these for :func:`backward_weights`.
     """
-    cell, hidden = CELLS[shape.cell], shape.hidden_size
-    features = {"kept": cell.kept * hidden, "gate_gradients": cell.gates * hidden}
-    features.update(zip(cell.states, (shape.output_size, hidden), strict=False))
-    if shape.projected:
-        features["hidden_gradients"] = shape.output_size
+    cell, hidden = CELLS[spec.cell], spec.hidden_size
+    features = {"kept": cell.kept * hidden, "gate_gradients": len(spec.gates) * hidden}
+    features.update(zip(cell.states, (spec.state_size, hidden), strict=False))
+    if spec.projects:
+        features["hidden_gradients"] = spec.state_size
     shapes: dict[TapeKey, tuple[int, ...]] = {}
-    for layer in range(shape.num_layers):
-        shapes[layer, 0, "input"] = (steps, batch, shape.layer_input_size(layer))
-        for direction in range(shape.directions):
+    for layer in range(spec.num_layers):
+        shapes[layer, 0, "input"] = (steps, batch, spec.layer_input_size(layer))
+        for direction in range(spec.directions):
             shapes |= {(layer, direction, name): (steps, batch, size) for name, size in features.items()}
     return shapes
 
@@ -129,16 +114,16 @@ def forward(
     arrays of :func:`tape_shapes`, overwritten.  Returns y, ``(T, N, directions * output size)``; hy; cy, None if the cell has
     no such state.
     """
-    shape, off, y = network.shape, _inactive(active), x
-    initial = _states(shape, x, hx, cx)
+    spec, off, y = network.spec, _inactive(active), x
+    initial = _states(spec, x, hx, cx)
     final = [np.empty_like(s) for s in initial]
-    shapes = tape_shapes(shape, *x.shape[:2])
-    for layer in range(shape.num_layers):
+    shapes = tape_shapes(spec, *x.shape[:2])
+    for layer in range(spec.num_layers):
         # without a tape the memory of a layer is free again after the next one
         part = tape or {key: np.empty(size, x.dtype) for key, size in shapes.items() if key[0] == layer}
         part[layer, 0, "input"][...] = y if masks is None or layer == 0 else y * masks[layer - 1]
         _clear(part[layer, 0, "input"], off)
-        directions = [_Direction(network, layer, direction, off, part) for direction in range(shape.directions)]
+        directions = [_Direction(network, layer, direction, off, part) for direction in range(spec.directions)]
         for one in directions:
             one.set(final, one.forward(one.at(initial)))
         y = np.concatenate([one.histories[0] for one in directions], axis=-1)
@@ -154,16 +139,16 @@ def backward_data(
 
     The rest is what :func:`forward` was given; the gradients in `tape` are overwritten.
     """
-    shape, off = network.shape, _inactive(active)
-    initial = _states(shape, dy, hx, cx)
-    gradients = [s.copy() for s in _states(shape, dy, dhy, dcy)]
-    for layer in reversed(range(shape.num_layers)):
+    spec, off = network.spec, _inactive(active)
+    initial = _states(spec, dy, hx, cx)
+    gradients = [s.copy() for s in _states(spec, dy, dhy, dcy)]
+    for layer in reversed(range(spec.num_layers)):
         dx = np.zeros_like(tape[layer, 0, "input"])
-        for direction, part in enumerate(split(dy, shape.directions)):
+        for direction, part in enumerate(split(dy, spec.directions)):
             one = _Direction(network, layer, direction, off, tape)
             one.set(gradients, one.backward(one.at(initial), part, one.at(gradients)))
             if one.weights.input is None:
-                dx += sum(split(one.dgates, shape.gates))
+                dx += sum(split(one.dgates, len(spec.gates)))
             else:
                 dx += network.product(_flat(one.dgates), one.weights.input).reshape(dx.shape)
         if masks is not None and layer > 0:
@@ -178,9 +163,9 @@ def backward_weights(
     network: Network, active: Array, *, hx: Array | None = None, tape: Tape
 ) -> list[list[CellWeights]]:
     """Gradients of the weights, structured as these are; `tape` has been through :func:`backward_data`."""
-    shape, off = network.shape, _inactive(active)
-    initial = _states(shape, tape[0, 0, "input"], hx)
-    layers, directions = range(shape.num_layers), range(shape.directions)
+    spec, off = network.spec, _inactive(active)
+    initial = _states(spec, tape[0, 0, "input"], hx)
+    layers, directions = range(spec.num_layers), range(spec.directions)
     each = [[_Direction(network, layer, direction, off, tape) for direction in directions] for layer in layers]
     return [[one.weight_gradients(one.at(initial)[0]) for one in layer] for layer in each]
 
@@ -190,12 +175,15 @@ class _Direction:
 
     def __init__(self, network: Network, layer: int, direction: int, off: Array | None, tape: Tape) -> None:
         self.network, self.weights, self.off = network, network.weights[layer][direction], off
-        self.cell = CELLS[network.shape.cell]
+        self.cell = CELLS[network.spec.cell]
+        self.clip = (
+            network.spec.clip_in_effect
+        )  # of an LSTM's c where it is read; cy is not clipped (as an H200 does it)
         self.tape = {name: array for (*key, name), array in tape.items() if key == [layer, direction]}
         self.x, self.kept, self.dgates = tape[layer, 0, "input"], self.tape["kept"], self.tape["gate_gradients"]
         self.histories = [self.tape[name] for name in self.cell.states]
         self.order = slice(None, None, -1 if direction else 1)
-        self.index = layer * network.shape.directions + direction
+        self.index = layer * network.spec.directions + direction
 
     def at(self, states: States) -> States:
         """Of states of the whole network the views that belong here."""
@@ -208,9 +196,9 @@ class _Direction:
     def forward(self, states: States) -> States:
         """Return the states at the end."""
         network, weights, cell, kept, x = self.network, self.weights, self.cell, self.kept, self.x
-        gates = kept[..., : cell.gates * network.shape.hidden_size]
+        gates = kept[..., : len(weights.recurrent)]
         if weights.input is None:
-            gates[...] = np.tile(x, cell.gates)
+            gates[...] = np.tile(x, len(network.spec.gates))
         else:
             gates[...] = network.product(_flat(x), weights.input.T).reshape(gates.shape)
         if weights.input_bias is not None:
@@ -219,7 +207,7 @@ class _Direction:
             recurrent = network.product(states[0], weights.recurrent.T)
             if weights.recurrent_bias is not None:
                 recurrent += weights.recurrent_bias
-            h, *rest = cell.forward(kept[t], recurrent, states, network.clip)
+            h, *rest = cell.forward(kept[t], recurrent, states, self.clip)
             if weights.projection is not None:
                 h = network.product(h, weights.projection.T)
             states = self._choose(t, states, [network.store(h), *rest])
@@ -239,7 +227,7 @@ class _Direction:
             if weights.projection is not None:
                 self.tape["hidden_gradients"][t] = dh
                 dh = network.product(dh, weights.projection)
-            now = Now(kept[t], [a[t] for a in before], [a[t] for a in self.histories], [dh, *rest], network.clip)
+            now = Now(kept[t], [a[t] for a in before], [a[t] for a in self.histories], [dh, *rest], self.clip)
             direct, *rest = cell.backward(now, out=dgates[t])
             through = network.product(cell.recurrent(kept[t], dgates[t]), weights.recurrent)
             gradients = self._choose(t, gradients, [direct + through, *rest])
@@ -253,7 +241,7 @@ class _Direction:
         drecurrent = _flat(self.cell.recurrent(self.kept, self.dgates))
         projection = None
         if weights.projection is not None:
-            unprojected = split(self.kept, 4)[3] * np.tanh(clipped(self.histories[1], self.network.clip))
+            unprojected = split(self.kept, 4)[3] * np.tanh(clipped(self.histories[1], self.clip))
             projection = product(_flat(self.tape["hidden_gradients"]).T, _flat(unprojected))
         return CellWeights(
             None if weights.input is None else product(dinput.T, _flat(self.x)),
@@ -289,8 +277,7 @@ def _clear(a: Array, off: Array | None) -> None:
         a[off] = 0
 
 
-def _states(shape: NetworkShape, like: Array, *given: Array | None) -> States:
+def _states(spec: RNNSpec, like: Array, *given: Array | None) -> States:
     """Return the `given` states that the cell has, zeros for None, for sequences `like` these."""
-    sizes = (shape.output_size, shape.hidden_size)[: len(CELLS[shape.cell].states)]
-    leading = (shape.num_layers * shape.directions, like.shape[1])
-    return [np.zeros((*leading, n), like.dtype) if s is None else s for s, n in zip(given, sizes, strict=False)]
+    shapes = (spec.hidden_shape(like.shape[1]), spec.cell_shape(like.shape[1]))[: len(CELLS[spec.cell].states)]
+    return [np.zeros(shape, like.dtype) if s is None else s for s, shape in zip(given, shapes, strict=False)]

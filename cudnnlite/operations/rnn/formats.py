@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cudnnlite.arguments import instance_of, sequence
-from cudnnlite.enums import RNNBiasMode, RNNMode
+from cudnnlite.enums import RNNBiasMode, RNNInputMode, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
+_TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # of the stacks, in PyTorch's order
 # The gates as others stack them, by cuDNN's names.
 _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
@@ -39,51 +40,59 @@ def host_array(value: Any, what: str = "values") -> Array:
 
 def torch_name(part: WeightPart) -> str:
     """Return the name that PyTorch's state_dict has for the tensor which holds this part."""
-    kind = "hr" if not part.gate else "hh" if part.recurrent else "ih"
-    return f"{'bias' if part.bias else 'weight'}_{kind}_l{part.layer}{'_reverse' if part.direction else ''}"
+    return f"{_TORCH_NAMES[part.field]}_l{part.layer}{'_reverse' if part.direction else ''}"
 
 
 def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
     """Split the tensors of a PyTorch state_dict; PyTorch stacks the gates as cuDNN orders them."""
-    parts = {part.name: part for part in _torch_parts(spec)}
+    parts = _torch_parts(spec)
     check_mapping(state_dict, "state_dict")
     instance_of(prefix, str, "prefix")
     rows: dict[str, tuple[int, ...]] = {}
-    for part in parts.values():
+    for part in parts:
         stacked = len(spec.gates) if part.gate else 1
         rows[prefix + torch_name(part)] = (stacked * part.shape[0], *part.shape[1:])
     given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
     check_names("state_dict", given, rows)
     tensors = {name: checked(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()}
-    values = {}
-    for name, part in parts.items():
-        number = spec.gates.index(part.gate) if part.gate else 0
-        values[name] = tensors[prefix + torch_name(part)][number * part.shape[0] : (number + 1) * part.shape[0]]
-    return _without_missing_bias(spec, values, "state_dict")
+    return _split(spec, parts, spec.gates, lambda part: tensors[prefix + torch_name(part)], "state_dict")
 
 
 def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
     """Stack the gates into the tensors of a PyTorch state_dict; a bias that the spec has not got becomes zeros."""
     stacks: dict[str, list[Array]] = {}
     dtype = next(iter(values.values())).dtype
-    for part in _torch_parts(spec):
+    for part in sorted(_torch_parts(spec), key=lambda part: (part.pseudo_layer, part.field)):
         value = values.get(part.name, np.zeros(part.shape, dtype))
         stacks.setdefault(torch_name(part), []).append(value)
-    order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")  # PyTorch's, for each layer and direction
-    names = sorted(stacks, key=lambda name: (*_layer_of(name), order.index(name.partition("_l")[0])))
-    return {name: np.concatenate(stacks[name]) for name in names}
+    return {name: np.concatenate(stack) for name, stack in stacks.items()}
 
 
-def _torch_parts(spec: RNNSpec) -> Iterable[WeightPart]:
-    """Return the parts that PyTorch has: both biases, or none."""
+def _torch_parts(spec: RNNSpec, **changes: Any) -> list[WeightPart]:
+    """Return the parts that PyTorch has: both biases, or none; `changes` are what else others have otherwise."""
     instance_of(spec, RNNSpec, "spec")
-    return weight_parts(spec.replace(bias=RNNBiasMode.DOUBLE) if spec.bias != RNNBiasMode.NO else spec)
+    both = {} if spec.bias == RNNBiasMode.NO else {"bias": RNNBiasMode.DOUBLE}
+    return list(weight_parts(spec.replace(**both, **changes)))
 
 
-def _layer_of(name: str) -> tuple[int, bool]:
-    """Return layer and direction of one of PyTorch's names."""
-    layer, _, reverse = name.rpartition("_l")[2].partition("_")
-    return int(layer), bool(reverse)
+def _all_parts(spec: RNNSpec) -> list[WeightPart]:
+    """Return the parts that ONNX and Keras have: PyTorch's, and an input matrix also where the spec has none."""
+    return _torch_parts(spec, input_mode=RNNInputMode.LINEAR)
+
+
+def _split(
+    spec: RNNSpec, parts: Iterable[WeightPart], gates: Sequence[str], stack: Callable[[WeightPart], Array], argument: str
+) -> dict[str, Array]:  # fmt: skip
+    """Cut parts out of what holds them, gates in that order; what the spec has not got is dropped, and must be zero."""
+    values, wanted = {}, {part.name for part in weight_parts(spec)}
+    for part in parts:
+        value = stack(part)[part.rows(gates)]
+        if part.name in wanted:
+            values[part.name] = value
+        elif np.any(value):
+            what = f"bias {spec.bias.name}" if part.bias else "input matrix (input_mode='skip')"
+            raise ArgumentError(f"{argument} has a {part.name} that is not zero; the spec says: {what}")
+    return values
 
 
 def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
@@ -99,7 +108,7 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
             raise ArgumentError(f"B is given, and not zero; {spec} has no bias")
     gates, hidden = _ONNX_GATES[spec.cell], spec.hidden_size
     stacked = len(gates) * hidden
-    values = {}
+    stacks: list[tuple[Array, ...]] = []
     for layer in range(layers):
         shapes: dict[str, tuple[int, ...]] = {
             "W": (spec.directions, stacked, spec.layer_input_size(layer)),
@@ -108,17 +117,8 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
         }
         tensors = {name: checked(f"{name} of layer {layer}", of[layer], shapes[name]) for name, of in given.items()}
         bias = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
-        for direction in range(spec.directions):
-            for number, gate in enumerate(gates):
-                at = slice(number * hidden, (number + 1) * hidden)
-                behind = slice(stacked + at.start, stacked + at.stop)
-                where = f"layer{layer}.{DIRECTIONS[direction]}"
-                values[f"{where}.input.{gate}"] = tensors["W"][direction, at]
-                values[f"{where}.recurrent.{gate}"] = tensors["R"][direction, at]
-                if has_bias:
-                    values[f"{where}.input.{gate}.bias"] = bias[direction, at]
-                    values[f"{where}.recurrent.{gate}.bias"] = bias[direction, behind]
-    return _without_missing_bias(spec, values, "B")
+        stacks += zip(tensors["W"], tensors["R"], *np.split(bias, 2, axis=1), strict=True)
+    return _split(spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "B")
 
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
@@ -136,7 +136,7 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
     gates, hidden = _KERAS_GATES[spec.cell], spec.hidden_size
     stacked = len(gates) * hidden
     gru = spec.cell == RNNMode.GRU
-    values = {}
+    stacks: list[tuple[Array, ...]] = []
     for pseudo_layer in range(spec.num_layers * spec.directions):
         layer, direction = divmod(pseudo_layer, spec.directions)
         where = f"layer{layer}.{DIRECTIONS[direction]}"
@@ -147,28 +147,11 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
             raise ArgumentError(f"the bias of {where} is of a GRU with reset_after=False, which cuDNN has not")
         if bias:
             checked(f"bias of {where}", bias[0], (2, stacked) if gru else (stacked,))
-        for number, gate in enumerate(gates):
-            at = slice(number * hidden, (number + 1) * hidden)
-            values[f"{where}.input.{gate}"] = kernel[:, at].T
-            values[f"{where}.recurrent.{gate}"] = recurrent[:, at].T
-            if bias:
-                first, second = bias[0] if gru else (bias[0], np.zeros_like(bias[0]))
-                if spec.bias == RNNBiasMode.SINGLE_REC and not gru:
-                    first, second = second, first  # Keras has one bias here; either place gives the same sums
-                values[f"{where}.input.{gate}.bias"] = first[at]
-                values[f"{where}.recurrent.{gate}.bias"] = second[at]
-    return _without_missing_bias(spec, values, "weights")
-
-
-def _without_missing_bias(spec: RNNSpec, values: dict[str, Array], argument: str) -> dict[str, Array]:
-    """Drop the biases that a spec with a single one has not got; they must be zero."""
-    wanted = {part.name for part in weight_parts(spec)}
-    for name in set(values) - wanted:
-        if np.any(values[name]):
-            what = "input matrix (input_mode='skip')" if not name.endswith(".bias") else f"bias {spec.bias.name}"
-            raise ArgumentError(f"{argument} has a {name} that is not zero; the spec says: {what}")
-        del values[name]
-    return values
+            bias = [*bias[0]] if gru else [bias[0], np.zeros_like(bias[0])]
+            if spec.bias == RNNBiasMode.SINGLE_REC and not gru:
+                bias.reverse()  # Keras has one bias here; either place gives the same sums
+        stacks.append((kernel.T, recurrent.T, *bias))
+    return _split(spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "weights")
 
 
 def check_names(

@@ -7,14 +7,16 @@ of the pass, which `plan.RNNPlan` does by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import MathType, RNNInputMode, RNNMode
+from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.rnn_weights import weight_parts
 
 
 def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -26,15 +28,8 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
 
 def _flops(problem: Any) -> int:
     """Return the multiplications and additions of the matrix products, over all steps of all sequences."""
-    spec = problem.spec
-    gates = {RNNMode.LSTM: 4, RNNMode.GRU: 3}.get(spec.cell, 1)
-    state, values = spec.state_size, 0
-    for layer in range(spec.num_layers):
-        skipped = layer == 0 and spec.input_mode == RNNInputMode.SKIP
-        inputs = 0 if skipped else spec.layer_input_size(layer)
-        values += spec.directions * gates * spec.hidden_size * (inputs + state)
-        values += spec.directions * spec.hidden_size * state if spec.projects else 0
-    return int(2 * values * sum(problem.data.lengths))
+    values = sum(prod(part.shape) for part in weight_parts(problem.spec) if not part.bias)
+    return 2 * values * sum(problem.data.lengths)  # type: ignore[no-any-return]
 
 
 def _words(problem: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
+from cudnnlite.arguments import instance_of
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
@@ -16,7 +17,7 @@ from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput, without_sequences
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.problem import check_spec, data_spec, make_request
+from cudnnlite.operations.rnn.problem import data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.results import AlgorithmResult
@@ -103,7 +104,7 @@ def plan_rnn(
     (5, 2, 8) (1, 2, 8)
     """
     use(handle)
-    check_spec(spec)
+    instance_of(spec, RNNSpec, "spec")
     if isinstance(x, RNNDataSpec):
         if lengths is not None or parse_data_layout(layout) not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED):
             raise ArgumentError(f"lengths or layout are given beside a whole spec, {x}, which has its own")
@@ -243,7 +244,7 @@ def rnn_forward(
     (5, 2, 8) (1, 2, 8) (1, 2, 8) -1.0
     """
     use(handle)
-    check_spec(spec)
+    instance_of(spec, RNNSpec, "spec")
     x, order = on_device(handle, x, "x"), parse_data_layout(layout)
     if x.size == 0 and training is False:
         empty = without_sequences(handle, spec, x.spec, lengths, order, hx, cx, out)

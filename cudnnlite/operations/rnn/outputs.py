@@ -13,7 +13,6 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.plan_by_hand import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 
@@ -75,9 +74,7 @@ class ForwardCall(NamedTuple):
     """What a training call was given, and what it wrote: the backward passes need it again."""
 
     plan: Any
-    spec: RNNSpec
     data: RNNDataSpec
-    choice: AlgorithmResult
     weights: RNNWeights
     x: DeviceArray
     hx: DeviceArray | None
@@ -102,12 +99,21 @@ class RNNReserve(TrainingReserve[ForwardCall]):
     _passes = ("rnn_forward", "rnn_backward_data", "rnn_backward_weights")
 
 
+def written_of(out: Any, count: int) -> Any:
+    """Return what an earlier call returned, given as `out`, as the arrays that are written, of which there are so many."""
+    if isinstance(out, RNNTrainingOutput):
+        out = tuple(out)[:3]  # its reserve space is an argument of its own
+    if isinstance(out, (tuple, list)) and len(out) == 3 and count == 2 and out[2] is None:
+        out = out[:2]  # an RNNOutput of a network without cell states
+    return out
+
+
 def without_sequences(
     handle: Handle, spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout, hx: Any, cx: Any, out: Any
 ) -> RNNOutput | None:
     """Return the outputs for no sequences, without a call: cuDNN has none for that; None where x is no such input."""
-    axes = {RNNDataLayout.SEQ_MAJOR_UNPACKED: (0, 1), RNNDataLayout.BATCH_MAJOR_UNPACKED: (1, 0)}.get(layout)
-    if x.rank != 3 or axes is None or x.shape[axes[0]] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
+    steps = {RNNDataLayout.SEQ_MAJOR_UNPACKED: 0, RNNDataLayout.BATCH_MAJOR_UNPACKED: 1}.get(layout)
+    if x.rank != 3 or steps is None or x.shape[steps] == 0 or x.shape[2] != spec.input_size or x.dtype != spec.dtype:
         return None
     if lengths is not None and len(integers(lengths, "lengths", 1)):
         raise ArgumentError(f"lengths={shown(lengths)} has entries for a batch of 0")
@@ -115,6 +121,7 @@ def without_sequences(
     shapes = {"y": (*x.shape[:2], spec.output_size), "hy": (states, 0, spec.state_size)}
     if spec.cell == RNNMode.LSTM:
         shapes["cy"] = states, 0, spec.hidden_size
+    out = written_of(out, len(shapes))
     if out is not None and not (isinstance(out, (tuple, list)) and len(out) == len(shapes)):
         raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(shapes)}")
     specs = {name: TensorSpec(shape, spec.dtype) for name, shape in shapes.items()}

@@ -23,7 +23,14 @@ from cudnnlite.operations.operands import check_workspace, on_device
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
-from cudnnlite.operations.rnn.outputs import ForwardCall, RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.outputs import (
+    ForwardCall,
+    RNNGradients,
+    RNNOutput,
+    RNNReserve,
+    RNNTrainingOutput,
+    written_of,
+)
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -154,7 +161,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
             recording.record(RNNForwardProblem(self.spec, problem.data, self._request.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
-        space.finish(ForwardCall(self._request, self.spec, problem.data, self.choice, weights, x, hx, cx, y))
+        space.finish(ForwardCall(self._request, problem.data, weights, x, hx, cx, y))
         return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
     def backward_data(
@@ -265,12 +272,10 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         """Return a call that is launched as a graph; kept for these sequences."""
         staged = {}
         if not self._request.training:  # a reserve space is too large to be copied
-            of_x, of_y, of_h = data.tensor().nbytes, self._problem.y.nbytes, self._problem.hidden.nbytes
-            staged = {"x": Operand(of_x, True, False), "y": Operand(of_y, False, True)}
-            staged |= {"hx": Operand(of_h, True, False), "hy": Operand(of_h, False, True)}
-            if self._problem.lstm:
-                of_c = self._problem.cell.nbytes
-                staged |= {"cx": Operand(of_c, True, False), "cy": Operand(of_c, False, True)}
+            problem = self._problem
+            specs = {"x": data.tensor(), "hx": problem.hidden, "y": problem.y, "hy": problem.hidden}
+            specs |= {"cx": problem.cell, "cy": problem.cell} if problem.lstm else {}
+            staged = {name: Operand(spec.nbytes, name[-1] == "x", name[-1] == "y") for name, spec in specs.items()}
         if len(self._replayed) >= _MOST_REPLAYED:
             self._replayed.pop(next(iter(self._replayed))).close()
         # lengths that are new at each call are not worth a recording
@@ -314,12 +319,8 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """Return the arrays to write, sequences and states: the caller's, or new ones; the third is None but for an LSTM."""
         count = 3 if self._problem.lstm else 2
-        if isinstance(out, RNNTrainingOutput):
-            out = tuple(out)[:3]  # its reserve space is an argument of its own
-        if isinstance(out, (tuple, list)) and len(out) == 3 and count == 2 and out[2] is None:
-            out = out[:2]  # an RNNOutput of a network without cell states
         specs = (first, self._problem.hidden, self._problem.cell)[:count]
-        y, h, *c = self._outputs(out, names[:count], specs, "out['{}']")
+        y, h, *c = self._outputs(written_of(out, count), names[:count], specs, "out['{}']")
         return y, h, c[0] if c else None
 
 

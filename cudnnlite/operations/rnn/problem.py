@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import ForwardMode
-from cudnnlite.arguments import instance_of, shown
+from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.descriptors import DropoutDescriptor, RNNDataDescriptor, RNNDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices.handle import Handle
@@ -19,7 +19,7 @@ from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.rnn_data import parse_fill
+from cudnnlite.specs.rnn_data import AXES, parse_fill
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.tensor import called
 
@@ -81,13 +81,7 @@ class RNNProblem:
         return data
 
     def tell_data(self, data: RNNDataSpec) -> None:
-        """Describe the sequences to cuDNN, and ask for the sizes, which depend on them.
-
-        Raises
-        ------
-        WorkspaceLimitError
-            More workspace is needed than the request allows.
-        """
+        """Describe the sequences to cuDNN, and ask for the sizes; WorkspaceLimitError if they are more than allowed."""
         handle, request, own = self.handle, self.request, self._stack.enter_context
         y = data.with_vectors(request.spec.output_size, request.padding_fill)
         self.data = None  # until all of it is done
@@ -122,20 +116,13 @@ def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) ->
 
 
 def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:
-    """Return what an input's spec and lengths describe.
-
-    Raises
-    ------
-    ArgumentError
-        `x` is not an input of that network, has gaps, or does not go with the lengths.
-    """
-    instance_of(spec, RNNSpec, "spec"), instance_of(x, TensorSpec, "x")
+    """Return what an input's spec and lengths describe; ArgumentError if it is no input of that network, or has gaps."""
+    instance_of(x, TensorSpec, "x")
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
-        padded = "(N, T, {})" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "(T, N, {})"
-        wanted = (padded if rank == 3 else "(sum of lengths, {})").format(spec.input_size)
         raise ArgumentError(
-            f"x has shape {x.shape}; allowed in this layout: {wanted}, none of them 0 (without sequences leave the call out)"
+            f"x has shape {x.shape}; allowed in this layout: {AXES[layout].format(spec.input_size)}, none of them 0 (without "
+            "sequences leave the call out)"
         )
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
         own = called(x, "batch_major" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "sequence_major")
@@ -147,19 +134,12 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     return RNNDataSpec(x.shape, lengths, x.dtype, layout)
 
 
-def check_spec(spec: Any) -> None:
-    """Raise ArgumentError unless `spec` is an RNNSpec."""
-    if not isinstance(spec, RNNSpec):
-        raise ArgumentError(f"spec={shown(spec)} is not an RNNSpec")
-
-
 def make_request(
     handle: Handle, spec: RNNSpec, data: RNNDataSpec, training: Any, algorithm: Any, padding_fill: float,
     dropout_state: Any, workspace_limit: int | None, padded: bool = False,
 ) -> RNNRequest:  # fmt: skip
     """Return what a plan is made for, from arguments as the user gives them."""
-    if not isinstance(training, bool):
-        raise ArgumentError(f"training={shown(training)}; allowed: True, False")
+    one_of(training, "training", True, False)
     drops = training and spec.dropout > 0 and spec.num_layers > 1
     if drops and not isinstance(dropout_state, DropoutState):
         raise ArgumentError(

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from cudnnlite.arguments import sequence
+from cudnnlite.arguments import instance_of, one_of, sequence
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
-from cudnnlite.enums import MathType, RNNAlgo, RNNDataLayout, parse_enum
+from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.replay import Replay, parse_replay, with_replay
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
+from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
-from cudnnlite.operations.rnn.problem import RNNRequest, check_spec, data_spec, make_request
+from cudnnlite.operations.rnn.problem import RNNRequest, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.accuracy import why_inexact
@@ -108,67 +109,59 @@ def find_rnn_forward(
     True True
     """
     use(handle)
-    check_spec(spec)
+    instance_of(spec, RNNSpec, "spec")
     x = on_device(handle, x, "x")
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
-    spec = spec.replace(dropout=0.0)
+    one_of(training, "training", True, False)
+    problem = RNNForwardProblem(spec.replace(dropout=0.0), data, training)
+    operands = {"weights": weights, "x": x, "hx": hx, "cx": cx}
+    rows = candidates(problem, _parse_algorithms(algorithms))
     return search_rnn_forward(
-        handle, spec, weights, x, hx, cx, data, lengths is not None, training,
-        list(product(_parse_algorithms(algorithms), allowed_math_types(spec.math_type, spec.dtype))),
-        handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None, latency=True,
-        replay=parse_replay(replay) and not training,
+        handle, problem, operands, rows, handle.workspace.limit_for(workspace_limit), compile_all=algorithms is not None,
+        latency=True, replay=parse_replay(replay) and not training,
     )  # fmt: skip
 
 
-def search_rnn_forward(
-    handle: Handle, spec: RNNSpec, weights: RNNWeights, x: DeviceArray, hx: Any, cx: Any, data: RNNDataSpec,
-    with_lengths: bool, training: bool, pairs: Sequence[tuple[RNNAlgo, MathType]], limit: int | None, *,
-    max_error: float | None = None, compile_all: bool = False, latency: bool = False, flush_l2: bool = False,
-    replay: bool = False,
-) -> AlgorithmTable:  # fmt: skip
-    """Do what `find_rnn_forward` does, for these pairs of algorithm and math type.
+def candidates(problem: RNNForwardProblem, algorithms: Iterable[RNNAlgo] = ALGORITHMS) -> list[RNNResult]:
+    """Return every algorithm with every math type that the network allows."""
+    math_types = allowed_math_types(problem.spec.math_type, problem.spec.dtype)
+    return [RNNResult(*pair, deterministic=None) for pair in product(algorithms, math_types)]
 
-    Parameters
-    ----------
-    with_lengths : bool
-        Whether calls will be given lengths.
-    max_error : float, optional
-        What has a larger relative L2 error is not timed.
-    compile_all : bool
-        Compile PERSIST_DYNAMIC for matrices of any size.
-    latency, flush_l2 : bool
-        See `Contest`.
-    replay : bool
-        As in `find_rnn_forward`.
+
+def search_rnn_forward(
+    handle: Handle, problem: RNNForwardProblem, operands: Mapping[str, Any], rows: Iterable[RNNResult],
+    limit: int | None, *, max_error: float | None = None, compile_all: bool = False, latency: bool = False,
+    flush_l2: bool = False, replay: bool = False, note: str = "",
+) -> AlgorithmTable:  # fmt: skip
+    """Do what `find_rnn_forward` does, for these candidates; the operands are "weights", "x" and perhaps "hx" and "cx".
+
+    `rows`: the candidates; one with a `why_not` is not run.  `max_error`: what has a larger relative L2 error is not timed.
+    `compile_all`: compile PERSIST_DYNAMIC for matrices of any size.  `latency`, `flush_l2`: see `Contest`.  `note`: what else
+    is to be said of the times.
     """
-    choices = [AlgorithmResult(algorithm, math_type, deterministic=None) for algorithm, math_type in pairs]
-    requests = [make_request(handle, spec, data, training, choice, 0.0, None, limit) for choice in choices]
+    spec, data = problem.spec.replace(dropout=0.0), problem.data
+    standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
+    request = make_request(handle, spec, data, problem.training, standard, 0.0, None, None)
     with own_stream(handle) as stream, ExitStack() as stack:
-        standard = AlgorithmResult(RNNAlgo.STANDARD, spec.math_type)
-        given = make_request(handle, spec, data, training, standard, 0.0, None, None)
-        with RNNPlan[Any](handle, given) as plan:
-            hx, cx = plan.check_operands(weights, x, hx, cx, data.lengths if with_lengths else None)
-        states = [None if state is None else arrays.on_stream(state, stream) for state in (hx, cx)]
-        known = data.lengths if with_lengths else None
-        arguments = _Arguments(
-            handle, weights.view(handle), arrays.on_stream(x, stream), states[0], states[1], known, data
-        )
+        weights, x = operands["weights"], operands["x"]
+        with RNNPlan[Any](handle, request) as plan:
+            states = plan.check_operands(weights, x, operands.get("hx"), operands.get("cx"), data.lengths)
+        hx, cx = (None if state is None else arrays.on_stream(state, stream) for state in states)
+        own = weights.view(handle), arrays.on_stream(x, stream), hx, cx
         contest = Contest(handle, latency=latency, flush_l2=flush_l2)
         stack.callback(contest.close)
         hopeless = "" if compile_all else why_too_large(spec, handle.timing.on_chip)
-        rows = contest.finish(_try_out(requests, arguments, contest, max_error, hopeless, stack))
+        trial = _Trial(handle, request._replace(workspace_limit=limit), own, data, stack)
+        found = contest.finish(trial.run(rows, contest, max_error, hopeless))
         if replay:
-            of_pairs = dict(zip(pairs, requests, strict=True))
-            rows = with_replay(rows, lambda row: _replayed(of_pairs[row.algorithm, row.math_type], arguments))
-        rows = _heuristic_first(rows, heuristic(spec, data), latency=latency)
-    title = f"RNN forward of {data} through {spec}{' in training' if training else ''}"
-    return AlgorithmTable(rows, title=title, timing=contest.timing, device_memory=handle.device.memory_info()[1])
+            found = with_replay(found, trial.replayed)
+        found = _heuristic_first(found, heuristic(spec, data), latency=latency)
+    timing, memory = contest.timing + note, handle.device.memory_info()[1]
+    return AlgorithmTable(found, title=str(problem), timing=timing, device_memory=memory)
 
 
 def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool) -> list[AlgorithmResult]:
     """Return rows with the heuristic's own choice first, where the first is hardly faster: another run may say otherwise."""
-    if not rows:
-        return rows
     pair = own.algorithm, own.math_type
     row = next((row for row in rows if (row.algorithm, row.math_type) == pair and row.ok and not row.replay), rows[0])
     best, time = (deciding_ms(each, latency=latency) for each in (rows[0], row))
@@ -202,85 +195,73 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     return f"not compiled: a layer's recurrent matrices take {size}, and what can be kept on the chip is below {most}"
 
 
-class _Arguments(NamedTuple):
-    """What every candidate is called with, on the handle's present stream."""
+class _Trial:
+    """Runs and checks each candidate once; all write to the same memory.  `stack` keeps the plans of those that may win.
 
-    handle: Handle
-    weights: RNNWeights
-    x: DeviceArray
-    hx: DeviceArray | None
-    cx: DeviceArray | None
-    lengths: tuple[int, ...] | None
-    data: RNNDataSpec
-
-
-class _Outputs:
-    """What all candidates write to, one after the other."""
-
-    def __init__(self) -> None:
-        self.out: Sequence[DeviceArray] | None = None
-        self.reserve: RNNReserve | None = None
-
-    def make_room(self, plan: RNNPlan[Any]) -> None:
-        """Allocate what a plan writes to, where it is not there yet, or too small."""
-        if self.out is None:
-            self.out = [array for array in plan.new_outputs() if array is not None]
-        if self.reserve is None or self.reserve.nbytes < plan.reserve:
-            self.reserve = plan.new_reserve()
-
-
-def _candidate(plan: RNNPlan[Any], given: _Arguments, to: _Outputs) -> Callable[[], object]:
-    """Return what makes a plan's call once, without an allocation."""
-    plan.describe(given.x.spec, given.lengths)
-    to.make_room(plan)
-    return lambda: plan(
-        given.weights, given.x, given.hx, given.cx, lengths=given.lengths, out=to.out, reserve=to.reserve
-    )
-
-
-def _try_out(
-    requests: list[RNNRequest], arguments: _Arguments, contest: Contest, max_error: float | None, hopeless: str,
-    stack: ExitStack,
-) -> dict[Hashable, AlgorithmResult]:  # fmt: skip
-    """Run and check each candidate once; return a row for each request.  `stack` keeps the plans of those that entered.
-
-    PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
-    quarter more with one math type than with another, at most.  So if one turns out to be hopeless, all are.
+    `operands`: weights, x, hx and cx, on the handle's present stream.
     """
-    handle = arguments.handle
-    check = PrefixCheck(arguments.weights, arguments.x, arguments.hx, arguments.cx, arguments.data)
-    rows: dict[Hashable, AlgorithmResult] = {}
-    outputs = _Outputs()
-    for request in requests:
-        choice, plan = request.choice, None
-        row = RNNResult(choice.algorithm, choice.math_type, deterministic=None)
-        compiles = row.algorithm == RNNAlgo.PERSIST_DYNAMIC
-        if hopeless and compiles:
-            rows[request] = replace(row, why_not=hopeless)
-            continue
-        try:
-            plan = stack.enter_context(RNNPlan[Any](handle, request))
-            error, largest = check.errors_of(plan)
-            candidate = _candidate(plan, arguments, outputs)
-            reserve = plan.reserve if request.training else None
-            wrong = check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
-            row = replace(row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong)
-            if not wrong:
-                contest.enter(request, candidate)
-                if compiles and contest.is_hopeless(request):
-                    most = f"{handle.timing.give_up:g} times the best"
-                    hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
-        except (CudnnError, DeviceMemoryError) as refusal:
-            rows[request] = failed(handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
-        else:
-            rows[request] = row
-    return rows
 
+    def __init__(
+        self, handle: Handle, request: RNNRequest, operands: Sequence[Any], data: RNNDataSpec, stack: ExitStack
+    ) -> None:
+        self._handle, self._request, self._operands, self._stack = handle, request, operands, stack
+        self._x, self._lengths = operands[1].spec, data.lengths
+        self._check = PrefixCheck(operands, data)
+        self._out: Sequence[DeviceArray | None] | None = None
+        self._reserve: RNNReserve | None = None
 
-def _replayed(request: RNNRequest, arguments: _Arguments) -> Replay | None:
-    """Return what a plan that launches graphs tells after two calls: the first is recorded, the second has other results."""
-    with RNNPlan[Any](arguments.handle, request, replay=True) as plan:
-        both = _Outputs(), _Outputs()
-        for outputs in both:
-            _candidate(plan, arguments, outputs)()
-        return plan.replay
+    def run(
+        self, candidates: Iterable[RNNResult], contest: Contest, max_error: float | None, hopeless: str
+    ) -> dict[Hashable, AlgorithmResult]:
+        """Return the row of each candidate with what came of it; those that may be chosen are entered into the contest.
+
+        PERSIST_DYNAMIC is compiled for each math type, for a minute where the matrices are large; in float32 an H200 took a
+        quarter more with one math type than with another, at most.  So if one turns out to be hopeless, all are.
+        """
+        rows: dict[Hashable, AlgorithmResult] = {}
+        for candidate in candidates:
+            row, plan = candidate, None
+            compiles = row.algorithm == RNNAlgo.PERSIST_DYNAMIC
+            why_not = row.why_not or (hopeless if compiles else "")
+            if why_not:
+                rows[candidate] = replace(row, why_not=why_not)
+                continue
+            try:
+                plan = self._stack.enter_context(self._plan(row))
+                error, largest = self._check.errors_of(plan)
+                call = self._call_of(plan)
+                reserve = plan.reserve if self._request.training else None
+                wrong = self._check.why_wrong(error, row.math_type) or why_inexact(error, max_error)
+                row = replace(
+                    row, error=error, max_error=largest, workspace=plan.workspace, reserve=reserve, why_not=wrong
+                )
+                if not wrong:
+                    contest.enter(candidate, call)
+                    if compiles and contest.is_hopeless(candidate):
+                        most = f"{self._handle.timing.give_up:g} times the best"
+                        hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
+            except (CudnnError, DeviceMemoryError) as refusal:
+                rows[candidate] = failed(self._handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
+            else:
+                rows[candidate] = row
+        return rows
+
+    def replayed(self, row: AlgorithmResult) -> Replay | None:
+        """Return what a plan that launches graphs tells after two calls: one is recorded, the other has other results."""
+        with self._plan(row, replay=True) as plan:
+            plan.describe(self._x, self._lengths)
+            for out in (plan.new_outputs(), plan.new_outputs()):
+                plan(*self._operands, lengths=self._lengths, out=out)
+            return plan.replay
+
+    def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> RNNPlan[Any]:
+        choice = AlgorithmResult(row.algorithm, row.math_type, deterministic=None)
+        return RNNPlan(self._handle, self._request._replace(choice=choice), replay=replay)
+
+    def _call_of(self, plan: RNNPlan[Any]) -> Callable[[], object]:
+        """Return what makes a plan's call once, without an allocation; the reserve space is as large as any needs."""
+        plan.describe(self._x, self._lengths)
+        self._out = self._out or plan.new_outputs()
+        if self._reserve is None or self._reserve.nbytes < plan.reserve:
+            self._reserve = plan.new_reserve()
+        return lambda: plan(*self._operands, lengths=self._lengths, out=self._out, reserve=self._reserve)
