@@ -55,7 +55,7 @@ def make_plan(
         given = dict(zip((*operation.reads, "out"), (*operands, out), strict=True))
         known = {name: array if isinstance(array, DeviceArray) else None for name, array in given.items()}
         if algorithm is None and interface is None:
-            if handle.chooser is not None and operation.tuned and problem.values[operation.writes[0]].size:
+            if handle.chooser is not None and problem.values[operation.writes[0]].size:
                 algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
             if algorithm is None and not is_aligned(*known.values()):
                 interface = UNALIGNED
@@ -124,7 +124,7 @@ def call(
         alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     if algorithm is not None:
         algorithm = parse_algorithm(operation, algorithm)
-    elif interface is None and handle.chooser is not None and operation.tuned and given[0].spec.size:
+    elif interface is None and handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
         posed = (operation, *specs, *options, y_spec, alpha, beta)
         arrays = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
         problem = partial(problem_of, operation, given, options, y, alpha, beta)

@@ -28,7 +28,10 @@ LAYER_DTYPES = (*FLOATS, DataType.INT8)  # what any of them was seen to take on 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them."""
+    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them.
+
+    Such an operation has an option "conv", whose descriptor has the math type.
+    """
 
     kind: Any  # their enum
     result: Any  # the C structure that a search fills
@@ -38,9 +41,7 @@ class Algorithms:
     heuristic: str
     find: str
     workspace: str
-    option: str = "conv"  # the option whose descriptor has the math type
-    # the kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none
-    graph: str = ""
+    graph: str  # the kind of operation in cuDNN's graph API; its attributes have the operands' names
     # (handle, stack, problem) -> its operation graph, where that has more operations than one
     build: Callable[[Any, Any, Any], Any] | None = None
     # (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does
@@ -120,11 +121,6 @@ class Operation:
     def scalars(self) -> tuple[str, ...]:
         """Which of `alpha` and `beta` it has."""
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
-
-    @kept
-    def tuned(self) -> bool:
-        """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
-        return self.algorithms is not None
 
     @kept
     def outputs(self) -> tuple[str, ...]:

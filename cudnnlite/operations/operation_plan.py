@@ -15,7 +15,6 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import check_asked, choose, prepare
 from cudnnlite.operations.described import Described, involve
-from cudnnlite.operations.engines import EngineChoice
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
 from cudnnlite.operations.operands import check_overlap, check_workspace, check_writable, on_device
 from cudnnlite.operations.operation import Operation
@@ -138,10 +137,7 @@ class OperationPlan(Plan):
                 workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
             )
             return
-        choice = choose(described, algorithm, limit, interface, self._resources)
-        if isinstance(choice, EngineChoice):
-            self.choice, self._prepared, self.workspace = choice.row, choice.plan, choice.plan.workspace
-            return
+        choice = choose(described, algorithm, limit, interface)
         layout = conversion_layout(problem, choice.layout)
         if layout:
             self._prepared = converted = ConvertedConvolution(self._handle, problem, choice, layout, self._resources)
