@@ -26,7 +26,7 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.operations.problem import KINDS, Problem
-from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
+from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
@@ -231,7 +231,6 @@ def plan_convolution_bias_activation_forward(
     )  # fmt: skip
 
 
-@hides_unknown
 @documented_choice(FUSED, "call")
 def convolution_bias_activation_forward(
     handle: Handle, x: AnyArray, w: AnyArray, bias: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV,
