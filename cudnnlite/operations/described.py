@@ -22,7 +22,7 @@ from cudnnlite.specs.frozen import FrozenSpec
 
 
 class Described:
-    """The descriptors of a problem on one handle, owned by `stack`.
+    """The descriptors of a problem on one handle, and its scalars, owned by `stack`.
 
     `partly`: a convolution that no descriptor can describe is left out; a graph describes it.  `graph` is the problem's, where
     somebody has it, and keeps it for as long as this is used.
@@ -64,9 +64,9 @@ class Described:
         problem, operation, specs = self.problem, self.problem.operation, self.problem.specs
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
         kind = np.float64 if next(iter(specs.values())).dtype == DataType.DOUBLE else np.float32
-        scalars = (*operation.scalars, *operation.by_address)
-        self._scalars = {name: np.array(problem.values[name], kind) for name in scalars}
-        values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
+        scalars = {name: np.array(problem.values[name], kind) for name in (*operation.scalars, *operation.by_address)}
+        self._stack.callback(scalars.clear)  # C has their addresses until then
+        values: dict[str, Any] = {name: value.ctypes.data for name, value in scalars.items()}
         values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
         values |= {f"{name}SizeInBytes": specs[name].nbytes for name in operation.bare}
         values |= dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0) | {"handle": self.handle.ptr}

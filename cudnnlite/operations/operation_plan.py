@@ -129,7 +129,7 @@ class OperationPlan(Plan):
 
     def _prepare(self, algorithm: Any, limit: int | None, interface: str | None, graph: Graph | None) -> None:
         problem = self.problem
-        self._described = described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
+        described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
         if problem.operation.algorithms is None:
             self.descriptors = described.descriptors
             self.workspace, self.reserve = described.workspace(), described.reserve()

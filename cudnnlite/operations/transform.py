@@ -40,16 +40,11 @@ EXTENDED = Operation(
     {"transform": TensorTransformSpec}, _NAMES, dtypes=LAYER_DTYPES, mixed=True, check=_check,
 )  # fmt: skip
 FILTER = Operation(
-    "transform_filter_ex", "cudnnTransformFilter", ("x",), ("y",), lambda x, target, **_: _memory(target),
+    "transform_filter_ex", "cudnnTransformFilter", ("x",), ("y",), lambda x, target, **_: target.tensor,
     {"source": FilterSpec, "target": FilterSpec, "transform": TensorTransformSpec},
     {**_NAMES, "srcDesc": "sourceDesc", "destDesc": "targetDesc"}, dtypes=LAYER_DTYPES, mixed=True, check=_check,
-    bare={"x": lambda values: _memory(values["source"]), "y": lambda values: _memory(values["target"])},
+    bare={"x": lambda values: values["source"].tensor, "y": lambda values: values["target"].tensor},
 )  # fmt: skip
-
-
-def _memory(w: FilterSpec) -> TensorSpec:
-    """Return a filter as the tensor that its memory is."""
-    return TensorSpec(w.shape, w.dtype, w.layout)
 
 
 def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: Any, unfold: Any) -> TensorTransformSpec:

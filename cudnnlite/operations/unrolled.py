@@ -12,7 +12,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.operations import recording
 from cudnnlite.operations.described import involve
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
-from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.operation import Operation, all_of
 from cudnnlite.specs.layers import DropoutSpec
 
 _OPERAND = """\
@@ -89,7 +89,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
             for name in everything
         ),
         written=", ".join(writes),
-        unpacked="self.problem.operation.all_written(out)" if several else "out",
+        unpacked=f"all_of(out, {writes})" if several else "out",
         checks="".join(_check(operation, name) for name in writes),
         by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
         by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name))
@@ -110,8 +110,8 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
     namespace: dict[str, Any] = {
-        "CudnnError": CudnnError, "DeviceArray": DeviceArray, "check_writable": check_writable, "get_ident": get_ident,
-        "in_place": operation.in_place, "involve": involve,
+        "CudnnError": CudnnError, "DeviceArray": DeviceArray, "all_of": all_of, "check_writable": check_writable,
+        "get_ident": get_ident, "in_place": operation.in_place, "involve": involve,
         "on_device": on_device, "recording": recording, "wait_for_streams": wait_for_streams,
     }  # fmt: skip
     exec(compile(source, filename, "exec"), namespace)
