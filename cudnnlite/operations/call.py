@@ -66,7 +66,7 @@ def make_plan(
 def call(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None, workspace: Any = None,
-    interface: str | None = None, reserve: Any = None, wanted: Any = None,
+    interface: str | None = None, wanted: Any = None, reserve: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Run an operation on arrays, by the plan that the handle keeps for calls of this kind.
 

@@ -103,7 +103,7 @@ def convolution_backward_data(
     if unknown:
         refuse_unknown(convolution_backward_data, unknown)
     given, wanted = ((w, dy), (conv,)), _written(handle, x, "x", dy, "dy", out)
-    return call(handle, DATA, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, None, wanted)
+    return call(handle, DATA, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, wanted)
 
 
 @documented_choice(DATA, "get")
@@ -210,9 +210,7 @@ def convolution_backward_filter(
     if unknown:
         refuse_unknown(convolution_backward_filter, unknown)
     given, wanted = ((x, dy), (conv,)), _written(handle, w, "w", x, "x", out)
-    return call(
-        handle, FILTER, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, None, wanted
-    )
+    return call(handle, FILTER, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, wanted)
 
 
 @documented_choice(FILTER, "get")
@@ -295,7 +293,7 @@ def convolution_transpose(
     x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
     shape = _transposed_shape(x.spec, w.spec, conv, output_padding)
     given, wanted = ((w, x), (conv,)), _written(handle, shape, "conv", x, "x", out)
-    return call(handle, DATA, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, None, wanted)
+    return call(handle, DATA, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, wanted)
 
 
 def _transposed_shape(x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any) -> tuple[int, ...]:

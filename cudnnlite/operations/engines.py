@@ -41,18 +41,10 @@ def is_aligned(*operands: DeviceArray | None) -> bool:
 
 
 class NoEngine(NamedTuple):
-    """No engine runs a problem.
-
-    Attributes
-    ----------
-    why : str
-        The reasons.
-    larger : tuple of (AlgorithmResult, str)
-        Engines that only the workspace limit excludes.
-    """
+    """No engine runs a problem."""
 
     why: str
-    larger: tuple[tuple[AlgorithmResult, str], ...] = ()
+    larger: tuple[tuple[AlgorithmResult, str], ...] = ()  # those that only the workspace limit excludes, and why
 
 
 def preferred_engine(described: Described, limit: int | None) -> AlgorithmResult | NoEngine:
@@ -94,12 +86,7 @@ def preferred_engine(described: Described, limit: int | None) -> AlgorithmResult
 def given_engine(described: Described, engine: Engine, stack: ExitStack) -> tuple[AlgorithmResult, ExecutionPlan]:
     """Return an engine that was chosen, with its workspace and its notes, and what runs it; `stack` owns what is made.
 
-    Raises
-    ------
-    ArgumentError
-        It would break a promise of the problem's.
-    CudnnError
-        It is none for this problem, or for this cuDNN.
+    ArgumentError where it would break a promise of the problem's; CudnnError where it is none for this problem, or this cuDNN.
     """
     problem = described.problem
     if why := why_no_engine(problem):
