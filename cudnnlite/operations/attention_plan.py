@@ -275,11 +275,11 @@ def make_request(
         ]
         pairs = zip(data, whole.values(), strict=True)
         if all(same_strides(x.shape, found.strides, x.tensor().strides) for x, found in pairs):
-            data.append(SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes))
+            (q, k, v), y = data, SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes)
             ranks = [given[name].spec.rank for name in "qkvq"]
-            alike = tuple(_at_rank(x.tensor(), rank) for x, rank in zip(data, ranks, strict=True))
+            alike = tuple(_at_rank(x.tensor(), rank) for x, rank in zip((q, k, v, y), ranks, strict=True))
             ends = _parse_window(window, steps, reach)
-            return AttentionRequest(spec, *data, alike, *lengths, ends, training, dropout_state)
+            return AttentionRequest(spec, q, k, v, y, alike, *lengths, ends, training, dropout_state)
     listed = ", ".join(f"{name} is {array.spec}" for name, array in given.items())
     raise ArgumentError(f"{listed}; needed: all packed in one order of their axes, and the vectors last")
 

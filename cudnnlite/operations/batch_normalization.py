@@ -195,8 +195,7 @@ def batch_normalization_training(
     if activation is not None:
         operation, operands = (TRAINING_RELU, operands) if z is None else (TRAINING_ADD_RELU, (*operands, z))
         options = (*options, activation)  # type: ignore[assignment]
-    result: Any = call(handle, operation, operands, options, alpha, beta, written)
-    return result  # type: ignore[no-any-return]
+    return call(handle, operation, operands, options, alpha, beta, written)  # type: ignore[return-value]
 
 
 def _mode(mode: Any, handle: Handle, x: Any, activation: Any, added: bool) -> Any:
@@ -250,8 +249,8 @@ def batch_normalization_backward(
             if array is not None:
                 raise ArgumentError(f"{name} is given without the activation of the training call; there it has no use")
         operands: tuple[Any, ...] = (x, dy, scale, saved_mean, saved_inv_variance)
-        result: Any = call(handle, BACKWARD, operands, options, alpha, beta, BACKWARD.gathered(out))
-        return result  # type: ignore[no-any-return]
+        written = BACKWARD.gathered(out)
+        return call(handle, BACKWARD, operands, options, alpha, beta, written)  # type: ignore[return-value]
     if (real_number(alpha, "alpha"), real_number(beta, "beta")) != (1, 0):
         raise ArgumentError(f"alpha={shown(alpha)}, beta={shown(beta)} with an activation; allowed: 1 and 0")
     for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
@@ -259,5 +258,5 @@ def batch_normalization_backward(
             raise ArgumentError(f"{name} has to be given with an activation: as the training call had it")
     operation = BACKWARD_ADD_RELU if added else BACKWARD_RELU
     operands, written = (x, y, dy, scale, bias, saved_mean, saved_inv_variance), operation.gathered(out)
-    gradients: Any = call(handle, operation, operands, (*options, activation), 1.0, 0.0, written, reserve=reserve)
-    return gradients  # type: ignore[no-any-return]
+    options = (*options, activation)
+    return call(handle, operation, operands, options, out=written, reserve=reserve)  # type: ignore[return-value]

@@ -41,13 +41,17 @@ class CapturedGraph(Plan):
 
     def keep(self, plan: Plan, operands: Iterable[Any]) -> None:
         """Keep a plan, and the memory of its operands, until this graph is closed."""
-        # another array in the same memory: its owner may close the one that was given
-        self._kept += [arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each for each in operands]
+        self.keep_memory(operands)
         if plan not in self._plans:
             self._plans.add(plan)
             plan.hold()
             self._resources.callback(plan.release)
         self.calls += 1
+
+    def keep_memory(self, operands: Iterable[Any]) -> None:
+        """Keep the memory of arrays until this graph is closed."""
+        # another array in the same memory: its owner may close the one that was given
+        self._kept += [arrays.part_of(each, each.spec) if isinstance(each, DeviceArray) else each for each in operands]
 
     def own(self, graph: Any) -> None:
         """Take over what a device recorded."""

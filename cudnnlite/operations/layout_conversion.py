@@ -52,9 +52,9 @@ class ConvertedConvolution:
             self._there = {
                 name: _conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != written
             }
-            self._written, self._back = written, None
-            if written in moved:
-                self._back = _conversion(handle, inside[written], specs[written], beta, stack)
+            self._back = {
+                name: _conversion(handle, inside[name], specs[name], beta, stack) for name in moved if name == written
+            }
         except CudnnError as error:
             error.involving(layout=layout)
             raise
@@ -65,7 +65,7 @@ class ConvertedConvolution:
             taken += -(-inside[name].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
         self._places["workSpace"] = taken
         self.workspace = taken + own
-        self._calls = [*self._there.values(), self._convolution, *filter(None, [self._back])]
+        self._calls = [*self._there.values(), self._convolution, *self._back.values()]
 
     def replace(self, **addresses: int) -> None:
         """Change the addresses; ArgumentError if the workspace is not aligned."""
@@ -78,8 +78,8 @@ class ConvertedConvolution:
         places = {name: workspace + offset for name, offset in self._places.items()}
         for name, conversion in self._there.items():
             conversion.replace(x=addresses[name], y=places[name])
-        if self._back is not None:
-            self._back.replace(x=places[self._written], y=addresses[self._written])
+        for name, conversion in self._back.items():
+            conversion.replace(x=places[name], y=addresses[name])
         self._convolution.replace(**addresses | places)
 
     def function(self) -> None:

@@ -220,14 +220,12 @@ class OperationPlan(Plan):
         raise NotImplementedError  # of a plan for one operation it is unrolled
 
     def _check(self, name: str, array: DeviceArray) -> None:
-        wanted, spec = self.problem.values[name], array.spec
+        operation, wanted, spec = self.problem.operation, self.problem.values[name], array.spec
+        if name in operation.writes:
+            check_shape(operation.argument(name), spec, wanted)
         if not is_as(spec, wanted):
-            raise ArgumentError(f"{self.problem.operation.argument(name)} is {spec}; the plan was made for {wanted}")
+            raise ArgumentError(f"{operation.argument(name)} is {spec}; the plan was made for {wanted}")
         setattr(self, f"_seen_{name}", spec)
-
-    def _check_out(self, name: str, out: DeviceArray) -> None:
-        check_shape(self.problem.operation.argument(name), out.spec, self.problem.values[name])
-        self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
         spec = self._new.get(name)

@@ -19,7 +19,7 @@ _OPERAND = """\
             if type({name}) is not DeviceArray or {name}.device is not device:
                 {name} = on_device(handle, {name}, "{argument}")
             if {name}.spec is not self._seen_{name}:
-                self.{check}("{name}", {name})
+                self._check("{name}", {name})
 """
 # what a call is given, where that is what the last one was given, need not be looked at again
 _CALL = """\
@@ -82,12 +82,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         given=", ".join(f"{name}.{each}" for each in ("ptr", "spec", "device", "stream") for name in held)
         + "".join(f", {name}.readonly" for name in writes),
         new="".join(f'    if {name} is None:\n        {name} = self._new_output("{name}")\n' for name in writes),
-        operands="".join(
-            _OPERAND.format(
-                name=name, argument=operation.argument(name), check="_check_out" if name in writes else "_check"
-            )
-            for name in everything
-        ),
+        operands="".join(_OPERAND.format(name=name, argument=operation.argument(name)) for name in everything),
         written=", ".join(writes),
         unpacked=f"all_of(out, {writes})" if several else "out",
         checks="".join(_check(operation, name) for name in writes),
