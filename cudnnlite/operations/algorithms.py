@@ -15,7 +15,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
-from cudnnlite.operations.described import Described, involve, is_asymmetric
+from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.engines import NoEngine, given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
@@ -59,7 +59,7 @@ def check_asked(problem: Problem, algorithm: Any, interface: str | None) -> None
     """Raise ArgumentError where algorithm, interface and padding contradict each other."""
     engine = isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
     kind = interface if algorithm is None else "graph" if engine else "descriptor"
-    if kind == "descriptor" and is_asymmetric(problem.conv):
+    if kind == "descriptor" and not problem.conv.is_symmetric:
         given = "interface='descriptor'" if algorithm is None else f"algorithm={algorithm}"
         padding = problem.conv.padding
         raise ArgumentError(f"{given} with padding={padding}: only graphs pad the two ends of an axis differently")
@@ -73,7 +73,7 @@ def choose(described: Described, algorithm: Any, limit: int | None, interface: s
     Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
     """
     problem = described.problem
-    if is_asymmetric(problem.conv):
+    if not problem.conv.is_symmetric:  # which graphs alone do
         if interface == UNALIGNED:
             raise ArgumentError(
                 f"an operand is not aligned to 16 bytes, as graphs want it; padding={problem.conv.padding} needs one"

@@ -17,7 +17,6 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem
-from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
 
@@ -51,7 +50,7 @@ class Described:
         described = {name: spec for name, spec in problem.specs.items() if name not in left_out} | {
             name: value
             for name, value in problem.options.items()
-            if isinstance(value, FrozenSpec) and not (self._partly and is_asymmetric(value))
+            if isinstance(value, FrozenSpec) and (getattr(value, "is_symmetric", True) or not self._partly)
         }
         rank = next(iter(problem.specs.values())).rank - 2
         return {
@@ -108,11 +107,6 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
     if algorithms.build is not None:
         return algorithms.build(handle, stack, problem)  # type: ignore[no-any-return]
     return convolution_graph(handle, stack, algorithms.graph, problem.specs, problem.conv, problem.alpha, problem.beta)
-
-
-def is_asymmetric(option: Any) -> bool:
-    """Tell whether an option is a convolution padded differently at the two ends of an axis, which graphs alone do."""
-    return isinstance(option, ConvolutionSpec) and not option.is_symmetric
 
 
 def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
