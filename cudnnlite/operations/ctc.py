@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from cudnnlite.arguments import instance_of, one_of
@@ -26,7 +27,6 @@ from cudnnlite.operations.documented import calling
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.operations.operation import all_of
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
-from cudnnlite.operations.rnn.formats import host_array
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
 
@@ -221,7 +221,10 @@ def _check_x(x: TensorSpec) -> None:
 
 def _on_host(values: Any, argument: str) -> list[int]:
     """Return integers in one dimension as a list."""
-    numbers = host_array(values, argument)
+    try:
+        numbers = np.asarray(values)
+    except (TypeError, ValueError, MemoryError, OverflowError) as error:
+        raise ArgumentError(f"{argument} of type {type(values).__name__} is no array of integers: {error}") from error
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentError(
             f"{argument} is {numbers.dtype} of shape {numbers.shape}; needed: integers in one dimension"
