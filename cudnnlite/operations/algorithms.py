@@ -15,8 +15,8 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
-from cudnnlite.operations.described import Described, involve, is_asymmetric
-from cudnnlite.operations.engines import EngineChoice, NoEngine, given_engine, preferred_engine, tell_limit
+from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.engines import NoEngine, given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
@@ -55,45 +55,35 @@ def _algorithms(operation: Operation) -> Algorithms:
     return operation.algorithms
 
 
-def _descriptor(described: Described) -> Any:
-    return described.descriptors[_algorithms(described.problem.operation).option]
-
-
 def check_asked(problem: Problem, algorithm: Any, interface: str | None) -> None:
     """Raise ArgumentError where algorithm, interface and padding contradict each other."""
     engine = isinstance(getattr(algorithm, "algorithm", algorithm), Engine)
     kind = interface if algorithm is None else "graph" if engine else "descriptor"
-    conv = problem.options[_algorithms(problem.operation).option]
-    if kind == "descriptor" and is_asymmetric(conv):
+    if kind == "descriptor" and not problem.conv.is_symmetric:
         given = "interface='descriptor'" if algorithm is None else f"algorithm={algorithm}"
-        raise ArgumentError(f"{given} with padding={conv.padding}: only graphs pad the two ends of an axis differently")
+        padding = problem.conv.padding
+        raise ArgumentError(f"{given} with padding={padding}: only graphs pad the two ends of an axis differently")
     if interface not in (None, UNALIGNED, kind):
         raise ArgumentError(f"interface={interface!r} and algorithm={algorithm}, which is of {kind!r}")
 
 
-def choose(
-    described: Described, algorithm: Any, limit: int | None, interface: str | None, stack: ExitStack
-) -> AlgorithmResult | EngineChoice:
+def choose(described: Described, algorithm: Any, limit: int | None, interface: str | None) -> AlgorithmResult:
     """Return what a plan runs with: what was asked for, or else the engine that cuDNN's heuristic prefers.
 
     Where no engine serves it is the algorithm that the descriptor call's heuristic prefers, with the reason as its remark.
     """
     problem = described.problem
-    conv = problem.options[_algorithms(problem.operation).option]
-    if is_asymmetric(conv):
+    if not problem.conv.is_symmetric:  # which graphs alone do
         if interface == UNALIGNED:
             raise ArgumentError(
-                f"an operand is not aligned to 16 bytes, as graphs want it; padding={conv.padding} needs one"
+                f"an operand is not aligned to 16 bytes, as graphs want it; padding={problem.conv.padding} needs one"
             )
         interface = "graph"
-    if algorithm is not None:
+    if algorithm is not None or interface == "descriptor":
         return _choose(described, algorithm, limit)
-    if interface == "descriptor" or not _algorithms(problem.operation).graph:
-        return _choose(described, None, limit)
-    found: Any = NoEngine("an operand is not aligned to 16 bytes")
-    if interface != UNALIGNED:
-        found = preferred_engine(described, limit, stack)
-    if isinstance(found, EngineChoice):
+    unaligned = interface == UNALIGNED
+    found = NoEngine("an operand is not aligned to 16 bytes") if unaligned else preferred_engine(described, limit)
+    if isinstance(found, AlgorithmResult):
         return found
     if interface == "graph" and found.larger:
         raise WorkspaceLimitError(f"no engine serves: {found.why}")
@@ -118,9 +108,8 @@ def _choose(described: Described, algorithm: Any, limit: int | None) -> Algorith
     else:
         choice = AlgorithmResult(algorithm, math_type)
     if math_type == MathType.FMA != choice.math_type:
-        option = _algorithms(described.problem.operation).option
         raise ArgumentError(
-            f"algorithm was found with math type {choice.math_type}; {option} asks for FMA, true float32, which that would undo"
+            f"algorithm was found with math type {choice.math_type}; conv asks for FMA, true float32, which that would undo"
         )
     return choice
 
@@ -128,7 +117,7 @@ def _choose(described: Described, algorithm: Any, limit: int | None) -> Algorith
 def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResult:
     problem = described.problem
     if wants_tensor_cores(problem):
-        _descriptor(described).set_math_type(MathType.TENSOR_OP)
+        described.descriptors["conv"].set_math_type(MathType.TENSOR_OP)
     algorithms = _algorithms(problem.operation)
     reasons = {algorithm: algorithms.fits(problem, algorithm) for algorithm in algorithms.kind}
     if all(reasons.values()):
@@ -163,7 +152,7 @@ def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> 
         choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic, workspace=plan.workspace)
         return choice, plan, plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
-    _descriptor(described).set_math_type(choice.math_type)
+    described.descriptors["conv"].set_math_type(choice.math_type)
     size, algorithms = workspace_of(described, choice.algorithm), _algorithms(described.problem.operation)
     if why := algorithms.fits(described.problem, choice.algorithm):
         apart = algorithms.apart(described, choice.algorithm, size)

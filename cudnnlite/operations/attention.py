@@ -17,7 +17,7 @@ from cudnnlite.operations.attention_plan import (
     AttentionTrainingOutput,
     make_request,
 )
-from cudnnlite.operations.attention_weights import AttentionWeights, check_spec
+from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.documented import calling
 from cudnnlite.operations.dropout import DropoutState
 from cudnnlite.operations.operands import on_device, use
@@ -108,7 +108,7 @@ def multi_head_attention_forward(
      [2. 4.]]
     """
     use(handle)
-    check_spec(spec)
+    instance_of(spec, AttentionSpec, "spec")
     given = {name: on_device(handle, array, name) for name, array in (("q", q), ("k", k), ("v", v))}
     one_of(training, "training", True, False)
     if training and (spec.dropout or spec.post_dropout) and dropout_state is None:

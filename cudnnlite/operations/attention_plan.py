@@ -23,7 +23,6 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.dropout import DropoutState
-from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.plan_by_hand import PlanByHand, TrainingReserve, check_outputs
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AXES, MAXIMA, AttentionSpec, SeqDataSpec, parse_seq_lengths
@@ -40,6 +39,7 @@ class AttentionRequest(NamedTuple):
     k: SeqDataSpec
     v: SeqDataSpec
     y: SeqDataSpec
+    arrays: tuple[TensorSpec, ...]  # the four as they are given, which may lack the axis of one beam
     q_lengths: tuple[int, ...]
     kv_lengths: tuple[int, ...]
     window: Window
@@ -84,7 +84,6 @@ class AttentionCall(NamedTuple):
     q: DeviceArray
     k: DeviceArray
     v: DeviceArray
-    y: TensorSpec
     dy: DeviceArray | None = None  # of the backward pass over the data, once that was here
 
 
@@ -116,10 +115,15 @@ class AttentionPlan(PlanByHand):
     def __init__(self, handle: Handle, request: AttentionRequest) -> None:
         super().__init__(handle, f"AttentionPlan of {request.spec}")
         self.request, self.spec, self._weights_kind = request, request.spec, request.spec.weights_of()
-        own, api, spec = self._resources.enter_context, handle.api, request.spec
+        own, api, spec, state = self._resources.enter_context, handle.api, request.spec, request.dropout_state
         try:
-            dropouts = [self._dropout(chance) for chance in (spec.dropout, spec.post_dropout)]
-            self._attention = own(AttentionDescriptor(spec, dropout=dropouts[0], post_dropout=dropouts[1], api=api))
+            dropout, post_dropout = (
+                own(DropoutDescriptor(handle, chance, state.array, state.seed))
+                if chance and state is not None
+                else None
+                for chance in (spec.dropout, spec.post_dropout)
+            )
+            self._attention = own(AttentionDescriptor(spec, dropout=dropout, post_dropout=post_dropout, api=api))
             self._q, self._k, self._v, self._y = (
                 own(SeqDataDescriptor(data, api=api)).ptr for data in (request.q, request.k, request.v, request.y)
             )
@@ -131,17 +135,10 @@ class AttentionPlan(PlanByHand):
                 arrays.from_host(self._device, handle.stream, np.array(lengths, np.int32))
                 for lengths in (request.q_lengths, request.kv_lengths)
             ]
+            self._bounds = (*map(c_ints, request.window), *(device_ints(array.ptr) for array in self._lengths))
         except BaseException:
             self.close()
             raise
-        self._window = [c_ints(ends) for ends in request.window]
-        self._specs = [_by_rank(data) for data in (request.q, request.k, request.v, request.y)]
-
-    def _dropout(self, chance: float) -> DropoutDescriptor | None:
-        state = self.request.dropout_state
-        if not chance or state is None:
-            return None
-        return self._resources.enter_context(DropoutDescriptor(self._handle, chance, state.array, state.seed))
 
     def __call__(
         self, weights: AttentionWeights, q: DeviceArray, k: DeviceArray, v: DeviceArray, *, residual: Any = None,
@@ -151,10 +148,8 @@ class AttentionPlan(PlanByHand):
         self.use()
         request, handle = self.request, self._handle
         self._check_weights(weights)
-        given = zip((q, k, v), "qkv", self._specs, strict=False)
-        found = [(on_device(handle, x, name), name, specs) for x, name, specs in given]
-        q, k, v = (self._operand(x, name, specs.get(x.spec.rank, specs[4])) for x, name, specs in found)
-        y_spec = self._specs[3][q.spec.rank]
+        *wanted, y_spec = request.arrays
+        q, k, v = map(self._operand, (q, k, v), "qkv", wanted)
         added = None if residual is None else self._operand(residual, "residual", y_spec)
         if added is not None and request.spec.output_size != request.spec.q_size:
             raise ArgumentError(
@@ -172,17 +167,15 @@ class AttentionPlan(PlanByHand):
         check_outputs(inputs, {"out": y, "reserve": None if space is None else space.array})
         if space is not None:
             space.begin()
-        low, high = self._window
-        q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
         self._run(
             handle.api.cudnnMultiHeadAttnForward, [*inputs.values(), y],
-            (handle.ptr, self._attention.ptr, at, low, high, q_lengths, kv_lengths, self._q, q.ptr,
+            (handle.ptr, self._attention.ptr, at, *self._bounds, self._q, q.ptr,
              0 if added is None else added.ptr, self._k, k.ptr, self._v, v.ptr, self._y, y.ptr, *self._weight_space(weights)),
             None if space is None else space.array,
         )  # fmt: skip
         if space is None:
             return y
-        space.finish(AttentionCall(request, weights, q, k, v, y_spec))
+        space.finish(AttentionCall(request, weights, q, k, v))
         return AttentionTrainingOutput(y, space)
 
     def backward_data(self, reserve: AttentionReserve, dy: Any, *, out: Any) -> AttentionGradients:
@@ -193,17 +186,15 @@ class AttentionPlan(PlanByHand):
             raise ArgumentError(
                 f"reserve is of {spec}: with dropout cuDNN 9.19 computes gradients that are not those of its output"
             )
-        dy = self._operand(dy, "dy", call.y)
+        dy = self._operand(dy, "dy", call.request.arrays[3])
         names, inputs = ("dq", "dk", "dv"), _inputs(call, reserve, dy)
         gradients = self._outputs(out, names, tuple(array.spec for array in (call.q, call.k, call.v)))
         check_outputs(inputs, dict(zip(names, gradients, strict=True)))
-        low, high = self._window
-        q_lengths, kv_lengths = (device_ints(array.ptr) for array in self._lengths)
         dq, dk, dv = gradients
         reserve.begin()
         self._run(
             handle.api.cudnnMultiHeadAttnBackwardData, [*inputs.values(), *gradients],
-            (handle.ptr, self._attention.ptr, low, high, q_lengths, kv_lengths, self._y, dy.ptr, self._q, dq.ptr, call.q.ptr,
+            (handle.ptr, self._attention.ptr, *self._bounds, self._y, dy.ptr, self._q, dq.ptr, call.q.ptr,
              self._k, dk.ptr, call.k.ptr, self._v, dv.ptr, call.v.ptr, *self._weight_space(call.weights)),
             reserve.array,
         )  # fmt: skip
@@ -284,9 +275,11 @@ def make_request(
         ]
         pairs = zip(data, whole.values(), strict=True)
         if all(same_strides(x.shape, found.strides, x.tensor().strides) for x, found in pairs):
-            y = SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes)
+            (q, k, v), y = data, SeqDataSpec((batch, beam, steps, spec.output_size), told[0], spec.dtype, axes)
+            ranks = [given[name].spec.rank for name in "qkvq"]
+            alike = tuple(_at_rank(x.tensor(), rank) for x, rank in zip((q, k, v, y), ranks, strict=True))
             ends = _parse_window(window, steps, reach)
-            return AttentionRequest(spec, data[0], data[1], data[2], y, *lengths, ends, training, dropout_state)
+            return AttentionRequest(spec, q, k, v, y, alike, *lengths, ends, training, dropout_state)
     listed = ", ".join(f"{name} is {array.spec}" for name, array in given.items())
     raise ArgumentError(f"{listed}; needed: all packed in one order of their axes, and the vectors last")
 
@@ -299,12 +292,6 @@ def _with_beam(spec: TensorSpec, argument: str) -> TensorSpec:
         return spec
     (batch, *shape), (first, *strides) = spec.shape, spec.strides
     return TensorSpec((batch, 1, *shape), spec.dtype, strides=(first, 1, *strides))
-
-
-def _by_rank(data: SeqDataSpec) -> dict[int, TensorSpec]:
-    """Return the specs of the arrays that data may come in: those of one beam without it, too."""
-    whole = data.tensor()
-    return {4: whole} | ({3: _at_rank(whole, 3)} if data.shape[1] == 1 else {})
 
 
 def _at_rank(spec: TensorSpec, rank: int) -> TensorSpec:

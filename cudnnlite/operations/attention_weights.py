@@ -71,7 +71,7 @@ class AttentionWeights(NamedWeights):
 
     def __init__(self, handle: Handle, spec: AttentionSpec) -> None:
         use(handle)
-        check_spec(spec)
+        instance_of(spec, AttentionSpec, "spec")
         room = spec.replace(**{name: getattr(spec, name) or 1 for name in MAXIMA})
         with AttentionDescriptor(room, api=handle.api) as descriptor:
             nbytes, workspace = ctypes.c_size_t(), ctypes.c_size_t()
@@ -135,14 +135,9 @@ class AttentionWeights(NamedWeights):
         return {name: tensors[name] for name in shapes}
 
 
-def check_spec(spec: Any) -> None:
-    """Raise ArgumentError unless it is an AttentionSpec."""
-    instance_of(spec, AttentionSpec, "spec")
-
-
 def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that PyTorch has; ArgumentError where it has no such attention."""
-    check_spec(spec)
+    instance_of(spec, AttentionSpec, "spec")
     sizes, projected = (spec.q_size, spec.k_size, spec.v_size), {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
     if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
         raise ArgumentError(

@@ -191,18 +191,19 @@ def batch_normalization_training(
     """
     written = TRAINING.gathered(out, running_mean, running_var)
     operands: tuple[Any, ...] = (x, scale, bias)
-    operation, options = TRAINING, (_mode(mode, handle, x, activation, z is not None), momentum, epsilon)
+    operation, options = TRAINING, (_mode(mode, handle, x, activation, "z" * (z is not None)), momentum, epsilon)
     if activation is not None:
         operation, operands = (TRAINING_RELU, operands) if z is None else (TRAINING_ADD_RELU, (*operands, z))
         options = (*options, activation)  # type: ignore[assignment]
-    result: Any = call(handle, operation, operands, options, alpha, beta, written)
-    return result  # type: ignore[no-any-return]
+    return call(handle, operation, operands, options, alpha, beta, written)  # type: ignore[return-value]
 
 
-def _mode(mode: Any, handle: Handle, x: Any, activation: Any, added: bool) -> Any:
-    """Return the mode that "auto" stands for, or what was given."""
-    if added and activation is None:
-        raise ArgumentError("z is given without an activation; cuDNN adds it before a relu alone: activation='relu'")
+def _mode(mode: Any, handle: Handle, x: Any, activation: Any, addition: str) -> Any:
+    """Return the mode that "auto" stands for, or what was given; `addition` is the argument that asks for one, if any does."""
+    if addition and activation is None:
+        raise ArgumentError(
+            f"{addition} is given without an activation; cuDNN adds z before a relu alone: activation='relu'"
+        )
     if not (isinstance(mode, str) and mode == "auto"):
         return mode
     use(handle)
@@ -244,14 +245,15 @@ def batch_normalization_backward(
     ...     print(dx.numpy().ravel(), dscale.numpy().ravel(), dbias.numpy().ravel())
     [0. 0.] [2.] [4.]
     """
-    options: tuple[Any, ...] = (_mode(mode, handle, x, activation, one_of(added, "added", True, False)), epsilon)
+    addition = "added" * one_of(added, "added", True, False)
+    options: tuple[Any, ...] = (_mode(mode, handle, x, activation, addition), epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:
                 raise ArgumentError(f"{name} is given without the activation of the training call; there it has no use")
         operands: tuple[Any, ...] = (x, dy, scale, saved_mean, saved_inv_variance)
-        result: Any = call(handle, BACKWARD, operands, options, alpha, beta, BACKWARD.gathered(out))
-        return result  # type: ignore[no-any-return]
+        written = BACKWARD.gathered(out)
+        return call(handle, BACKWARD, operands, options, alpha, beta, written)  # type: ignore[return-value]
     if (real_number(alpha, "alpha"), real_number(beta, "beta")) != (1, 0):
         raise ArgumentError(f"alpha={shown(alpha)}, beta={shown(beta)} with an activation; allowed: 1 and 0")
     for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
@@ -259,5 +261,5 @@ def batch_normalization_backward(
             raise ArgumentError(f"{name} has to be given with an activation: as the training call had it")
     operation = BACKWARD_ADD_RELU if added else BACKWARD_RELU
     operands, written = (x, y, dy, scale, bias, saved_mean, saved_inv_variance), operation.gathered(out)
-    gradients: Any = call(handle, operation, operands, (*options, activation), 1.0, 0.0, written, reserve=reserve)
-    return gradients  # type: ignore[no-any-return]
+    options = (*options, activation)
+    return call(handle, operation, operands, options, out=written, reserve=reserve)  # type: ignore[return-value]

@@ -20,6 +20,7 @@ from cudnnlite.operations.operation_plan import plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.filter import as_tensor
 
 
 def specs_of(operation: Operation, operands: Sequence[Any], out: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def make_plan(
         given = dict(zip((*operation.reads, "out"), (*operands, out), strict=True))
         known = {name: array if isinstance(array, DeviceArray) else None for name, array in given.items()}
         if algorithm is None and interface is None:
-            if handle.chooser is not None and operation.tuned and problem.values[operation.writes[0]].size:
+            if handle.chooser is not None and problem.values[operation.writes[0]].size:
                 algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
             if algorithm is None and not is_aligned(*known.values()):
                 interface = UNALIGNED
@@ -65,11 +66,12 @@ def make_plan(
 def call(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], alpha: float = 1.0,
     beta: float = 0.0, out: Any = None, algorithm: Any = None, workspace_limit: int | str | None = None, workspace: Any = None,
-    interface: str | None = None, reserve: Any = None,
+    interface: str | None = None, wanted: Any = None, reserve: Any = None,
 ) -> DeviceArray:  # fmt: skip
     """Run an operation on arrays, by the plan that the handle keeps for calls of this kind.
 
-    `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array.
+    `out` is a tuple where more than one operand is written, in the order of `Operation.writes`; None for a new array, of which
+    `wanted` is the spec where the operation does not say it.
     """
     quick: tuple[Any, ...] | None = None
     if (
@@ -79,7 +81,8 @@ def call(
         # by the hashes of the specs, which cost less than the specs: that these are its own the plan sees, and refuses others
         try:
             hashes = [array.spec._hash for array in operands]
-            quick = (operation, *hashes, None if out is None else out.spec._hash, alpha, beta, handle.workspace._limit)
+            looks = wanted if out is None else out.spec
+            quick = (operation, *hashes, None if looks is None else looks._hash, alpha, beta, handle.workspace._limit)
         except AttributeError:  # another library's arrays, several results, what is no spec
             pass
         else:
@@ -100,7 +103,7 @@ def call(
         specs.append(array.spec)
         addresses |= array.ptr
     y: Any = None
-    y_spec: Any = None
+    y_spec: Any = wanted
     if out is not None and len(operation.writes) == 1:
         y = out
         if type(y) is not DeviceArray or y.device is not device:
@@ -114,6 +117,7 @@ def call(
         workspace = on_device(handle, workspace, "workspace")
         workspace_limit = workspace.nbytes if workspace_limit is None else workspace_limit  # the buffer is all there is
     limit = handle.workspace.limit_for(workspace_limit)
+    written = y if y is not None else None if wanted is None else as_tensor(wanted)
     # as plain values, so that what is equal finds the same plan
     for option, kind in zip(options, operation.options.values()):  # noqa: B905
         if type(option) is not kind:
@@ -124,10 +128,10 @@ def call(
         alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     if algorithm is not None:
         algorithm = parse_algorithm(operation, algorithm)
-    elif interface is None and handle.chooser is not None and operation.tuned and given[0].spec.size:
+    elif interface is None and handle.chooser is not None and operation.algorithms is not None and given[0].spec.size:
         posed = (operation, *specs, *options, y_spec, alpha, beta)
         arrays = dict(zip((*operation.reads, "out"), (*given, y), strict=True))
-        problem = partial(problem_of, operation, given, options, y, alpha, beta)
+        problem = partial(problem_of, operation, given, options, written, alpha, beta)
         algorithm = tuned_choice(handle, posed, problem, limit, **arrays)
     if interface is not None:
         parse_interface(interface)
@@ -136,7 +140,9 @@ def call(
             interface = UNALIGNED
     key = (operation, tuple(specs), tuple(options), y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
-    plan = handle.plans.get(key, _make, handle, operation, given, options, y, alpha, beta, algorithm, limit, interface)
+    plan = handle.plans.get(
+        key, _make, handle, operation, given, options, written, alpha, beta, algorithm, limit, interface
+    )
     if quick is not None and interface is None:
         handle.plans.add_quick(quick, key, tuple(options))
     if operation.reserve:

@@ -16,7 +16,7 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
-from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
+from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
@@ -65,7 +65,6 @@ def plan_convolution_forward(
     )  # fmt: skip
 
 
-@hides_unknown
 @documented_choice(FORWARD, "call", "conv(x, w)")
 def convolution_forward(
     handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, bias: AnyArray | None = None,

@@ -7,9 +7,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cudnnlite.arguments import instance_of, real_number, shown
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.backend.engines import Engine
-from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Like, Operand
 from cudnnlite.devices.handle import Handle
@@ -22,7 +21,7 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation_plan import OperationPlan
-from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
+from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -70,7 +69,6 @@ def plan_convolution_backward_data(
 
 
 @documented_choice(DATA, "call")
-@hides_unknown
 def convolution_backward_data(
     handle: Handle, w: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, x: Like = None,
     alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
@@ -104,8 +102,8 @@ def convolution_backward_data(
     """
     if unknown:
         refuse_unknown(convolution_backward_data, unknown)
-    out = _output(handle, x, "x", dy, "dy", out, beta)
-    return call(handle, DATA, (w, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+    given, wanted = ((w, dy), (conv,)), _written(handle, x, "x", dy, "dy", out)
+    return call(handle, DATA, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, wanted)
 
 
 @documented_choice(DATA, "get")
@@ -178,7 +176,6 @@ def plan_convolution_backward_filter(
 
 
 @documented_choice(FILTER, "call")
-@hides_unknown
 def convolution_backward_filter(
     handle: Handle, x: AnyArray, dy: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, w: Like = None,
     alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None,
@@ -212,8 +209,8 @@ def convolution_backward_filter(
     """
     if unknown:
         refuse_unknown(convolution_backward_filter, unknown)
-    out = _output(handle, w, "w", x, "x", out, beta)
-    return call(handle, FILTER, (x, dy), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+    given, wanted = ((x, dy), (conv,)), _written(handle, w, "w", x, "x", out)
+    return call(handle, FILTER, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, wanted)
 
 
 @documented_choice(FILTER, "get")
@@ -255,7 +252,6 @@ def find_convolution_backward_filter(
     return find(handle, FILTER, (x, dy), (conv,), beta, out, workspace_limit, _written(handle, w, "w", x, "x", out))
 
 
-@hides_unknown
 @documented_choice(DATA, "call", "result", "y")
 def convolution_transpose(
     handle: Handle, x: AnyArray, w: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV, *, output_padding: int | Iterable[int] = 0,
@@ -296,8 +292,8 @@ def convolution_transpose(
     use(handle)
     x, w = on_device(handle, x, "x"), on_device(handle, w, "w")
     shape = _transposed_shape(x.spec, w.spec, conv, output_padding)
-    out = _output(handle, shape, "conv", x, "x", out, beta)
-    return call(handle, DATA, (w, x), (conv,), alpha, beta, out, algorithm, workspace_limit, workspace, interface)
+    given, wanted = ((w, x), (conv,)), _written(handle, shape, "conv", x, "x", out)
+    return call(handle, DATA, *given, alpha, beta, out, algorithm, workspace_limit, workspace, interface, wanted)
 
 
 def _transposed_shape(x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any) -> tuple[int, ...]:
@@ -344,14 +340,3 @@ def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out:
         if not fits:
             raise ArgumentError(f"out is {given}; the result is as {argument} says, {wanted}")
     return out
-
-
-def _output(handle: Any, like: Any, argument: str, beside: Any, name: str, out: Any, beta: Any) -> Any:
-    """Return the array that a call writes: `out`, or a new one where `like` says its spec; None to have it worked out."""
-    written = _written(handle, like, argument, beside, name, out)
-    if out is not None or written is None:
-        return out
-    if real_number(beta, "beta"):
-        raise ArgumentError(f"beta={beta} needs out, which it scales")
-    use(handle)
-    return arrays.empty(handle.device, handle.stream, as_tensor(written))

@@ -51,7 +51,7 @@ def words(problem: Any) -> str:
     return told + (f", {options}" if options else "")
 
 
-_ALGORITHMS = Algorithms(
+ALGORITHMS = Algorithms(
     ConvolutionFwdAlgo, cudnnConvolutionFwdAlgoPerf_t, "cudnnGetConvolutionForwardAlgorithmMaxCount",
     "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnFindConvolutionForwardAlgorithmEx",
     "cudnnGetConvolutionForwardWorkspaceSize", graph="OPERATION_CONVOLUTION_FORWARD",
@@ -63,7 +63,7 @@ COMMON: dict[str, Any] = {
 FORWARD = Operation(
     "convolution_forward", "cudnnConvolutionForward", ("x", "w"), ("y",), lambda x, w, conv: conv.output_spec(x, w),
     names={"srcDesc": "xDesc", "filterDesc": "wDesc", "destDesc": "yDesc"}, dtypes=(), mixed=True,
-    filters=frozenset({"w"}), algorithms=_ALGORITHMS, flops=lambda problem: flops(problem.y, problem.w), hint=_hint,
+    filters=frozenset({"w"}), algorithms=ALGORITHMS, flops=lambda problem: flops(problem.y, problem.w), hint=_hint,
     words=words, **COMMON,
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cudnnlite.arguments import instance_of, one_of, shown
+from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.descriptors.native import c_ints, device_ints
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
@@ -25,6 +25,7 @@ from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.documented import calling
 from cudnnlite.operations.operands import on_device, use
+from cudnnlite.operations.operation import all_of
 from cudnnlite.operations.plan_by_hand import PlanByHand, check_outputs
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
@@ -197,9 +198,7 @@ class CTCLossPlan(PlanByHand):
 
     def _results(self, out: Any, *, gradients: bool) -> tuple[DeviceArray, DeviceArray | None]:
         """Return the arrays to write: the caller's, or new ones."""
-        given = (None, None) if out is None else out
-        if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise ArgumentError(f"out={shown(out)}; needed: a tuple of costs and gradients")
+        given = all_of(out, ("costs", "gradients"), "costs and gradients")
         if not gradients and given[1] is not None:
             raise ArgumentError("out[1] is given with gradients=False, which writes none")
         wanted = zip(given, (self.costs, self.x)[: 1 + gradients], strict=False)

@@ -17,24 +17,20 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnError, NotSupportedError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem
-from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
 
 class Described:
-    """The descriptors of a problem on one handle, owned by `stack`; `alpha` and `beta` instead of the problem's own.
+    """The descriptors of a problem on one handle, and its scalars, owned by `stack`.
 
     `partly`: a convolution that no descriptor can describe is left out; a graph describes it.  `graph` is the problem's, where
     somebody has it, and keeps it for as long as this is used.
     """
 
     def __init__(
-        self, handle: Handle, problem: Problem, stack: ExitStack, *, alpha: float | None = None,
-        beta: float | None = None, partly: bool = False, graph: Graph | None = None,
-    ) -> None:  # fmt: skip
-        self.handle, self.problem, self._stack, self._partly = handle, problem, stack, partly
-        self._given = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
-        self._graph = graph
+        self, handle: Handle, problem: Problem, stack: ExitStack, *, partly: bool = False, graph: Graph | None = None
+    ) -> None:
+        self.handle, self.problem, self._stack, self._partly, self._graph = handle, problem, stack, partly, graph
         for name, spec in problem.specs.items():
             if name not in problem.operation.bare:
                 check_describable(spec, problem.operation.argument(name))
@@ -54,7 +50,7 @@ class Described:
         described = {name: spec for name, spec in problem.specs.items() if name not in left_out} | {
             name: value
             for name, value in problem.options.items()
-            if isinstance(value, FrozenSpec) and not (self._partly and is_asymmetric(value))
+            if isinstance(value, FrozenSpec) and (getattr(value, "is_symmetric", True) or not self._partly)
         }
         rank = next(iter(problem.specs.values())).rank - 2
         return {
@@ -67,9 +63,9 @@ class Described:
         problem, operation, specs = self.problem, self.problem.operation, self.problem.specs
         # in the host type that cuDNN wants for them: double beside double tensors, float otherwise
         kind = np.float64 if next(iter(specs.values())).dtype == DataType.DOUBLE else np.float32
-        scalars = {name: problem.values[name] for name in (*operation.scalars, *operation.by_address)} | self._given
-        self._scalars = {name: np.array(value, kind) for name, value in scalars.items()}
-        values: dict[str, Any] = {name: value.ctypes.data for name, value in self._scalars.items()}
+        scalars = {name: np.array(problem.values[name], kind) for name in (*operation.scalars, *operation.by_address)}
+        self._stack.callback(scalars.clear)  # C has their addresses until then
+        values: dict[str, Any] = {name: value.ctypes.data for name, value in scalars.items()}
         values |= {f"{name}Desc": descriptor.ptr for name, descriptor in self.descriptors.items()}
         values |= {f"{name}SizeInBytes": specs[name].nbytes for name in operation.bare}
         values |= dict.fromkeys([*specs, "workSpace", "reserveSpace"], 0) | {"handle": self.handle.ptr}
@@ -110,13 +106,7 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
     assert algorithms is not None
     if algorithms.build is not None:
         return algorithms.build(handle, stack, problem)  # type: ignore[no-any-return]
-    conv = problem.options[algorithms.option]
-    return convolution_graph(handle, stack, algorithms.graph, problem.specs, conv, problem.alpha, problem.beta)
-
-
-def is_asymmetric(option: Any) -> bool:
-    """Tell whether an option is a convolution padded differently at the two ends of an axis, which graphs alone do."""
-    return isinstance(option, ConvolutionSpec) and not option.is_symmetric
+    return convolution_graph(handle, stack, algorithms.graph, problem.specs, problem.conv, problem.alpha, problem.beta)
 
 
 def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:

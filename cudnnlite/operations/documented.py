@@ -10,9 +10,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.unknown import FunctionT, tells_unknown
 
-_BEFORE = """\
-Parameters
-----------
+_HANDLE = """\
 handle : Handle
     Its stream orders the call, which is asynchronous; it keeps the plan for the next call of the same kind.
 """
@@ -89,29 +87,32 @@ def calling(*functions: str, before: str = "", gradient: Operation | None = None
     )
 
     def complete(function: FunctionT) -> FunctionT:
-        text = inspect.cleandoc(function.__doc__ or "")
-        if "\nParameters\n" not in text and gradient is not None:
-            text = text.replace("\nExamples\n", f"\n{_of_a_gradient(gradient, function)}\nExamples\n", 1)
-        if "\nhandle : " not in text:
-            text = text.replace("Parameters\n----------\n", _BEFORE, 1)
-        return finished(function, text, after)
+        return completed(function, lambda: _of_a_gradient(gradient, function), _HANDLE, after)
 
     return complete
 
 
-def _of_a_gradient(operation: Operation, function: Callable[..., Any]) -> str:
+def _of_a_gradient(operation: Operation | None, function: Callable[..., Any]) -> str:
     """Return what is said of the parameters: the operands, and the options, which are the forward call's."""
+    assert operation is not None
     told = ", ".join(_GIVEN[name] for name in operation.reads)
     lines = [f"{', '.join(operation.reads)} : device arrays", f"    Of the forward call: {told}."]
     forward = operation.name.replace("_backward", "" if "sample" in operation.name else "_forward")
     for name in operation.options:
         kinds = function.__annotations__[name].replace(" | ", " or ")
         lines += [f"{name} : {kinds}", f"    As in `{forward}`."]
-    return "\n".join(["Parameters", "----------", *lines, ""])
+    return "\n".join([*lines, ""])
 
 
-def finished(function: FunctionT, text: str, after: str) -> FunctionT:
-    """Give a function its docstring: its own text, with `after` before the examples; and hints at unknown keywords."""
-    own, heading, examples = text.partition("Examples\n--------\n")
+def completed(function: FunctionT, parameters: Callable[[], str], handle: str, after: str) -> FunctionT:
+    """Give a function its docstring: its own text, with `after` before the examples; and hints at unknown keywords.
+
+    It has `parameters` where it tells of none, and before them `handle`.
+    """
+    own, heading, examples = inspect.cleandoc(function.__doc__ or "").partition("Examples\n--------\n")
+    if "\nParameters\n" not in own:
+        own = f"{own}Parameters\n----------\n{parameters()}"
+    if "\nhandle : " not in own:
+        own = own.replace("Parameters\n----------\n", f"Parameters\n----------\n{handle}", 1)
     function.__doc__ = f"{own.rstrip()}\n{after}{heading}{examples}\n"
     return tells_unknown(function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from cudnnlite.operations.documented import finished
+from cudnnlite.operations.documented import completed
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.unknown import FunctionT
 
@@ -152,7 +152,7 @@ def documented_choice(
         "result": result,
         **{name: getattr(algorithms, name) for name in ("count", "heuristic", "find", "workspace")},
     }
-    before = f"Parameters\n----------\nhandle : Handle\n    {_HANDLES[what]}\n"
+    before = f"handle : Handle\n    {_HANDLES[what]}\n"
     parts = {"returns": _RETURNS, "errors": _ERRORS, "functions": _FUNCTIONS}
     words["scalars"] = (_SCALARS if "beta" in operation.scalars else _ALPHAS).format(**words)
     sections = _AFTER.format(
@@ -162,13 +162,9 @@ def documented_choice(
     after = _PARAMETERS[what].format(**words) + sections
 
     def complete(function: FunctionT) -> FunctionT:
-        text = inspect.cleandoc(function.__doc__ or "")
-        if "Parameters\n" not in text:
-            known = inspect.signature(function).parameters
-            others = ", ".join(name for name in known if name in ("conv", "x", "w") and name not in operation.reads)
-            kinds = "device arrays" if what == "find" else "specs or device arrays"
-            shared = "Parameters\n----------\n" + _OPERANDS.format(kinds=kinds, others=others, **words)
-            text = text.replace("Examples\n--------\n", shared + "\nExamples\n--------\n", 1)
-        return finished(function, text.replace("Parameters\n----------\n", before, 1), after)
+        known = inspect.signature(function).parameters
+        others = ", ".join(name for name in known if name in ("conv", "x", "w") and name not in operation.reads)
+        kinds = "device arrays" if what == "find" else "specs or device arrays"
+        return completed(function, lambda: _OPERANDS.format(kinds=kinds, others=others, **words), before, after)
 
     return complete

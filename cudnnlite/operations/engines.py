@@ -20,29 +20,13 @@ from cudnnlite.operations.described import Described, graph_of
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import over_limit
-from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.warn import warn_user
-
-
-class EngineChoice(NamedTuple):
-    """An engine that can run a problem.
-
-    Attributes
-    ----------
-    row : AlgorithmResult
-        Which, with its workspace and its notes.
-    plan : ExecutionPlan
-        What runs it.
-    """
-
-    row: AlgorithmResult
-    plan: ExecutionPlan
 
 
 def why_no_engine(problem: Problem) -> str:
     """Return why a problem is not put to the backend; empty if it may be."""
     algorithms = problem.operation.algorithms
-    if algorithms is None or not algorithms.graph:
+    if algorithms is None:
         return "it has no operation graph"
     if any(numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1 for spec in problem.specs.values()):
         return "integers stay with the descriptor call"
@@ -57,24 +41,16 @@ def is_aligned(*operands: DeviceArray | None) -> bool:
 
 
 class NoEngine(NamedTuple):
-    """No engine runs a problem.
-
-    Attributes
-    ----------
-    why : str
-        The reasons.
-    larger : tuple of (AlgorithmResult, str)
-        Engines that only the workspace limit excludes.
-    """
+    """No engine runs a problem."""
 
     why: str
-    larger: tuple[tuple[AlgorithmResult, str], ...] = ()
+    larger: tuple[tuple[AlgorithmResult, str], ...] = ()  # those that only the workspace limit excludes, and why
 
 
-def preferred_engine(described: Described, limit: int | None, stack: ExitStack) -> EngineChoice | NoEngine:
+def preferred_engine(described: Described, limit: int | None) -> AlgorithmResult | NoEngine:
     """Return the first engine that heuristic A, or the fallback, names, that keeps the promises, and that fits the limit.
 
-    `stack` owns what runs it; what was made to find it is closed, but for the graph.
+    What was made to find it is closed, but for the graph.
     """
     problem = described.problem
     if why := why_no_engine(problem):
@@ -104,19 +80,13 @@ def preferred_engine(described: Described, limit: int | None, stack: ExitStack) 
             reasons = "; ".join(dict.fromkeys(why for _, why in passed))
             return NoEngine(reasons or "cuDNN's heuristics name none", tuple(larger))
     tell_limit(larger, row.algorithm, problem)
-    found = given_engine(described, row.algorithm, stack)
-    return EngineChoice(replace(found.row, passed_over=tuple(passed)), found.plan)
+    return replace(row, passed_over=tuple(passed))
 
 
-def given_engine(described: Described, engine: Engine, stack: ExitStack) -> EngineChoice:
-    """Return the engine that somebody chose, ready to run; `stack` owns what is made.
+def given_engine(described: Described, engine: Engine, stack: ExitStack) -> tuple[AlgorithmResult, ExecutionPlan]:
+    """Return an engine that was chosen, with its workspace and its notes, and what runs it; `stack` owns what is made.
 
-    Raises
-    ------
-    ArgumentError
-        It would break a promise of the problem's.
-    CudnnError
-        It is none for this problem, or for this cuDNN.
+    ArgumentError where it would break a promise of the problem's; CudnnError where it is none for this problem, or this cuDNN.
     """
     problem = described.problem
     if why := why_no_engine(problem):
@@ -126,7 +96,7 @@ def given_engine(described: Described, engine: Engine, stack: ExitStack) -> Engi
     if why := excluded(configuration, problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
     plan = ExecutionPlan(graph, configuration, stack)
-    return EngineChoice(replace(row_of(configuration, problem), workspace=plan.workspace), plan)
+    return replace(row_of(configuration, problem), workspace=plan.workspace), plan
 
 
 def engine_rows(graph: Graph, problem: Problem) -> list[AlgorithmResult]:
@@ -164,18 +134,12 @@ def excluded(configuration: Configuration, problem: Problem) -> str:
     converts = BackendNumericalNote.DOWN_CONVERT_INPUTS in notes
     if converts and first.dtype == DataType.FLOAT and asked != MathType.TENSOR_OP_ALLOW_CONVERSION:
         return "it rounds its operands to a narrower type"
-    if BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes and _compute_type(problem) != DataType.HALF:
+    narrow = BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes
+    if narrow and problem.conv.compute_type_for(first) != DataType.HALF:
         return "it sums in fewer bits than the compute type"
     if not configuration.capturable:
         return "it makes a texture when it runs, which no CUDA graph can record"
     return ""
-
-
-def _compute_type(problem: Problem) -> DataType:
-    algorithms = problem.operation.algorithms
-    assert algorithms is not None
-    conv: ConvolutionSpec = problem.options[algorithms.option]
-    return conv.compute_type_for(problem.values[problem.operation.reads[0]])
 
 
 def _named(graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack) -> Iterator[Configuration]:

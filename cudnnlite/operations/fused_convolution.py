@@ -26,7 +26,7 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.operations.problem import KINDS, Problem
-from cudnnlite.operations.unknown import hides_unknown, refuse_unknown
+from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
@@ -108,35 +108,25 @@ def _apart(described: Described, algorithm: Any, size: int) -> Any:
     return _ConvolutionThenBias(described, algorithm, size)
 
 
-_algorithms = convolution_problem.FORWARD.algorithms
-assert _algorithms is not None
-
-
 def _words(problem: Any) -> str:
     behind = [f"{name}" for name in ("bias", "z") if name in problem.operation.reads]
     return f"{convolution_problem.words(problem)}, {', '.join((*behind, problem.activation.mode.name))}"
 
 
-_COMMON: dict[str, Any] = {
-    "dtypes": (), "mixed": True, "filters": frozenset({"w"}), "check": _check, "complete": _complete,
-    "algorithms": replace(_algorithms, find="", build=_build, fits=_fits, apart=_apart), "words": _words,
-    **{name: getattr(convolution_problem.FORWARD, name) for name in ("flops", "math_type", "hint")},
-}  # fmt: skip
 _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
-FUSED = Operation(
-    "convolution_bias_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,
-    {"conv": ConvolutionSpec, "activation": ActivationSpec},
-    names={**_NAMES, "z": "y", "zDesc": "yDesc"}, constants={"alpha2": ctypes.addressof(_ZERO)}, **_COMMON,
+_ITSELF = {**_NAMES, "z": "y", "zDesc": "yDesc"}
+FUSED = replace(
+    convolution_problem.FORWARD, name="convolution_bias_activation_forward",
+    function="cudnnConvolutionBiasActivationForward", reads=("x", "w", "bias"), infer=_infer,
+    options={"conv": ConvolutionSpec, "activation": ActivationSpec}, names=_ITSELF,
+    constants={"alpha2": ctypes.addressof(_ZERO)}, check=_check, complete=_complete, words=_words,
+    algorithms=replace(convolution_problem.ALGORITHMS, find="", build=_build, fits=_fits, apart=_apart),
 )  # fmt: skip
 # `convolution_forward` with a bias: of IDENTITY, and what is added are the old values
-BIAS = Operation(
-    "convolution_bias_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias"), ("y",), _infer,
-    {"conv": ConvolutionSpec, "activation": ActivationSpec},
-    names={**_NAMES, "alpha2": "beta", "z": "y", "zDesc": "yDesc"}, **_COMMON,
-)  # fmt: skip
-FUSED_WITH_Z = Operation(
-    "convolution_bias_addition_activation_forward", "cudnnConvolutionBiasActivationForward", ("x", "w", "bias", "z"),
-    ("y",), _infer, {"conv": ConvolutionSpec, "activation": ActivationSpec, "alpha2": float}, names=_NAMES, **_COMMON,
+BIAS = replace(FUSED, name="convolution_bias_forward", names={**_ITSELF, "alpha2": "beta"}, constants={})
+FUSED_WITH_Z = replace(
+    FUSED, name="convolution_bias_addition_activation_forward", reads=("x", "w", "bias", "z"),
+    options={**FUSED.options, "alpha2": float}, names=_NAMES, constants={},
 )  # fmt: skip
 
 
@@ -231,7 +221,6 @@ def plan_convolution_bias_activation_forward(
     )  # fmt: skip
 
 
-@hides_unknown
 @documented_choice(FUSED, "call")
 def convolution_bias_activation_forward(
     handle: Handle, x: AnyArray, w: AnyArray, bias: AnyArray, conv: ConvolutionSpec = DEFAULT_CONV,

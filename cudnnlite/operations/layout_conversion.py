@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.dtypes import dtype_name, numpy_dtype
@@ -47,14 +48,13 @@ class ConvertedConvolution:
         # alpha before the result is rounded, beta where the old values are
         there = problem.replace(**inside | filters, beta=0.0 if written in moved else beta)
         try:
-            self._described = Described(handle, there, stack)  # keeps the scalars
-            _, self._convolution, own = prepare(self._described, choice, stack)
+            _, self._convolution, own = prepare(Described(handle, there, stack), choice, stack)
             self._there = {
-                name: _Conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != written
+                name: _conversion(handle, specs[name], inside[name], 0.0, stack) for name in moved if name != written
             }
-            self._written, self._back = written, None
-            if written in moved:
-                self._back = _Conversion(handle, inside[written], specs[written], beta, stack)
+            self._back = {
+                name: _conversion(handle, inside[name], specs[name], beta, stack) for name in moved if name == written
+            }
         except CudnnError as error:
             error.involving(layout=layout)
             raise
@@ -65,8 +65,7 @@ class ConvertedConvolution:
             taken += -(-inside[name].nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
         self._places["workSpace"] = taken
         self.workspace = taken + own
-        back = [] if self._back is None else [self._back.call]
-        self._calls = (*(conversion.call for conversion in self._there.values()), self._convolution, *back)
+        self._calls = [*self._there.values(), self._convolution, *self._back.values()]
 
     def replace(self, **addresses: int) -> None:
         """Change the addresses; ArgumentError if the workspace is not aligned."""
@@ -78,9 +77,9 @@ class ConvertedConvolution:
             )
         places = {name: workspace + offset for name, offset in self._places.items()}
         for name, conversion in self._there.items():
-            conversion.call.replace(x=addresses[name], y=places[name])
-        if self._back is not None:
-            self._back.call.replace(x=places[self._written], y=addresses[self._written])
+            conversion.replace(x=addresses[name], y=places[name])
+        for name, conversion in self._back.items():
+            conversion.replace(x=places[name], y=addresses[name])
         self._convolution.replace(**addresses | places)
 
     def function(self) -> None:
@@ -96,14 +95,9 @@ class ConvertedConvolution:
 TRANSFORM = Operation("transform_tensor", "cudnnTransformTensor", ("x",), ("y",), lambda x: x, dtypes=(), mixed=True)
 
 
-class _Conversion:
-    """A `cudnnTransformTensor` from one layout to another: target = source + beta * target."""
-
-    def __init__(self, handle: Handle, source: TensorSpec, target: TensorSpec, beta: float, stack: ExitStack) -> None:
-        self._described = Described(
-            handle, Problem(TRANSFORM, x=source, y=target, beta=beta), stack
-        )  # keeps the scalars
-        self.call = self._described.prepare()
+def _conversion(handle: Handle, source: TensorSpec, target: TensorSpec, beta: float, stack: ExitStack) -> PreparedCall:
+    """Return a `cudnnTransformTensor` from one layout to another: target = source + beta * target."""
+    return Described(handle, Problem(TRANSFORM, x=source, y=target, beta=beta), stack).prepare()
 
 
 def conversion_layout(problem: Problem, wanted: str) -> str:

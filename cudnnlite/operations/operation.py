@@ -28,7 +28,10 @@ LAYER_DTYPES = (*FLOATS, DataType.INT8)  # what any of them was seen to take on 
 
 @dataclass(frozen=True)
 class Algorithms:
-    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them."""
+    """Where cuDNN has a choice of algorithms: which, and the C functions that tell of them.
+
+    Such an operation has an option "conv", whose descriptor has the math type.
+    """
 
     kind: Any  # their enum
     result: Any  # the C structure that a search fills
@@ -38,9 +41,7 @@ class Algorithms:
     heuristic: str
     find: str
     workspace: str
-    option: str = "conv"  # the option whose descriptor has the math type
-    # the kind of operation in cuDNN's graph API; its attributes have the operands' names.  Empty: it has none
-    graph: str = ""
+    graph: str  # the kind of operation in cuDNN's graph API; its attributes have the operands' names
     # (handle, stack, problem) -> its operation graph, where that has more operations than one
     build: Callable[[Any, Any, Any], Any] | None = None
     # (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does
@@ -122,11 +123,6 @@ class Operation:
         return tuple(name for name in ("alpha", "beta") if self.writes and self.header(name))
 
     @kept
-    def tuned(self) -> bool:
-        """Whether algorithms can be searched for: then a tuner is asked where a call names none."""
-        return self.algorithms is not None
-
-    @kept
     def outputs(self) -> tuple[str, ...]:
         """What `out` is of what is written, or a tuple of; the rest has arguments of its own."""
         return tuple(name for name in self.writes if name not in self.given)
@@ -165,20 +161,11 @@ class Operation:
 
     def all_written(self, out: Any) -> Sequence[Any]:
         """Return what was given for each operand that is written, None where nothing was."""
-        if len(self.writes) == 1:
-            return (out,)
-        if out is None:
-            return (None,) * len(self.writes)
-        if not isinstance(out, (tuple, list)) or len(out) != len(self.writes):
-            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(self.writes)}")
-        return out
+        return (out,) if len(self.writes) == 1 else all_of(out, self.writes)
 
     def gathered(self, out: Any, *given: Any) -> tuple[Any, ...]:
         """Return everything that is written, as `call` takes it: `out`, a tuple or None, and what has to be given."""
-        outs = (None,) * len(self.outputs) if out is None else out
-        if not isinstance(outs, (tuple, list)) or len(outs) != len(self.outputs):
-            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(self.outputs)}")
-        return (*outs, *given)
+        return (*all_of(out, self.outputs), *given)
 
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:
         """Return the specs of what is written, by name, from those of what is read or given, and the options.
@@ -238,6 +225,15 @@ def gradient_of(forward: Operation, function: str, reads: tuple[str, ...], **fie
     name = forward.name.replace("_forward", "_backward")
     fields = {"check": forward.check} | fields
     return Operation(name, function, reads, ("dx",), infer, forward.options, forward.names, **fields)
+
+
+def all_of(out: Any, names: Sequence[str], listed: str = "") -> Sequence[Any]:
+    """Return what was given for each of several operands that are written, None where nothing was."""
+    if out is None:
+        return (None,) * len(names)
+    if not isinstance(out, (tuple, list)) or len(out) != len(names):
+        raise ArgumentError(f"out={shown(out)}; needed: a tuple of {listed or ', '.join(names)}")
+    return out
 
 
 def find_operation(name: str) -> Operation:

@@ -15,7 +15,6 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import check_asked, choose, prepare
 from cudnnlite.operations.described import Described, involve
-from cudnnlite.operations.engines import EngineChoice
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
 from cudnnlite.operations.operands import check_overlap, check_workspace, check_writable, on_device
 from cudnnlite.operations.operation import Operation
@@ -130,7 +129,7 @@ class OperationPlan(Plan):
 
     def _prepare(self, algorithm: Any, limit: int | None, interface: str | None, graph: Graph | None) -> None:
         problem = self.problem
-        self._described = described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
+        described = Described(self._handle, problem, self._resources, partly=True, graph=graph)
         if problem.operation.algorithms is None:
             self.descriptors = described.descriptors
             self.workspace, self.reserve = described.workspace(), described.reserve()
@@ -138,10 +137,7 @@ class OperationPlan(Plan):
                 workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
             )
             return
-        choice = choose(described, algorithm, limit, interface, self._resources)
-        if isinstance(choice, EngineChoice):
-            self.choice, self._prepared, self.workspace = choice.row, choice.plan, choice.plan.workspace
-            return
+        choice = choose(described, algorithm, limit, interface)
         layout = conversion_layout(problem, choice.layout)
         if layout:
             self._prepared = converted = ConvertedConvolution(self._handle, problem, choice, layout, self._resources)
@@ -224,14 +220,12 @@ class OperationPlan(Plan):
         raise NotImplementedError  # of a plan for one operation it is unrolled
 
     def _check(self, name: str, array: DeviceArray) -> None:
-        wanted, spec = self.problem.values[name], array.spec
+        operation, wanted, spec = self.problem.operation, self.problem.values[name], array.spec
+        if name in operation.writes:
+            check_shape(operation.argument(name), spec, wanted)
         if not is_as(spec, wanted):
-            raise ArgumentError(f"{self.problem.operation.argument(name)} is {spec}; the plan was made for {wanted}")
+            raise ArgumentError(f"{operation.argument(name)} is {spec}; the plan was made for {wanted}")
         setattr(self, f"_seen_{name}", spec)
-
-    def _check_out(self, name: str, out: DeviceArray) -> None:
-        check_shape(self.problem.operation.argument(name), out.spec, self.problem.values[name])
-        self._check(name, out)
 
     def _new_output(self, name: str) -> DeviceArray:
         spec = self._new.get(name)

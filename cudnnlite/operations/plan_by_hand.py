@@ -16,6 +16,7 @@ from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.errors import ArgumentError, ClosedError, CudnnError
 from cudnnlite.operations import recording
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
+from cudnnlite.operations.operation import all_of
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.weights import NamedWeights
 from cudnnlite.sizes import format_size
@@ -119,9 +120,7 @@ class PlanByHand(Plan):
         """Return the arrays to write: the caller's, or new ones."""
         if out is None:
             return [arrays.empty(self._device, self._handle.stream, spec) for spec in specs]
-        if not isinstance(out, (tuple, list)) or len(out) != len(names):
-            raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(names)}")
-        given = zip(out, names, specs, strict=True)
+        given = zip(all_of(out, names), names, specs, strict=True)
         return [self._operand(array, label.format(name), spec) for array, name, spec in given]
 
 

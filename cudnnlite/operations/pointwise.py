@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from cudnnlite.arguments import integer, integers, real_number, shown
@@ -69,11 +70,11 @@ def _has_places(specs: Any, options: Any) -> None:
         raise ArgumentError(f"indices with op={op.name}; allowed: of MIN, MAX and AMAX")
 
 
-REDUCE_WITH_INDICES = Operation(
-    "reduce_tensor_with_indices", REDUCE.function, ("a",), ("c", "indices"),
-    lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)), REDUCE.options, REDUCE.names,
+REDUCE_WITH_INDICES = replace(
+    REDUCE, name="reduce_tensor_with_indices", writes=("c", "indices"), constants={},
+    infer=lambda a, c, **_: (_onto(a, c), TensorSpec(c.shape, DataType.INT32)),
     given={"c": "out", "indices": "indices"}, bare={"indices": lambda values: TensorSpec(values["c"].shape, DataType.INT32)},
-    mixed=True, dtypes=(*FLOATS, DataType.INT32), workspace=REDUCE.workspace, check=_has_places,
+    mixed=True, dtypes=(*FLOATS, DataType.INT32), check=_has_places,
     complete=lambda specs, options: {"op": _in_its_type(specs, options)["op"].replace(indices="flattened")},
 )  # fmt: skip
 

@@ -65,12 +65,10 @@ class Problem:
                 f"{operation.name} has the fields {', '.join(operation.fields)}; given: {', '.join(values)}"
             )
         specs = {name: values[name] for name in operation.reads}
-        for name, spec in specs.items():
-            instance_of(spec, _kind_of(operation, name), name)
-        options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
         written = {name: values[name] for name in operation.writes if values.get(name) is not None}
-        for name, spec in written.items():
-            instance_of(spec, _kind_of(operation, name), name)
+        for name, spec in (specs | written).items():
+            instance_of(spec, FilterSpec if name in operation.filters else TensorSpec, name)
+        options = {name: parse_option(values[name], name, kind) for name, kind in operation.options.items()}
         scalars = {name: real_number(values.get(name, SCALARS[name]), name) for name in operation.scalars}
         if operation.writes:
             expected = operation.expected(specs | written | options)
@@ -176,10 +174,6 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
     if not hint and issubclass(kind, FrozenSpec):
         hint = f": dnn.{kind.__name__}({', '.join([*signature(kind).parameters][:3])}, ...)"
     return instance_of(value, kind, argument, hint)
-
-
-def _kind_of(operation: Operation, name: str) -> type:
-    return FilterSpec if name in operation.filters else TensorSpec
 
 
 def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:

@@ -88,16 +88,8 @@ class ReplayedCall:
     cheapest for addresses that never come again (measured once, on buffers of its own: as it is, or staged), until what that
     cost more than a launch would have paid for recording them too.
 
-    Parameters
-    ----------
-    handle : Handle
-        Whose stream.
-    prepared : PreparedCall or the like
-        What is called.
-    operands : mapping of str to Operand
-        By the header's names, what can be staged; empty: nothing.  Other addresses belong to what seldom changes.
-    waits : bool
-        Whether already the first addresses have to come twice before they are recorded.
+    `operands` is what can be staged, by the header's names, if anything; other addresses belong to what seldom changes.
+    `waits`: already the first addresses have to come twice before they are recorded.
     """
 
     check = None  # what is called does that
@@ -301,14 +293,8 @@ def with_replay(
 ) -> list[AlgorithmResult]:
     """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
 
-    Those two take the device the least.
-
-    Parameters
-    ----------
-    rows : sequence of AlgorithmResult
-        What eager calls take.
-    measure : callable
-        Makes a plan with ``replay=True`` for a row, calls it twice with other results, and returns its `replay`.
+    Those two take the device the least.  `rows` are what eager calls take; `measure` makes a plan with ``replay=True`` for a
+    row, calls it twice with other results, and returns its `replay`.
     """
     best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
     timed = [(row.time_ms * 1e3, row) for row in rows if row.ok and row.call_us is not None and row.time_ms is not None]

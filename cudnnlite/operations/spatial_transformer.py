@@ -190,7 +190,5 @@ def spatial_transformer_sample_backward(
     [[0. 2. 0.]
      [0. 2. 0.]] [1.  1.5]
     """
-    result: Any = call(
-        handle, SAMPLE_BACKWARD, (x, grid, dy), (_spec(handle, transformer, x, "x", grid),), alpha, beta, out
-    )
-    return result  # type: ignore[no-any-return]
+    options = (_spec(handle, transformer, x, "x", grid),)
+    return call(handle, SAMPLE_BACKWARD, (x, grid, dy), options, alpha, beta, out)  # type: ignore[return-value]

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
-from cudnnlite.arguments import real_number, shown
-from cudnnlite.devices import arrays
+from cudnnlite.arguments import shown
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.enums import DataType
@@ -41,16 +40,11 @@ EXTENDED = Operation(
     {"transform": TensorTransformSpec}, _NAMES, dtypes=LAYER_DTYPES, mixed=True, check=_check,
 )  # fmt: skip
 FILTER = Operation(
-    "transform_filter_ex", "cudnnTransformFilter", ("x",), ("y",), lambda x, target, **_: _memory(target),
+    "transform_filter_ex", "cudnnTransformFilter", ("x",), ("y",), lambda x, target, **_: target.tensor,
     {"source": FilterSpec, "target": FilterSpec, "transform": TensorTransformSpec},
     {**_NAMES, "srcDesc": "sourceDesc", "destDesc": "targetDesc"}, dtypes=LAYER_DTYPES, mixed=True, check=_check,
-    bare={"x": lambda values: _memory(values["source"]), "y": lambda values: _memory(values["target"])},
+    bare={"x": lambda values: values["source"].tensor, "y": lambda values: values["target"].tensor},
 )  # fmt: skip
-
-
-def _memory(w: FilterSpec) -> TensorSpec:
-    """Return a filter as the tensor that its memory is."""
-    return TensorSpec(w.shape, w.dtype, w.layout)
 
 
 def _transform(shape: tuple[int, ...], layout: str | None, padding: Any, fold: Any, unfold: Any) -> TensorTransformSpec:
@@ -104,18 +98,16 @@ def transform_tensor(
     x = on_device(handle, x, "x")
     kind = x.spec.dtype if dtype is None else parse_dtype(dtype)
     if padding is None and fold is None and unfold is None:
-        if (layout is not None or dtype is not None) and not real_number(beta, "beta"):
-            wanted = TensorSpec(x.shape, kind, layout) if layout is not None else x.spec.packed(x.shape, kind)
-            out = arrays.empty(handle.device, handle.stream, wanted)
-        return call(handle, TRANSFORM, (x,), (), alpha, beta, out)
+        wanted = None
+        if layout is not None or dtype is not None:
+            wanted = x.spec.packed(x.shape, kind) if layout is None else TensorSpec(x.shape, kind, layout)
+        return call(handle, TRANSFORM, (x,), (), alpha, beta, out, wanted=wanted)
     if layout is None:
         lies = x.spec if out is None else on_device(handle, out, "out").spec
         layout = CHANNELS_LAST.get(x.spec.rank) if lies.is_channels_last else None
     transform = _transform(x.shape, layout, padding, fold, unfold)
-    if out is None:
-        wanted = TensorSpec(transform.output_shape(x.shape), kind, transform.layout)
-        out = arrays.empty(handle.device, handle.stream, wanted)
-    return call(handle, EXTENDED, (x,), (transform,), alpha, beta, out)
+    wanted = TensorSpec(transform.output_shape(x.shape), kind, transform.layout)
+    return call(handle, EXTENDED, (x,), (transform,), alpha, beta, out, wanted=wanted)
 
 
 @documented(FILTER, "shaped as `w`, or as padding and folding make it")
@@ -149,7 +141,6 @@ def transform_filter(
         target = FilterSpec(
             transform.output_shape(w.shape, "w"), w.spec.dtype if dtype is None else dtype, transform.layout
         )
-        out = arrays.empty(handle.device, handle.stream, _memory(target))
     else:
         if layout is not None or dtype is not None:
             raise ArgumentError(f"layout={shown(layout)}, dtype={shown(dtype)} beside out, which has its own")

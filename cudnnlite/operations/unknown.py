@@ -28,9 +28,17 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
 
 
 def tells_unknown(function: FunctionT) -> FunctionT:
-    """Let the error of an unknown keyword say what may be meant; a function with ``**unknown`` sees to it itself."""
-    if inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS:
-        return function  # one that is called most, and so has no wrapper
+    """Let the error of an unknown keyword say what may be meant.
+
+    A function with ``**unknown``, one that is called most, sees to it itself and has no wrapper: what is only there to be
+    refused is left out of its signature.
+    """
+    signature = inspect.signature(function)
+    known = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    if len(known) < len(signature.parameters):
+        function.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
+        del function.__annotations__["unknown"]
+        return function
 
     @wraps(function)
     def told(*arguments: Any, **options: Any) -> Any:
@@ -44,12 +52,3 @@ def tells_unknown(function: FunctionT) -> FunctionT:
             refuse_unknown(function, unknown)
 
     return told  # type: ignore[return-value]
-
-
-def hides_unknown(function: FunctionT) -> FunctionT:
-    """Leave ``**unknown``, which is only there to be refused, out of a function's signature."""
-    signature = inspect.signature(function)
-    known = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    function.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
-    del function.__annotations__["unknown"]
-    return function

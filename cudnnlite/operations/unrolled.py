@@ -12,14 +12,14 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.operations import recording
 from cudnnlite.operations.described import involve
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
-from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.operation import Operation, all_of
 from cudnnlite.specs.layers import DropoutSpec
 
 _OPERAND = """\
             if type({name}) is not DeviceArray or {name}.device is not device:
                 {name} = on_device(handle, {name}, "{argument}")
             if {name}.spec is not self._seen_{name}:
-                self.{check}("{name}", {name})
+                self._check("{name}", {name})
 """
 # what a call is given, where that is what the last one was given, need not be looked at again
 _CALL = """\
@@ -82,14 +82,9 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         given=", ".join(f"{name}.{each}" for each in ("ptr", "spec", "device", "stream") for name in held)
         + "".join(f", {name}.readonly" for name in writes),
         new="".join(f'    if {name} is None:\n        {name} = self._new_output("{name}")\n' for name in writes),
-        operands="".join(
-            _OPERAND.format(
-                name=name, argument=operation.argument(name), check="_check_out" if name in writes else "_check"
-            )
-            for name in everything
-        ),
+        operands="".join(_OPERAND.format(name=name, argument=operation.argument(name)) for name in everything),
         written=", ".join(writes),
-        unpacked="self.problem.operation.all_written(out)" if several else "out",
+        unpacked=f"all_of(out, {writes})" if several else "out",
         checks="".join(_check(operation, name) for name in writes),
         by_name=", ".join(f"{name if several or name in reads else 'out'}={name}" for name in everything),
         by_address=", ".join(f"{there}={name}.ptr" for name in everything for there in operation.header(name))
@@ -110,8 +105,8 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
     filename = f"<the call of a plan of {operation.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
     namespace: dict[str, Any] = {
-        "CudnnError": CudnnError, "DeviceArray": DeviceArray, "check_writable": check_writable, "get_ident": get_ident,
-        "in_place": operation.in_place, "involve": involve,
+        "CudnnError": CudnnError, "DeviceArray": DeviceArray, "all_of": all_of, "check_writable": check_writable,
+        "get_ident": get_ident, "in_place": operation.in_place, "involve": involve,
         "on_device": on_device, "recording": recording, "wait_for_streams": wait_for_streams,
     }  # fmt: skip
     exec(compile(source, filename, "exec"), namespace)

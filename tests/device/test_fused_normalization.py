@@ -86,6 +86,7 @@ def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
     y, mean, inverse, reserve = train(handle, there, added=True)
     given = {"activation": "relu", "y": y, "bias": there["bias"][1], "reserve": reserve, "added": True}
     arrays = [*(there[name][1] for name in ("x", "dy", "scale")), mean, inverse]
+    refuses(ARGUMENT, "added is given without", lambda: dnn.batch_normalization_backward(handle, *arrays, added=True))
     for name in ("y", "bias", "reserve"):
         lacking = given | {name: None}
         refuses(ARGUMENT, f"{name} has to be given", lambda lacking=lacking: dnn.batch_normalization_backward(
