@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
@@ -14,17 +14,29 @@ from cudnnlite.arguments import shown
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the known name that is nearest to an unknown one; '' if none is near."""
+    return "".join(f"; did you mean {close}?" for close in get_close_matches(name, known, 1))
+
+
+def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str:
+    """Return what is said of the first option that a function does not have, '' if it has all; of a spec's field, of which."""
+    parameters = inspect.signature(function).parameters
+    for name, value in options.items():
+        if name not in parameters:
+            hints = [
+                f"; it is a field of {argument}: {argument}=dnn.{kind}({name}={shown(value)})"
+                for argument, parameter in parameters.items()
+                for kind in re.findall(r"\w+Spec\b", str(parameter.annotation))
+                if name in inspect.signature(inspect.unwrap(function).__globals__[kind]).parameters
+            ]
+            return f"got an unexpected keyword argument {name!r}{''.join(hints) or meant(name, parameters)}"
+    return ""
+
+
 def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> NoReturn:
-    """Raise TypeError, as Python does for an unknown keyword; of a field of a spec it says where that belongs."""
-    (name, value), parameters = next(iter(unknown.items())), inspect.signature(function).parameters
-    hints = [
-        f"; it is a field of {argument}: {argument}=dnn.{kind}({name}={shown(value)})"
-        for argument, parameter in parameters.items()
-        for kind in re.findall(r"\w+Spec\b", str(parameter.annotation))
-        if name in inspect.signature(inspect.unwrap(function).__globals__[kind]).parameters
-    ]
-    hints = hints or [f"; did you mean {close}?" for close in get_close_matches(name, parameters, 1)]
-    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{''.join(hints)}") from None
+    """Raise TypeError, as Python does for an unknown keyword."""
+    raise TypeError(f"{function.__qualname__}() {why_unknown(function, unknown)}") from None
 
 
 def tells_unknown(function: FunctionT) -> FunctionT:
@@ -37,11 +49,9 @@ def tells_unknown(function: FunctionT) -> FunctionT:
         try:
             return function(*arguments, **options)
         except TypeError as error:
-            parameters = inspect.signature(function).parameters
-            unknown = {name: value for name, value in options.items() if name not in parameters}
-            if not unknown or (error.__traceback__ is not None and error.__traceback__.tb_next is not None):
+            if (error.__traceback__ is not None and error.__traceback__.tb_next) or not why_unknown(function, options):
                 raise  # it was entered: the error is another
-            refuse_unknown(function, unknown)
+            refuse_unknown(function, options)
 
     return told  # type: ignore[return-value]
 
