@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -28,6 +29,7 @@ POISON_FREED = 0xA5
 QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
 _OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
 _UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
+_ADDRESSES = re.compile(r"^Max address space +(\d+)", re.MULTILINE)  # as `ulimit -v` sets it
 # of both versions of control groups: where they are, and the files with the limit, the use, and what of that is a mere cache
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
@@ -129,7 +131,7 @@ class EmulatedMemory:
 
     def _too_much(self, nbytes: int) -> DeviceMemoryError:
         left = self.left
-        why = ", which is what the host has left" if left < self.capacity - self.used else ""
+        why = ", which is what the host has left for this process" if left < self.capacity - self.used else ""
         return DeviceMemoryError(
             f"{format_size(nbytes)} of emulated device memory are not there: {format_size(left)} of "
             f"{format_size(self.capacity)} are free{why}"
@@ -249,6 +251,9 @@ def host_memory(root: Path = Path("/")) -> int:
 def _left(root: Path) -> Iterator[int]:
     with suppress(*_NOT_THERE):
         yield _named(root / "proc/meminfo", "MemAvailable:") * 1024
+    with suppress(*_NOT_THERE):
+        if limit := _ADDRESSES.search((root / "proc/self/limits").read_text()):  # not "unlimited"
+            yield int(limit[1]) - _named(root / "proc/self/status", "VmSize:") * 1024
     with suppress(*_NOT_THERE):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
