@@ -26,7 +26,8 @@ from cudnnlite.tracing.program import Contents, Part, Step, Thing
 from cudnnlite.warn import warn_user
 
 _PACKAGE = str(Path(__file__).parents[1])
-_ELSEWHERE = ("contextlib.py", "weakref.py")  # whose lines are nobody's
+_CLI = f"{_PACKAGE}/cli/"  # which runs a script: what is below is nobody's
+_ELSEWHERE = ("contextlib.py", "weakref.py", "runpy.py", "<frozen runpy>")  # whose lines are nobody's
 _STREAMS: dict[int, Part] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
 _SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
 
@@ -375,10 +376,9 @@ def checksum(content: bytes) -> int:
 
 
 def where() -> tuple[str, int]:
-    """Return the line outside of cudnnlite that is running."""
+    """Return the line outside of cudnnlite that is running; ('', 0) after the end of a script."""
     frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
+    while frame is not None and not (name := frame.f_code.co_filename).startswith(_CLI):
         if not name.startswith((_PACKAGE, "<the call of")) and not name.endswith(_ELSEWHERE):
             return name, frame.f_lineno
         frame = frame.f_back

@@ -268,7 +268,7 @@ def _source(step: Step) -> str:
     """Return the line of Python that a statement is for, with where it stands."""
     (file, line), name = step.where, "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name
     if step.early or not file:
-        return "made before the trace" if step.early else "given back"
+        return "made before the trace" if step.early else "given back" if step.checksum is None else "read at the end"
     return f"{name}:{line}: {' '.join(linecache.getline(file, line).split())}"
 
 

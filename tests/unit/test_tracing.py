@@ -519,3 +519,22 @@ def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
     assert lines[0] == "['a', '-b']"
     assert sum("cudnnSoftmaxForward(" in line for line in lines) == 1
     assert "script.py:4: dnn.softmax_forward" in (tmp_path / "c" / "program.c").read_text()
+
+
+@pytest.mark.processes
+def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
+    """What lies there at its end is read then, and is nobody's when it is given back."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\nx = handle.array(np.ones((1, 2, 3, 4)))\n"
+        "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n    with dnn.Handle() as other:\n"
+        "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\nmain()\n"
+    )
+    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
+    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    text = (tmp_path / "c" / "program.c").read_text().partition("int main(void)")[2]
+    comments = re.findall(r"^ +/\* (.*) \*/$", text, re.MULTILINE)
+    assert {comment.split(":")[0] for comment in comments} == {"script.py", "read at the end", "given back"}, (
+        done.stderr
+    )
+    assert re.search(r'read at the end \*/\s+report\("y", y, 32\);', text)
