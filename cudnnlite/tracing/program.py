@@ -20,6 +20,8 @@ from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, DataType
 from cudnnlite.dtypes import itemsize
 
 _MOST_REPEATED = 64  # statements in the body of a loop
+# what is made for the current device, which calls that name it tell
+_ON_A_DEVICE = ("cudnnHandle_t", "cudnnBackendDescriptor_t", "cudaStream_t", "cudaGraph_t", "cudaGraphExec_t")
 ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 # a statement, and the comment that says where it comes from; or how often, and such items
 Item: TypeAlias = tuple[Any, Any]
@@ -33,6 +35,7 @@ class Thing:
     name: str = ""  # what it would like to be called
     destroy: str = ""  # the function that gives it back at the end; empty if nothing has to
     named_by_use: bool = field(default=False, init=False)
+    device: Any = field(default=None, kw_only=True)  # where it is; None of what is on none, or nobody knows yet
 
     def used_as(self, name: str) -> None:
         """Take the name of the first parameter that it is given as, where that is no mere setter's."""
@@ -65,6 +68,12 @@ class Step:
     note: str = ""
     checksum: int | None = None  # of what it reads, as Python had it
     call: Any = None  # what Python called, if it is a call of cuDNN's that was made in the block
+    on: Any = None  # the device that it was made for; None: that of what it names
+
+    @property
+    def device(self) -> Any:
+        """The device that has to be current; None where none has to."""
+        return self.on or next((thing.device for thing in self.things if thing.device), None)
 
     @property
     def things(self) -> list[Thing]:
@@ -96,8 +105,16 @@ class Program:
         alive = {thing: None for step in steps for thing in step.things if thing.destroy and thing not in ended}
         steps = steps + [Step(thing.destroy, [thing]) for thing in reversed(alive)]
         last = {thing: step for step in steps for thing in step.things}
-        lines: list[Item] = []
         for step in steps:
+            for thing in step.things:
+                if thing.device is None and thing.c_type in _ON_A_DEVICE:
+                    thing.device = step.device
+        lines: list[Item] = []
+        current, several = 0, len({step.device.index for step in steps if step.device}) > 1
+        for step in steps:
+            if several and step.device and step.device.index != current:
+                current = step.device.index
+                lines.append((f"CUDA(cudaSetDevice({current}));", _source(step)))
             lines.append((self._statement(step), _source(step)))
             if step.checksum is not None:
                 self.checksums.append((self._names[step.things[0]], step.checksum))
