@@ -14,9 +14,10 @@ from cudnnlite.arguments import shown
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name that is nearest to an unknown one; '' if none is near."""
-    return "".join(f"; did you mean {close}?" for close in get_close_matches(name, known, 1))
+def meant(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Return a hint at the known names that are nearest to an unknown one; '' if none is near."""
+    close = get_close_matches(name, known, most)
+    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str:

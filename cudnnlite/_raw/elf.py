@@ -38,14 +38,13 @@ def read_version(path: str | os.PathLike[str]) -> str:
 
 def _read(path: str | os.PathLike[str], find: Callable[..., str]) -> str:
     """Return what is found in a file, and in its header."""
-    with open(path, "rb") as file:
-        try:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                if content[:6] != b"\x7fELF\x02\x01":
-                    raise ValueError("not a 64-bit little-endian ELF file")
-                return find(content, _HEADER.unpack_from(content))
-        except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
-            raise ValueError(f"{path}: {error}") from error
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content[:6] != b"\x7fELF\x02\x01":
+                raise ValueError("not a 64-bit little-endian ELF file")
+            return find(content, _HEADER.unpack_from(content))
+    except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _lack_in(content: mmap.mmap, header: tuple[int, ...]) -> str:

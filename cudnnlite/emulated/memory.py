@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import re
 import threading
 import weakref
 from collections import deque
@@ -29,7 +28,6 @@ POISON_FREED = 0xA5
 QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
 _OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
 _UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
-_ADDRESSES = re.compile(r"^Max address space +(\d+)", re.MULTILINE)  # as `ulimit -v` sets it
 # of both versions of control groups: where they are, and the files with the limit, the use, and what of that is a mere cache
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
@@ -87,11 +85,6 @@ class EmulatedMemory:
     def left(self) -> int:
         """The bytes that can be allocated: what is free, as far as the host has it."""
         return min(self.capacity - self.used, host_memory())
-
-    def after_fork(self) -> None:
-        """Make it usable in a forked process: of the threads that used it, one that may have had the lock is not there."""
-        self._lock = threading.RLock()
-        self._repair()
 
     def allocate(self, nbytes: int) -> EmulatedBuffer:
         """Allocate poisoned memory.
@@ -209,8 +202,9 @@ class EmulatedMemory:
 
 
 def _after_fork() -> None:
-    for memory in _memories:
-        memory.after_fork()
+    for memory in _memories:  # of the threads that used it, one that may have had the lock is not there
+        memory._lock = threading.RLock()
+        memory._repair()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -252,8 +246,9 @@ def _left(root: Path) -> Iterator[int]:
     with suppress(*_NOT_THERE):
         yield _named(root / "proc/meminfo", "MemAvailable:") * 1024
     with suppress(*_NOT_THERE):
-        if limit := _ADDRESSES.search((root / "proc/self/limits").read_text()):  # not "unlimited"
-            yield int(limit[1]) - _named(root / "proc/self/status", "VmSize:") * 1024
+        _, _, limit = (root / "proc/self/limits").read_text().partition("Max address space")  # as `ulimit -v` sets it
+        if limit.split()[:1] not in ([], ["unlimited"]):
+            yield int(limit.split()[0]) - _named(root / "proc/self/status", "VmSize:") * 1024
     with suppress(*_NOT_THERE):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

@@ -39,8 +39,7 @@ def _check(specs: Any, options: Any) -> None:
         elif name != "x" and (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
             needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={options['mode'].name}"
             is_last = options["mode"] != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
-            hint = if_channels_last(x.rank) if is_last else ""
-            raise ArgumentError(f"{name} is {spec}; needed: {needed}{hint}")
+            raise ArgumentError(f"{name} is {spec}; needed: {needed}{if_channels_last(x.rank) * is_last}")
         elif name != "x" and (not spec.fits(spec.layout) or spec != specs["scale"]):
             raise ArgumentError(f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}")
 

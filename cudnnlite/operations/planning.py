@@ -73,8 +73,7 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     try:
         signature(operation).bind(handle, *operands, **options)
     except TypeError as error:
-        why = why_unknown(operation, options) or error
-        raise ArgumentError(f"operation={operation.__name__}: {why}") from None
+        raise ArgumentError(f"operation={operation.__name__}: {why_unknown(operation, options) or error}") from None
     make = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
     if make is None:
         raise ArgumentError(f"operation={operation.__name__} runs no plan")

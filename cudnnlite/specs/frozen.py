@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -77,25 +77,23 @@ class FrozenSpec:
             A field is missing, not known, or has a value that is not allowed.
         """
         try:
-            if isinstance(values, Mapping):
-                cls._check_known(values)
-                return cls._from(values)
-            error: Exception | str = "they are no mapping"
-        except (KeyError, TypeError) as caught:
-            error = caught
-        raise ArgumentError(f"values={shown(values)} are not a {cls.__name__}'s: {error}")
+            cls._check_known(values)
+            return cls._from(values)
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"values={shown(values)} are not a {cls.__name__}'s: {error}") from None
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> Any:
         return cls(**values)
 
     @classmethod
-    def _check_known(cls, given: Iterable[str]) -> None:
+    def _check_known(cls, given: Any) -> None:
         known = [item.name for item in fields(cls)]  # type: ignore[arg-type]
-        for name in given:
-            if name not in known:  # such as the layout of a tensor, which has strides
-                hint = meant(name, known) or f"; its fields: {', '.join(known)}"
-                raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
+        if not isinstance(given, Mapping):
+            raise TypeError("they are no mapping")
+        for name in (each for each in given if each not in known):  # such as the layout of a tensor, which has strides
+            hint = meant(name, known) or f"; its fields: {', '.join(known)}"
+            raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
 
     def replace(self: SpecT, **changes: Any) -> SpecT:
         """Return a copy with some fields changed; a compute type that is its dtype's own goes with another dtype."""

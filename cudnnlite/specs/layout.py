@@ -79,10 +79,9 @@ def memory_order(rank: int, layout: str) -> tuple[int, ...]:
 
 def if_channels_last(rank: int) -> str:
     """Return what a message about an image that does not fit says behind it: how one is given that has its channels last."""
-    axes = (0, rank - 1, *range(1, rank - 1))
     return (
         ". Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
-        f"handle.array(x.transpose{axes}, layout={CHANNELS_LAST[rank]!r})"
+        f"handle.array(x.transpose{(0, rank - 1, *range(1, rank - 1))}, layout={CHANNELS_LAST[rank]!r})"
     )
 
 

@@ -26,7 +26,6 @@ from cudnnlite.tracing.program import Contents, Part, Step, Thing
 from cudnnlite.warn import warn_user
 
 _PACKAGE = str(Path(__file__).parents[1])
-_CLI = f"{_PACKAGE}/cli/"  # which runs a script: what is below is nobody's
 _ELSEWHERE = ("contextlib.py", "weakref.py", "runpy.py", "<frozen runpy>")  # whose lines are nobody's
 _STREAMS: dict[int, Part] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
 _SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
@@ -167,15 +166,11 @@ class Memory:
         self.devices.add(device)
         place = self._place(ptr, nbytes)
         assert place is not None, f"{ptr:#x} is not on {device}"
-        self._is_on(place[0], device)
+        if place[0].alive is None:  # CUDA may tell of memory whichever device is asked
+            place[0].device = device
         if written < place[0].nbytes:
             self._look(place[0])
         return place
-
-    def _is_on(self, buffer: Buffer, device: Any) -> None:
-        """Note where memory is that was there before: CUDA may tell of it whichever device is asked."""
-        if buffer.alive is None and device is not None:
-            buffer.device = device
 
     def _new(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
         """Write down an allocation; without an owner it was there before."""
@@ -388,7 +383,7 @@ def checksum(content: bytes) -> int:
 def where() -> tuple[str, int]:
     """Return the line outside of cudnnlite that is running; ('', 0) after the end of a script."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not (name := frame.f_code.co_filename).startswith(_CLI):
+    while frame is not None and not (name := frame.f_code.co_filename).startswith(f"{_PACKAGE}/cli/"):
         if not name.startswith((_PACKAGE, "<the call of")) and not name.endswith(_ELSEWHERE):
             return name, frame.f_lineno
         frame = frame.f_back

@@ -20,8 +20,6 @@ from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, DataType
 from cudnnlite.dtypes import itemsize
 
 _MOST_REPEATED = 64  # statements in the body of a loop
-# what is made for the current device, which calls that name it tell
-_ON_A_DEVICE = ("cudnnHandle_t", "cudnnBackendDescriptor_t", "cudaStream_t", "cudaGraph_t", "cudaGraphExec_t")
 ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 # a statement, and the comment that says where it comes from; or how often, and such items
 Item: TypeAlias = tuple[Any, Any]
@@ -107,14 +105,14 @@ class Program:
         last = {thing: step for step in steps for thing in step.things}
         for step in steps:
             for thing in step.things:
-                if thing.device is None and thing.c_type in _ON_A_DEVICE:
-                    thing.device = step.device
+                if thing.c_type.startswith(("cudnnHandle", "cudnnBackend", "cuda")):  # what is made for one device
+                    thing.device = thing.device or step.device
         lines: list[Item] = []
-        current, several = 0, len({step.device.index for step in steps if step.device}) > 1
-        for step in steps:
-            if several and step.device and step.device.index != current:
-                current = step.device.index
-                lines.append((f"CUDA(cudaSetDevice({current}));", _source(step)))
+        current, homes = 0, [step.device and step.device.index for step in steps]
+        for step, home in zip(steps, homes, strict=True):
+            if home not in (None, current) and len({*homes} - {None}) > 1:
+                current = home
+                lines.append((f"CUDA(cudaSetDevice({home}));", _source(step)))
             lines.append((self._statement(step), _source(step)))
             if step.checksum is not None:
                 self.checksums.append((self._names[step.things[0]], step.checksum))

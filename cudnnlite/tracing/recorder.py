@@ -149,8 +149,7 @@ class Recorder(Memory):
         Of that memory it is told whether the call writes what somebody may want to read.
         """
         name, handles = record.name, [each.value.value for each in seen if each.kind is cudnnHandle_t]
-        device = getattr(next(map(_owner, handles), None), "device", None)
-        step = Step(name, [], where=where(), early=early, on=device)
+        step = Step(name, [], where=where(), early=early, on=getattr(next(map(_owner, handles), None), "device", None))
         outputs, memory = list[tuple[Thing, Any]](), dict[Buffer, bool]()
         for each in seen:
             if each.name == "arrayOfElements":
@@ -190,7 +189,8 @@ class Recorder(Memory):
         if name == "cudnnBackendExecute":
             memory.update(self._in_pack(seen[2].value))
         for buffer in memory:
-            self._is_on(buffer, device)
+            if step.on and buffer.alive is None:  # as in `_on`
+                buffer.device = step.on
             self._look(buffer)
         self.steps.append(step)
         return step, outputs, memory
