@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.record import Function
 from cudnnlite.errors import SymbolNotFoundError
+from cudnnlite.unknown import meant
 
 if TYPE_CHECKING:
     from cudnnlite._raw.signatures import Signatures
@@ -82,9 +82,7 @@ class CudnnApi(_Base):
         try:
             return FUNCTIONS[name]
         except KeyError:
-            close = difflib.get_close_matches(name, FUNCTIONS, n=3)
-            hint = f"; did you mean {', '.join(close)}?" if close else ""
-            raise AttributeError(f"cuDNN has no function {name}{hint}") from None
+            raise AttributeError(f"cuDNN has no function {name}{meant(name, FUNCTIONS, 3)}") from None
 
     def _bind(self, record: Function) -> CFunction:
         check = make_check(record.name, self.last_error, self._memory) if record.returns_status else None

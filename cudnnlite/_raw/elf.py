@@ -6,9 +6,12 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 _PT_LOAD, _SHT_DYNSYM = 1, 11
+# where the segments and the sections are described; the size of an entry, and how many, of both
+_HEADER, _SEGMENT = struct.Struct("<32xQQ6xHHHH2x"), struct.Struct("<I4xQ16xQ")  # of a segment: type, offset, size
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _VERSION_SYMBOL = re.compile(rb"(?<=\0)cudnn_[a-z_]+_version(?=\0)")
@@ -19,18 +22,10 @@ def why_unloadable(path: Path) -> str:
 
     One that is shorter than they say ends the process (SIGBUS) when it is loaded.
     """
-    with open(path, "rb") as file:
-        header = file.read(64)
-        if header[:6] != b"\x7fELF\x02\x01" or len(header) < 64:
-            return "is no library, or hardly the beginning of one"
-        (start,), (size, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
-        file.seek(start)
-        table = file.read(size * count)
-    whole = range(len(table) // size if size else 0)
-    segments = [struct.unpack_from("<I4xQ16xQ", table, size * number) for number in whole]
-    ends = (offset + length for kind, offset, length in segments if kind == _PT_LOAD)
-    missing = max((start + size * count if count else 0, *ends)) - path.stat().st_size
-    return f"lacks {missing} bytes at its end" if missing > 0 else ""
+    try:
+        return _read(path, _lack_in)
+    except ValueError:
+        return "is no library, or hardly the beginning of one"
 
 
 def read_version(path: str | os.PathLike[str]) -> str:
@@ -38,18 +33,31 @@ def read_version(path: str | os.PathLike[str]) -> str:
 
     Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged, OSError if it cannot be read.
     """
-    with open(path, "rb") as file:
-        try:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _version_in(content)
-        except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
-            raise ValueError(f"{path}: {error}") from error
+    return _read(path, _version_in)
 
 
-def _version_in(content: mmap.mmap) -> str:
-    if content[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a 64-bit little-endian ELF file")
-    (offset,), (size, count) = struct.unpack_from("<Q", content, 40), struct.unpack_from("<HH", content, 58)
+def _read(path: str | os.PathLike[str], find: Callable[..., str]) -> str:
+    """Return what is found in a file, and in its header."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content[:6] != b"\x7fELF\x02\x01":
+                raise ValueError("not a 64-bit little-endian ELF file")
+            return find(content, _HEADER.unpack_from(content))
+    except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _lack_in(content: mmap.mmap, header: tuple[int, ...]) -> str:
+    start, _, size, count, *_ = header
+    table = content[start : start + size * count]
+    segments = [_SEGMENT.unpack_from(table, size * number) for number in range(len(table) // size if size else 0)]
+    ends = (offset + length for kind, offset, length in segments if kind == _PT_LOAD)
+    missing = max((start + size * count if count else 0, *ends)) - len(content)
+    return f"lacks {missing} bytes at its end" if missing > 0 else ""
+
+
+def _version_in(content: mmap.mmap, header: tuple[int, ...]) -> str:
+    _, offset, *_, size, count = header
     sections = [_SECTION.unpack_from(content, offset + size * number) for number in range(count)]
     for _, kind, _, _, start, length, link, *_ in sections:
         if kind == _SHT_DYNSYM:

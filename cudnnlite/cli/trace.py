@@ -40,7 +40,7 @@ def trace(
     with errors_told():
         try:
             with traced() as found:
-                runpy.run_path(str(script), run_name="__main__")
+                left = runpy.run_path(str(script), run_name="__main__")  # noqa: F841  (the trace ends by reading its arrays)
         except SystemExit as end:
             code = end.code
         except Exception:

@@ -17,7 +17,7 @@ from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, parse_cache_path
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.devices.cuda_facts import format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
 from cudnnlite.doctor.probe import Probe
@@ -69,7 +69,8 @@ _EMULATE = f"set {DEVICE_VARIABLE}=emulated to work without a GPU"
 
 def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding]:
     """Tell what is to be said of CUDA."""
-    state, library, wanted = probe.step("cuda"), probe.step("library"), environment.get(DEVICE_VARIABLE, "")
+    state, library = probe.step("cuda"), probe.step("library")
+    wanted = environment.get(DEVICE_VARIABLE, "") if (named := _names_device(environment)) else ""  # that is told once
     kind, _, index = wanted.lower().partition(":")
     chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
     has_driver = any(state.get(name) for name in ("supports", "driver", "code"))
@@ -91,8 +92,8 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
             text = f"CUDA_VISIBLE_DEVICES={mask}: {counted(seen, 'GPU')}"
             rules = (odd, WARNING, f"{text}, for '{odd}' is none here", _UNMASK), (True, OK, text, "")
             yield first("cuda.visible", {"value": mask, "visible": seen}, *rules)
-    if "trial" in probe.steps or probe.during == "trial":
-        yield _trial(probe.step("trial"), wanted)
+    if named and ("trial" in probe.steps or probe.during == "trial"):
+        yield _trial(probe.step("trial"))
 
 
 def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, mask: str | None) -> Finding:
@@ -152,12 +153,16 @@ def _devices(devices: list[list[str]], library: Mapping[str, Any], wanted: str, 
         yield Finding("cuda.device", BROKEN, text, f"set {DEVICE_VARIABLE}=cuda:0")
 
 
-def _trial(trial: Mapping[str, Any], wanted: str) -> Finding:
+def _names_device(environment: Mapping[str, str]) -> bool:
+    with suppress(ArgumentError):
+        return bool(parse_device(environment.get(DEVICE_VARIABLE) or "auto", DEVICE_VARIABLE))
+    return False
+
+
+def _trial(trial: Mapping[str, Any]) -> Finding:
     text, error = f"a small convolution on {trial.get('device')}", trial.get("error")
-    devices = f"set {DEVICE_VARIABLE} to cuda, cuda:1, emulated or auto, or unset it"
     return first(
         "cuda.trial", {name: value for name, value in trial.items() if name != "mapped"},
-        (error == "ArgumentError", BROKEN, f"{DEVICE_VARIABLE}={wanted} names no device", devices),
         (error, BROKEN, f"a small convolution fails: {error}: {trial.get('message')}",
          "mend what is broken above first; if nothing is, report this output"),
         (not trial.get("right"), BROKEN, f"{text} returns wrong numbers", "try another cuDNN, and report this output"),
@@ -193,6 +198,7 @@ def _variable(environment: Mapping[str, str], name: str, value: str) -> Finding:
     paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
     lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
     fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
+    no_device = name == DEVICE_VARIABLE and not _names_device(environment)
     no_cudnn = name == "CUDNN_PATH" and value and not any(map(glob, fronts))
     is_other = name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value)
     gone = NOTE if name == "LD_LIBRARY_PATH" else WARNING  # container images name folders that few machines have
@@ -200,6 +206,7 @@ def _variable(environment: Mapping[str, str], name: str, value: str) -> Finding:
     return first(
         f"environment.{name}", {"name": name, "value": value, "missing": lost},
         *((re.fullmatch(fits, value), bad, f"{name}={value}: {why}", fix) for fits, bad, why, fix in rules),
+        (no_device, BROKEN, f"{name}={value} names no device", "set it to cuda, cuda:1, emulated or auto, or unset it"),
         (lost, gone, f"{name}={value}: {', '.join(lost)} does not exist", "unset it, or name what is there"),
         (no_cudnn, WARNING, f"{name}={value}: {_NO_CUDNN}", "unset it, or correct it"),
         (is_other, WARNING, f"{name}={value}: CUDA_PATH names another folder, {toolkit}", "unset one of the two"),

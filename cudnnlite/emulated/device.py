@@ -162,11 +162,6 @@ class EmulatedDevice:
         self._streams[stream.handle] = ref(stream, partial(self._streams.pop, stream.handle))
         return stream
 
-    @property
-    def open_streams(self) -> int:
-        """How many streams there are."""
-        return len(self._streams)
-
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
         what = f"{format_size(nbytes)} of device memory cannot be allocated"

@@ -86,11 +86,6 @@ class EmulatedMemory:
         """The bytes that can be allocated: what is free, as far as the host has it."""
         return min(self.capacity - self.used, host_memory())
 
-    def after_fork(self) -> None:
-        """Make it usable in a forked process: of the threads that used it, one that may have had the lock is not there."""
-        self._lock = threading.RLock()
-        self._repair()
-
     def allocate(self, nbytes: int) -> EmulatedBuffer:
         """Allocate poisoned memory.
 
@@ -129,7 +124,7 @@ class EmulatedMemory:
 
     def _too_much(self, nbytes: int) -> DeviceMemoryError:
         left = self.left
-        why = ", which is what the host has left" if left < self.capacity - self.used else ""
+        why = ", which is what the host has left for this process" if left < self.capacity - self.used else ""
         return DeviceMemoryError(
             f"{format_size(nbytes)} of emulated device memory are not there: {format_size(left)} of "
             f"{format_size(self.capacity)} are free{why}"
@@ -207,8 +202,9 @@ class EmulatedMemory:
 
 
 def _after_fork() -> None:
-    for memory in _memories:
-        memory.after_fork()
+    for memory in _memories:  # of the threads that used it, one that may have had the lock is not there
+        memory._lock = threading.RLock()
+        memory._repair()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -249,6 +245,10 @@ def host_memory(root: Path = Path("/")) -> int:
 def _left(root: Path) -> Iterator[int]:
     with suppress(*_NOT_THERE):
         yield _named(root / "proc/meminfo", "MemAvailable:") * 1024
+    with suppress(*_NOT_THERE):
+        _, _, limit = (root / "proc/self/limits").read_text().partition("Max address space")  # as `ulimit -v` sets it
+        if limit.split()[:1] not in ([], ["unlimited"]):
+            yield int(limit.split()[0]) - _named(root / "proc/self/status", "VmSize:") * 1024
     with suppress(*_NOT_THERE):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

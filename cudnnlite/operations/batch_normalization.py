@@ -14,7 +14,7 @@ from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, do
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
-from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last
 
 _SAVED = ("saved_mean", "saved_inv_variance")
 _BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
@@ -37,10 +37,9 @@ def _check(specs: Any, options: Any) -> None:
             if (spec.shape, spec.dtype) != (x.shape, x.dtype):
                 raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
         elif name != "x" and (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
-            kind = dtype_name(expected.dtype)
-            raise ArgumentError(
-                f"{name} is {spec}; needed: {expected.shape} in {kind}, for mode={options['mode'].name}"
-            )
+            needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={options['mode'].name}"
+            is_last = options["mode"] != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
+            raise ArgumentError(f"{name} is {spec}; needed: {needed}{if_channels_last(x.rank) * is_last}")
         elif name != "x" and (not spec.fits(spec.layout) or spec != specs["scale"]):
             raise ArgumentError(f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}")
 

@@ -16,10 +16,10 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.fused_convolution import BIAS, IDENTITY
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation_plan import OperationPlan
-from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.unknown import hides_unknown, refuse_unknown
 
 
 class ConvolutionForwardPlan(OperationPlan, operation=FORWARD):

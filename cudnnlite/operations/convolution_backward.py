@@ -21,13 +21,13 @@ from cudnnlite.operations.convolution_problem import DEFAULT_CONV
 from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operands import on_device, tensor_spec, use
 from cudnnlite.operations.operation_plan import OperationPlan
-from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.steps import parse_steps
+from cudnnlite.unknown import hides_unknown, refuse_unknown
 
 
 class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.operations.operation import Operation
-from cudnnlite.operations.unknown import FunctionT, tells_unknown
+from cudnnlite.unknown import FunctionT, tells_unknown
 
 _HANDLE = """\
 handle : Handle

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cudnnlite.operations.documented import completed
 from cudnnlite.operations.operation import Operation
-from cudnnlite.operations.unknown import FunctionT
+from cudnnlite.unknown import FunctionT
 
 _HANDLES = {
     "call": "Its stream orders the call, which is asynchronous, its workspace serves it; it keeps the plan for the next one.",

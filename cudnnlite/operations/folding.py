@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnlite.arguments import real_number
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.unknown import tells_unknown
+from cudnnlite.unknown import tells_unknown
 
 
 @tells_unknown

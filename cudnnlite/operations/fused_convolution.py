@@ -26,11 +26,11 @@ from cudnnlite.operations.documented_choice import documented_choice
 from cudnnlite.operations.operation import Operation
 from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.operations.problem import KINDS, Problem
-from cudnnlite.operations.unknown import refuse_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import same_strides
+from cudnnlite.unknown import hides_unknown, refuse_unknown
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")

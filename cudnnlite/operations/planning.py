@@ -11,6 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.unknown import why_unknown
 
 # that run an operation of another name, or a plan by hand
 _OTHERS = (
@@ -72,7 +73,7 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     try:
         signature(operation).bind(handle, *operands, **options)
     except TypeError as error:
-        raise ArgumentError(f"operation={operation.__name__}: {error}") from None
+        raise ArgumentError(f"operation={operation.__name__}: {why_unknown(operation, options) or error}") from None
     make = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
     if make is None:
         raise ArgumentError(f"operation={operation.__name__} runs no plan")

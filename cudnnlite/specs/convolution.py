@@ -11,7 +11,7 @@ from cudnnlite.dtypes import AnyDtype, compute_type_for, dtype_name, parse_dtype
 from cudnnlite.enums import ConvolutionMode, DataType, MathType, ReorderType, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, parse_shape
+from cudnnlite.specs.layout import CHANNELS_FIRST, if_channels_last, parse_shape
 from cudnnlite.specs.steps import Padding, SpatialSpec, parse_padding, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
@@ -138,11 +138,7 @@ class ConvolutionSpec(
             # x's channels, if w is right or has them last too
             right, both = c_group * self.groups, w_shape[-1] * self.groups
             if x_shape[-1] in (right, both) and c not in (right, both):
-                axes = (0, rank - 1, *range(1, rank - 1))
-                wrong += (
-                    ". Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
-                    f"handle.array(x.transpose{axes}, layout={CHANNELS_LAST[rank]!r})"
-                )
+                wrong += if_channels_last(rank)
                 cure = ", and w likewise" * (x_shape[-1] != right) + cure.replace("; ", "; otherwise ")
             raise ArgumentError(wrong + cure)
         _, stride, dilation = self.steps(rank - 2)

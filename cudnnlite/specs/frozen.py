@@ -13,6 +13,7 @@ from cudnnlite.arguments import shown
 from cudnnlite.dtypes import compute_type_for, dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.unknown import meant, tells_unknown
 
 SpecT = TypeVar("SpecT", bound="FrozenSpec")
 
@@ -47,6 +48,7 @@ class FrozenSpec:
         """Note a spec, and complete its docstring; `told_by` are the C functions that cuDNN is told it by."""
         if "__init__" not in vars(cls):  # what only gathers what others share
             return
+        cls.__init__ = tells_unknown(cls.__init__)  # type: ignore[method-assign]
         if SPECS.setdefault(cls.__name__, cls) is cls:
             functions = ", ".join(f"`{name}`" for name in told_by.split())
             sections = _RAISES + (_NOTES.format(functions) if functions else "")
@@ -75,19 +77,27 @@ class FrozenSpec:
             A field is missing, not known, or has a value that is not allowed.
         """
         try:
-            if isinstance(values, Mapping):
-                return cls._from(values)
-            error: Exception | str = "they are no mapping"
-        except (KeyError, TypeError) as caught:
-            error = caught
-        raise ArgumentError(f"values={shown(values)} are not a {cls.__name__}'s: {error}")
+            cls._check_known(values)
+            return cls._from(values)
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"values={shown(values)} are not a {cls.__name__}'s: {error}") from None
 
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> Any:
         return cls(**values)
 
+    @classmethod
+    def _check_known(cls, given: Any) -> None:
+        known = [item.name for item in fields(cls)]  # type: ignore[arg-type]
+        if not isinstance(given, Mapping):
+            raise TypeError("they are no mapping")
+        for name in (each for each in given if each not in known):  # such as the layout of a tensor, which has strides
+            hint = meant(name, known) or f"; its fields: {', '.join(known)}"
+            raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
+
     def replace(self: SpecT, **changes: Any) -> SpecT:
         """Return a copy with some fields changed; a compute type that is its dtype's own goes with another dtype."""
+        self._check_known(changes)
         values = self.values()
         if "dtype" in changes and values.get("compute_type") == compute_type_for(values["dtype"]):
             changes = {"compute_type": None, **changes}

@@ -24,7 +24,7 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, parse_layout, parse_shape
+from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last, parse_layout, parse_shape
 from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
@@ -293,7 +293,12 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
         if not 3 <= instance_of(x, TensorSpec, "x").rank <= 5:
             raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 3, 4 or 5")
         window, padding, stride = self.steps(x.rank - 2)
-        return x.packed((*x.shape[:2], *slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))))
+        try:
+            pooled = slid(x.shape[2:], "the window", window, padding, stride, (1,) * len(window))
+        except ArgumentError as error:
+            fits = all(n + 2 * pad >= taps for n, pad, taps in zip(x.shape[1:-1], padding, window, strict=True))
+            raise ArgumentError(f"{error}{if_channels_last(x.rank) * fits}") from None
+        return x.packed((*x.shape[:2], *pooled))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

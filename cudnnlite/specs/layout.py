@@ -83,6 +83,14 @@ def memory_order(rank: int, layout: str) -> tuple[int, ...]:
     return tuple(range(rank))
 
 
+def if_channels_last(rank: int) -> str:
+    """Return what a message about an image that does not fit says behind it: how one is given that has its channels last."""
+    return (
+        ". Shapes are (N, C, *spatial) in every layout; if x was given as (N, *spatial, C): "
+        f"handle.array(x.transpose{(0, rank - 1, *range(1, rank - 1))}, layout={CHANNELS_LAST[rank]!r})"
+    )
+
+
 def same_strides(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Tell whether two strides address the same memory: those of axes of size 1 do not matter."""
     return all(size <= 1 or a == b for size, a, b in zip(shape, one, other, strict=True))

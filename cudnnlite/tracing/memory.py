@@ -26,7 +26,7 @@ from cudnnlite.tracing.program import Contents, Part, Step, Thing
 from cudnnlite.warn import warn_user
 
 _PACKAGE = str(Path(__file__).parents[1])
-_ELSEWHERE = ("contextlib.py", "weakref.py")  # whose lines are nobody's
+_ELSEWHERE = ("contextlib.py", "weakref.py", "runpy.py", "<frozen runpy>")  # whose lines are nobody's
 _STREAMS: dict[int, Part] = {0: "0", 1: "cudaStreamLegacy", 2: "cudaStreamPerThread"}
 _SPACES = re.compile("space|states|weights")  # memory that is as large as cuDNN said
 
@@ -37,7 +37,6 @@ class Buffer(Thing):
 
     base: int = 0
     nbytes: int = 0
-    device: Any = None
     alive: Any = None  # a weak reference to what owns it; None where that is somebody else's: it was there before
     answer: Thing | None = None  # cuDNN's, that is as large
     shared: bool = False  # whether others may write to it unseen: it was there before, or was handed to another library
@@ -77,7 +76,7 @@ class Memory:
         self._bases: list[int] = []  # of buffers, in order
         self._freed: deque[_Owner] = deque()  # others' threads free as well
         self._streams = dict(_STREAMS)
-        self._last_stream: int | None = None
+        self._last_stream: dict[int, int] = {}  # by device
         self._answers: dict[int, Thing] = {}  # sizes that cuDNN told, and the variables that hold them
         self._capturing = False
         self.over = False  # what still stands in then, because of an interrupt, records nothing
@@ -167,6 +166,8 @@ class Memory:
         self.devices.add(device)
         place = self._place(ptr, nbytes)
         assert place is not None, f"{ptr:#x} is not on {device}"
+        if place[0].alive is None:  # CUDA may tell of memory whichever device is asked
+            place[0].device = device
         if written < place[0].nbytes:
             self._look(place[0])
         return place
@@ -174,7 +175,7 @@ class Memory:
     def _new(self, device: Any, base: int, nbytes: int, owner: Any = None) -> Buffer:
         """Write down an allocation; without an owner it was there before."""
         self.devices.add(device)
-        new = Buffer("void *", "memory", "cudaFree", base, nbytes, device, shared=owner is None)
+        new = Buffer("void *", "memory", "cudaFree", base, nbytes, device=device, shared=owner is None)
         if owner is not None:  # before the block nothing had been asked
             # no walk of all buffers at each call; no lock, which its thread may not have; and `append` is C: a callback in
             # Python would lose what a signal handler raises in it
@@ -292,17 +293,22 @@ class Memory:
             self._note(place[0])
 
     def _enqueue(self, stream: Any, function: str, to: Place, *arguments: Part) -> None:
-        self._order(int(stream.handle))
+        self._order(int(stream.handle), to[0].device)
         self._add(function, to[0].at(to[1]), *arguments, self._stream(int(stream.handle)), of=to[:1])
         self._note(to[0])
 
-    def _order(self, stream: int) -> None:
-        """Wait where the program goes on with another stream."""
+    def _order(self, stream: int, device: Any) -> None:
+        """Wait where the program goes on with another stream of a device."""
         if self._capturing:
             return
-        if self._last_stream not in (None, stream):
-            self._add("cudaDeviceSynchronize", note="another stream: Python orders them by events")
-        self._last_stream = stream
+        if device is None and len(self.devices) > 1:
+            self.tell(
+                "a handle that cudnnlite did not make was used beside several devices: the program guesses its own"
+            )
+        index = getattr(device or next(iter(self.devices), None), "index", 0)
+        if self._last_stream.setdefault(index, stream) != stream:
+            self._add("cudaDeviceSynchronize", note="another stream: Python orders them by events", on=device)
+        self._last_stream[index] = stream
 
     def _on_adopt(self, own: Call, device: Any, *arguments: Any) -> Any:
         """Take another library's array for an allocation: what it lies in may be all of that library's memory."""
@@ -337,13 +343,13 @@ class Memory:
         """Write down that a stream is recorded in the block, and the graph that came of it, if any did."""
         with own(handle) as recorder:
             stream, drawn = self._stream(int(recorder.stream.handle)), Thing("cudaGraph_t", "graph", "cudaGraphDestroy")
-            self._add("cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed")
+            self._add("cudaStreamBeginCapture", stream, "cudaStreamCaptureModeRelaxed", on=handle.device)
             self._capturing = True
             try:
                 yield recorder
             finally:
                 self._capturing = False
-                self._add("cudaStreamEndCapture", stream, ["&", drawn])
+                self._add("cudaStreamEndCapture", stream, ["&", drawn], on=handle.device)
         self._things[id(recorder.graph)] = made = Thing("cudaGraphExec_t", "graph_exec", "cudaGraphExecDestroy")
         self._add("cudaGraphInstantiate", ["&", made], drawn, 0)
 
@@ -359,8 +365,8 @@ class Memory:
                 "a CUDA graph that was recorded before the trace was launched: what it does is not in the program"
             )
         else:
-            self._order(stream)
-            self._add("cudaGraphLaunch", made, self._stream(stream))
+            self._order(stream, captured._device)
+            self._add("cudaGraphLaunch", made, self._stream(stream), on=captured._device)
         for buffer in buffers:
             self._note(buffer)
 
@@ -375,10 +381,9 @@ def checksum(content: bytes) -> int:
 
 
 def where() -> tuple[str, int]:
-    """Return the line outside of cudnnlite that is running."""
+    """Return the line outside of cudnnlite that is running; ('', 0) after the end of a script."""
     frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
+    while frame is not None and not (name := frame.f_code.co_filename).startswith(f"{_PACKAGE}/cli/"):
         if not name.startswith((_PACKAGE, "<the call of")) and not name.endswith(_ELSEWHERE):
             return name, frame.f_lineno
         frame = frame.f_back

@@ -33,6 +33,7 @@ class Thing:
     name: str = ""  # what it would like to be called
     destroy: str = ""  # the function that gives it back at the end; empty if nothing has to
     named_by_use: bool = field(default=False, init=False)
+    device: Any = field(default=None, kw_only=True)  # where it is; None of what is on none, or nobody knows yet
 
     def used_as(self, name: str) -> None:
         """Take the name of the first parameter that it is given as, where that is no mere setter's."""
@@ -65,6 +66,12 @@ class Step:
     note: str = ""
     checksum: int | None = None  # of what it reads, as Python had it
     call: Any = None  # what Python called, if it is a call of cuDNN's that was made in the block
+    on: Any = None  # the device that it was made for; None: that of what it names
+
+    @property
+    def device(self) -> Any:
+        """The device that has to be current; None where none has to."""
+        return self.on or next((thing.device for thing in self.things if thing.device), None)
 
     @property
     def things(self) -> list[Thing]:
@@ -96,8 +103,16 @@ class Program:
         alive = {thing: None for step in steps for thing in step.things if thing.destroy and thing not in ended}
         steps = steps + [Step(thing.destroy, [thing]) for thing in reversed(alive)]
         last = {thing: step for step in steps for thing in step.things}
-        lines: list[Item] = []
         for step in steps:
+            for thing in step.things:
+                if thing.c_type.startswith(("cudnnHandle", "cudnnBackend", "cuda")):  # what is made for one device
+                    thing.device = thing.device or step.device
+        lines: list[Item] = []
+        current, homes = 0, [step.device and step.device.index for step in steps]
+        for step, home in zip(steps, homes, strict=True):
+            if home not in (None, current) and len({*homes} - {None}) > 1:
+                current = home
+                lines.append((f"CUDA(cudaSetDevice({home}));", _source(step)))
             lines.append((self._statement(step), _source(step)))
             if step.checksum is not None:
                 self.checksums.append((self._names[step.things[0]], step.checksum))
@@ -268,7 +283,7 @@ def _source(step: Step) -> str:
     """Return the line of Python that a statement is for, with where it stands."""
     (file, line), name = step.where, "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name
     if step.early or not file:
-        return "made before the trace" if step.early else "given back"
+        return "made before the trace" if step.early else "given back" if step.checksum is None else "read at the end"
     return f"{name}:{line}: {' '.join(linecache.getline(file, line).split())}"
 
 

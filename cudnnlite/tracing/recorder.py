@@ -148,9 +148,9 @@ class Recorder(Memory):
 
         Of that memory it is told whether the call writes what somebody may want to read.
         """
-        name, step = record.name, Step(record.name, [], where=where(), early=early)
+        name, handles = record.name, [each.value.value for each in seen if each.kind is cudnnHandle_t]
+        step = Step(name, [], where=where(), early=early, on=getattr(next(map(_owner, handles), None), "device", None))
         outputs, memory = list[tuple[Thing, Any]](), dict[Buffer, bool]()
-        handles = [each.value.value for each in seen if each.kind is cudnnHandle_t]
         for each in seen:
             if each.name == "arrayOfElements":
                 part = self._elements(*(one.value for one in seen), filled="Get" in name)
@@ -185,10 +185,12 @@ class Recorder(Memory):
         elif name == "cudnnSetStream" or not handles:
             step.of = owned[:1]
         elif not early:
-            self._order(self._stream_of.get(handles[0] or 0, 0))
+            self._order(self._stream_of.get(handles[0] or 0, 0), step.device)
         if name == "cudnnBackendExecute":
             memory.update(self._in_pack(seen[2].value))
         for buffer in memory:
+            if step.on and buffer.alive is None:  # as in `_on`
+                buffer.device = step.on
             self._look(buffer)
         self.steps.append(step)
         return step, outputs, memory

@@ -156,6 +156,11 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
     for wrong in (3, None, np.add, dnn.Handle, handle.array, "pooling_forward"):
         refuses(ARGUMENT, "operation=", lambda wrong=wrong: dnn.plan_operation(handle, wrong, x))
     refuses(ARGUMENT, "operation=pooling_forward: missing", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x))
+    for wrong, hint in (
+        ("alhpa", r"'alhpa'; did you mean alpha\?$"),
+        ("window", r"'window'; it is a field of pooling: "),
+    ):
+        refuses(ARGUMENT, hint, lambda wrong=wrong: dnn.plan_operation(handle, dnn.pooling_forward, x, **{wrong: 2}))
     refuses(ARRAY, r"\bx\b", lambda: dnn.plan_operation(handle, dnn.pooling_forward, [1.0], pooling))
     refuses(ARGUMENT, "pooling=", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x, 2))
     assert type(handle.plans).__name__ == "PlanCache"

@@ -168,6 +168,24 @@ def test_channels_given_last_are_offered_the_transpose(handle, rank):
         dnn.convolution_forward(handle, handle.array(values, layout=layout), w)
     offered = eval(str(caught.value).split("handle.array(")[1].split(", layout")[0], {"x": values})
     assert dnn.convolution_forward(handle, handle.array(offered, layout=layout), w).shape[1] == 4
+    each, x, right = handle.zeros((1, 3, *[1] * len(image))), handle.array(values), handle.array(offered, layout=layout)
+    for function, *given in (
+        (dnn.pooling_forward, dnn.PoolingSpec(4)),
+        (dnn.batch_normalization_inference, *[each] * 4),
+    ):
+        with pytest.raises(ArgumentError) as refused:
+            function(handle, x, *given)
+        assert f". {str(caught.value).partition('. ')[2].partition('; otherwise')[0]}" in str(refused.value)
+        function(handle, right, *given)
+
+
+def test_a_window_that_fits_no_way_round_is_no_matter_of_the_layout(handle):
+    for shape, pooling in (((2, 3, 5, 6), dnn.PoolingSpec(7)), ((2, 8, 8, 8), dnn.PoolingSpec(9))):
+        with pytest.raises(ArgumentError, match=r"the window reaches over .* of \(\d, \d\)$"):
+            dnn.pooling_forward(handle, handle.zeros(shape), pooling)
+    each = handle.zeros((1, 3, 1, 1))
+    with pytest.raises(ArgumentError, match=r"for mode=SPATIAL$"):
+        dnn.batch_normalization_inference(handle, handle.zeros((2, 4, 5, 6)), *[each] * 4)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -21,6 +21,7 @@ import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.operations.problem import KINDS
 from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.specs.frozen import FrozenSpec
 
 QUICK = TimingPolicy(rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01)
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -346,8 +347,9 @@ def subject(things: Things, name: str) -> Subject:
         parameters = inspect.signature(bound).parameters.values()
         named = {each.name for each in parameters}
         legal = {n: value for n, value in {"handle": things.handle, "spec": things.lstm}.items() if n in named}
-        if method == "replace":  # fields of the class
-            legal |= LEGAL[kind.__name__](things)
+        if method == "replace":  # fields of the class, which may be others than its constructor's arguments
+            fields = kind.__dataclass_fields__ if issubclass(kind, FrozenSpec) else LEGAL[kind.__name__](things)
+            legal |= {n: value for n, value in LEGAL[kind.__name__](things).items() if n in fields}
         return Subject(bound, legal)
     function = getattr(dnn, name)
     if name in LEGAL:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from device.operation_samples import SAMPLES as OPERATIONS
 from device.operation_samples import Case
+from device.test_two_devices import second_devices
 
 import cudnnlite as dnn
 from cudnnlite.devices.choice import make_device
@@ -56,6 +57,17 @@ def test_a_program_prints_what_python_computed(
         sample(handle)
     assert traced.warnings == []
     assert_it_prints_the_same(toolchain, traced, tmp_path, device)
+
+
+@pytest.mark.parametrize("second", second_devices())
+def test_a_program_of_two_devices(second: str, toolchain: CToolchain, tmp_path: Path) -> None:
+    with dnn.trace() as traced, dnn.Handle(f"{second.partition(':')[0]}:0") as first, dnn.Handle(second) as other:
+        for sample in trace_samples.SAMPLES:
+            sample(first), sample(other)
+    text = traced.as_c()
+    assert traced.warnings == trace_samples.uses_of_what_is_gone(text) == []
+    assert text.count("cudaSetDevice(0)") > len(trace_samples.SAMPLES) < text.count("cudaSetDevice(1)")
+    assert_it_prints_the_same(toolchain, traced, tmp_path, first.device)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,13 +1,14 @@
 """What the doctor reads from disk: versions in libraries, places, copies, what the loader would find."""
 
 import os
+import struct
 import subprocess
 import sys
 from contextlib import suppress
 
 import pytest
 
-from cudnnlite._raw.elf import read_version
+from cudnnlite._raw.elf import read_version, why_unloadable
 from cudnnlite._raw.library import load_library
 from cudnnlite.doctor import libraries
 from cudnnlite.doctor.libraries import all_places, find_copies, loader_cache, look_up
@@ -59,6 +60,17 @@ def test_any_damage_is_told_or_harmless(tmp_path):
         path.write_bytes(WHOLE[:place] + b"\xff" + WHOLE[place + 1 :])
         with suppress(ValueError):
             read_version(path)
+        assert isinstance(why_unloadable(path), str)
+
+
+def test_a_file_is_as_long_as_its_header_says(tmp_path):
+    path = tmp_path / "lib.so"
+    segment = struct.pack("<I4xQ16xQ16x", 1, 8, len(WHOLE) + 56)  # to be loaded, so much from byte 8 on
+    start, size = struct.pack("<Q", len(WHOLE)), struct.pack("<HH", len(segment), 1)
+    content = WHOLE[:32] + start + WHOLE[40:54] + size + WHOLE[58:] + segment
+    for missing in (8, 1, 0):
+        path.write_bytes(content + bytes(8 - missing))
+        assert why_unloadable(path) == (f"lacks {missing} bytes at its end" if missing else "")
 
 
 # ---------------------------------------------------------------- copies

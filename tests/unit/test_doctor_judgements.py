@@ -450,12 +450,12 @@ def test_hidden_gpus(mask, seen, verdict, text):
     [
         (failed("ProbeError", "the process that tried it was killed by SIGABRT"), "SIGABRT"),
         (failed("NotInitializedError", "cudnnCreate returned X (1001)\n  x = 1"), "cudnnCreate returned X (1001)"),
-        (failed("ArgumentError", "device='gpu' is not a device"), "CUDNNLITE_DEVICE=gpu names no device"),
+        (failed("ArgumentError", "x=3"), "ArgumentError: x=3"),
         ({**TRIAL, "right": False}, "returns wrong numbers"),
     ],
 )
 def test_trials_that_fail(trial, text):
-    finding = only(of_cuda(GPU, "gpu", trial=trial), "cuda.trial")
+    finding = only(of_cuda(GPU, "cuda", trial=trial), "cuda.trial")
     assert finding.verdict is BROKEN
     assert text in finding.text
     assert finding.lines == (("x = 1",) if "x = 1" in trial.get("message", "") else ())
@@ -489,6 +489,8 @@ def settings(**variables):
         ("LD_PRELOAD", "libcudnn.so.9", WARNING, "every program started from here"),
         ("CUBLAS_WORKSPACE_CONFIG", ":4096:8", OK, ""),
         ("CUDNNLITE_DEVICE", "auto", OK, ""),
+        ("CUDNNLITE_DEVICE", "", OK, ""),
+        ("CUDNNLITE_DEVICE", "gpu", BROKEN, "CUDNNLITE_DEVICE=gpu names no device"),
     ],
 )
 def test_what_a_variable_means(name, value, verdict, text):
@@ -497,6 +499,12 @@ def test_what_a_variable_means(name, value, verdict, text):
     assert finding.text.startswith(f"{name}={value}")
     assert text in finding.text
     assert (finding.facts["name"], finding.facts["value"]) == (name, value)
+
+
+def test_a_variable_that_names_no_device_is_told_of_once():
+    refused = failed("ArgumentError", "CUDNNLITE_DEVICE='tpu' is not a device")
+    assert [finding.verdict for finding in of_cuda(NO_DRIVER, "tpu", trial=refused)] == [WARNING, OK]
+    assert {finding.verdict for finding in of_cuda(GPU, "tpu", trial=refused)} == {OK}
 
 
 def test_a_cudnn_path_without_libcudnn(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import itertools
 import json
 import math
@@ -13,9 +14,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import cudnnlite as dnn
-from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, PoolingSpec, TensorSpec
 from cudnnlite.dtypes import itemsize
-from cudnnlite.specs.frozen import from_plain, to_plain
+from cudnnlite.specs.frozen import SPECS, from_plain, to_plain
 
 SETTINGS = settings(deadline=None, max_examples=120)
 LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
@@ -369,6 +370,24 @@ def test_replace_changes_what_is_named_and_nothing_else():
     assert changed.replace(groups=7) == conv
     with pytest.raises(ArgumentError, match="groups=0"):
         conv.replace(groups=0)
+
+
+@pytest.mark.parametrize("kind", SPECS.values(), ids=SPECS)
+def test_a_misspelt_field_is_hinted_at(kind):
+    for name in inspect.signature(kind).parameters:
+        with pytest.raises(TypeError, match=rf"{kind.__name__}.__init__\(\) got .*'{name}_'; did you mean {name}\?$"):
+            kind(**{f"{name}_": 1})
+
+
+def test_replace_hints_at_the_field_that_is_meant():
+    with pytest.raises(TypeError, match=r"^PoolingSpec has no field 'strid'; did you mean stride\?$"):
+        PoolingSpec(2).replace(strid=1)
+    spec, filters = TensorSpec((1, 2, 3, 4)), FilterSpec((1, 2, 3, 4))
+    for own, fields in ((spec, "shape, dtype, strides, vector"), (filters, "shape, dtype, format")):
+        with pytest.raises(TypeError, match=f"has no field 'layout'; its fields: {fields}$"):
+            own.replace(layout="NHWC")  # not left as it was without a word
+    with pytest.raises(ArgumentError, match=r"not a TensorSpec's: .* no field 'typ'"):
+        TensorSpec.from_values(spec.values() | {"typ": 1})
 
 
 def test_steps_spread_plain_numbers():

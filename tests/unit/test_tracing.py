@@ -464,6 +464,67 @@ def _pool() -> None:
         dnn.pooling_forward(handle, handle.array(X), dnn.PoolingSpec(2)).numpy()
 
 
+def devices_of(text: str) -> tuple[dict[str, int], list[str]]:
+    """Return on which device of a program its variables were made last, and the statements that name one of another."""
+    current, made, strange = 0, dict[str, int](), list[str]()
+    for statement in re.sub(r'/\*.*?\*/|"[^"]*"', "", text).split(";"):
+        if found := re.search(r"cudaSetDevice\((\d)\)", statement):
+            current = int(found[1])
+        if found := re.search(r"(?:cudaMalloc|cudnnCreate|cudaStreamCreate|cudaGraphInstantiate)\(&(\w+)", statement):
+            made[found[1]] = current
+        strange += [statement for name in re.findall(r"\w+", statement) if made.get(name, current) != current]
+    return made, strange
+
+
+def test_each_is_made_and_used_on_its_own_device() -> None:
+    first, second = dnn.Handle("emulated:0"), dnn.Handle("emulated:1")
+    with first, second:
+        second.stream = second.device.create_stream()
+        before = second.array(X)
+        with dnn.trace() as trace:
+            for handle in (second, first):
+                x = before if handle is second else handle.array(X)
+                y, conv = handle.empty((2, 3, 3, 2)), handle.array(X[:, :, :2, :2])
+                dnn.convolution_forward(handle, x, conv).numpy()
+                if handle is second:
+                    dnn.pooling_forward(handle, x, dnn.PoolingSpec(2), out=y)
+                    with dnn.capture(handle) as graph:
+                        dnn.pooling_forward(handle, x, dnn.PoolingSpec(2), out=y)
+                else:
+                    handle.zeros((1, 2))
+            graph.launch()
+            third = dnn.softmax_forward(first, x)
+    made, strange = devices_of(main_of(trace))
+    assert strange == []
+    assert third.spec == x.spec
+    assert {name: made[name] for name in ("handle", "handle_2", "stream_id", "graph_exec", "x", "x_2")} == {
+        "handle": 1, "handle_2": 0, "stream_id": 1, "graph_exec": 1, "x": 1, "x_2": 0,
+    }  # fmt: skip
+    assert trace.warnings == []
+    assert "cudaDeviceSynchronize" not in main_of(trace)  # on each device there is one stream
+
+
+def test_of_one_device_nothing_is_said() -> None:
+    with dnn.trace() as trace, dnn.Handle("emulated:1") as handle:
+        dnn.softmax_forward(handle, handle.array(X)).numpy()
+    assert "cudaSetDevice" not in trace.as_c()
+
+
+def test_a_handle_that_is_not_ours_is_where_its_arrays_are(handle: dnn.Handle) -> None:
+    raw, one = types.cudnnHandle_t(), ctypes.c_float(1)
+    with dnn.trace() as trace, dnn.Handle("emulated:1") as other, dnn.TensorDescriptor(X.shape) as described:
+        x = other.array(X)
+        other.api.cudnnCreate(ctypes.byref(raw))
+        other.api.cudnnSetTensor(raw, described.ptr, x.ptr, ctypes.byref(one))
+        handle.array(X).numpy()
+        with pytest.raises(dnn.CudnnError), pytest.warns(RuntimeWarning, match="the program guesses its own"):
+            other.api.cudnnSetTensor(raw, described.ptr, None, ctypes.byref(one))
+        other.api.cudnnDestroy(raw)
+    made, strange = devices_of(main_of(trace))
+    assert (made["handle"], strange) == (1, [])
+    assert f"Not written out: {trace.warnings[0]}" in trace.as_c()
+
+
 def test_traces_are_not_nested() -> None:
     with dnn.trace(), pytest.raises(dnn.ArgumentError, match="not nested"), dnn.trace():
         pass
@@ -519,3 +580,22 @@ def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
     assert lines[0] == "['a', '-b']"
     assert sum("cudnnSoftmaxForward(" in line for line in lines) == 1
     assert "script.py:4: dnn.softmax_forward" in (tmp_path / "c" / "program.c").read_text()
+
+
+@pytest.mark.processes
+def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
+    """What lies there at its end is read then, and is nobody's when it is given back."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\nx = handle.array(np.ones((1, 2, 3, 4)))\n"
+        "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n    with dnn.Handle() as other:\n"
+        "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\nmain()\n"
+    )
+    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
+    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    text = (tmp_path / "c" / "program.c").read_text().partition("int main(void)")[2]
+    comments = re.findall(r"^ +/\* (.*) \*/$", text, re.MULTILINE)
+    assert {comment.split(":")[0] for comment in comments} == {"script.py", "read at the end", "given back"}, (
+        done.stderr
+    )
+    assert re.search(r'read at the end \*/\s+report\("y", y, 32\);', text)

@@ -19,10 +19,10 @@ from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_data import parse_data_layout
+from cudnnlite.unknown import tells_unknown
 
 
 @overload

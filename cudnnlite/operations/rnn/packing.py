@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from cudnnlite.arguments import sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.formats import host_array
-from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.specs.rnn_data import MAX_BATCH, check_packed, parse_lengths
+from cudnnlite.unknown import tells_unknown
 
 Array = np.ndarray[Any, Any]
 

@@ -26,7 +26,6 @@ from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.problem import RNNRequest, data_spec, make_request
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.operations.unknown import tells_unknown
 from cudnnlite.search.accuracy import why_inexact
 from cudnnlite.search.contest import Contest, failed, joined, own_stream
 from cudnnlite.search.results import AlgorithmResult, RNNResult, deciding_ms
@@ -36,6 +35,7 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_weights import weight_parts
+from cudnnlite.unknown import tells_unknown
 
 _HARDLY = 1.03  # so many times the first's time may the heuristic's choice take, and be the first
 
