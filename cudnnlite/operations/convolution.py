@@ -19,7 +19,7 @@ from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec
-from cudnnlite.unknown import hides_unknown, refuse_unknown
+from cudnnlite.unknown import refuse_unknown
 
 
 class ConvolutionForwardPlan(OperationPlan, operation=FORWARD):

@@ -27,7 +27,7 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.steps import parse_steps
-from cudnnlite.unknown import hides_unknown, refuse_unknown
+from cudnnlite.unknown import refuse_unknown
 
 
 class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):

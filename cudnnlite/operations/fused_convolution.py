@@ -30,7 +30,7 @@ from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import same_strides
-from cudnnlite.unknown import hides_unknown, refuse_unknown
+from cudnnlite.unknown import refuse_unknown
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")
