@@ -18,7 +18,7 @@ _STUBS = {
     + "".join(f"typedef __{u}INT{n}_TYPE__ {u.lower()}int{n}_t;\n" for u in ("", "U") for n in (8, 16, 32, 64)),
 }
 
-_SCALARS = {
+SCALARS = {
     "char": "c_char",
     "int": "c_int",
     "unsigned int": "c_uint",
@@ -221,8 +221,8 @@ def _ctype(headers: Headers, kind: Any) -> str:
     typedefs = {*headers.handles, *(s.c_name for s in headers.structs), *(name for name, _ in headers.callbacks)}
     if plain in typedefs:
         return plain
-    if plain in _SCALARS:
-        return _SCALARS[plain]
+    if plain in SCALARS:
+        return SCALARS[plain]
     canonical = kind.get_canonical()
     match canonical.kind.name:
         case "VOID":
