@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.operation import Array, Call, computes, in_one_layout
 from cudnnlite.emulated.registry import emulates
 from cudnnlite.enums import BatchNormMode, Status
@@ -54,9 +54,10 @@ def inference(
 
 
 @emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
-def reserve_size(api: EmulatedApi, handle: Any, mode: int, ops: int, activation: Any, x: Any, size: Any) -> None:
+def reserve_size(given: SimpleNamespace) -> None:
     """Tell how large the reserve space is: with an addition a bit for each value."""
-    size[0] = _bits(TensorDescriptor.read(api.real, x).size) if ops == BatchNormOps.BN_ADD_ACTIVATION else 0
+    count = TensorDescriptor.read(given.api.real, given.xDesc).size
+    given.sizeInBytes[0] = _bits(count) if given.bnOps == BatchNormOps.BN_ADD_ACTIVATION else 0
 
 
 def _bits(count: int) -> int:

@@ -6,14 +6,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call, computes
@@ -52,8 +51,8 @@ _RANKINGS: Mapping[str, tuple[Any, ...]] = {
 class ConvolutionCall(Call):
     """A call about a convolution or a gradient of it, and the NumPy kernel that answers for an algorithm."""
 
-    def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:
-        super().__init__(api, operation, function, arguments)
+    def __init__(self, given: SimpleNamespace, operation: str) -> None:
+        super().__init__(given, operation)
         (self.written,) = self.operation.writes
         self.x, self.w, self.y = (self.specs.get(name) or self.specs[f"d{name}"] for name in ("x", "w", "y"))
         self.conv: ConvolutionSpec = self.options["conv"]
@@ -212,11 +211,11 @@ def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> 
 def _emulate(operation: str, kind: str, written: str) -> None:
     """Register what is done for the C functions of an operation, which `kind` distinguishes."""
 
-    def answered(function: str, answer: Callable[[ConvolutionCall], Any], api: EmulatedApi, *arguments: Any) -> Any:
-        return answer(ConvolutionCall(api, operation, function, arguments))
+    def answered(answer: Callable[[ConvolutionCall], Any], given: SimpleNamespace) -> Any:
+        return answer(ConvolutionCall(given, operation))
 
-    def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
-        count[0] = len(_RANKINGS[written])
+    def max_count(given: SimpleNamespace) -> None:
+        given.count[0] = len(_RANKINGS[written])
 
     for function, answer in {
         f"cudnnConvolution{kind}": _run,
@@ -224,7 +223,7 @@ def _emulate(operation: str, kind: str, written: str) -> None:
         f"cudnnGetConvolution{kind}Algorithm_v7": _heuristic,
         f"cudnnFindConvolution{kind}AlgorithmEx": _find,
     }.items():
-        emulates(function)(partial(answered, function, answer))
+        emulates(function)(partial(answered, answer))
     emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")(max_count)
 
 
@@ -234,13 +233,11 @@ _emulate("convolution_backward_filter", "BackwardFilter", "dw")
 
 
 @emulates("cudnnConvolutionBiasActivationForward")
-def fused_forward(api: EmulatedApi, *arguments: Any) -> Work:
+def fused_forward(given: SimpleNamespace) -> Work:
     """Compute y = activation(alpha1 * conv(x, w) + alpha2 * z + bias); z may be y."""
-    function = "cudnnConvolutionBiasActivationForward"
-    given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
-    in_place = given["z"] == given["y"]  # then z is the old y
+    in_place = given.z == given.y  # then z is the old y
     operation = "convolution_bias_activation_forward" if in_place else "convolution_bias_addition_activation_forward"
-    call = ConvolutionCall(api, operation, function, arguments)
+    call = ConvolutionCall(given, operation)
     activation = call.options["activation"]
     if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
         raise unsupported(f"activation {activation.mode.name}")

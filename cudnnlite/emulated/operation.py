@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
@@ -41,10 +41,10 @@ class Call:
     descriptors do not fit together.
     """
 
-    def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:
-        self.api, self.operation = api, OPERATIONS[operation]
-        own = self.operation
-        self.given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
+    def __init__(self, given: SimpleNamespace, operation: str) -> None:
+        self.api: EmulatedApi = given.api
+        self.operation = own = OPERATIONS[operation]
+        self.given = dict(vars(given))
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
         self.specs: dict[str, Any] = {n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare}
@@ -147,13 +147,12 @@ def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
     entries = ENTRIES.setdefault(function, {})
     entries[operation] = entry
 
-    def pick(api: EmulatedApi, *arguments: Any) -> Any:
-        given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
-        nulls = {o: {n for n in OPERATIONS[o].nulls if n in given} for o in entries}
-        missing = {name for names in nulls.values() for name in names if not given[name]}
+    def pick(given: SimpleNamespace) -> Any:
+        nulls = {o: {n for n in OPERATIONS[o].nulls if hasattr(given, n)} for o in entries}
+        missing = {name for names in nulls.values() for name in names if not getattr(given, name)}
         for name, own in nulls.items():
             if own == missing:
-                return entries[name](api, *arguments)
+                return entries[name](given)
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers")
 
     emulates(function)(pick)
@@ -214,8 +213,8 @@ def computes(
     """
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
-        def entry(api: EmulatedApi, *arguments: Any) -> Work:
-            call = Call(api, operation, function, arguments)
+        def entry(given: SimpleNamespace) -> Work:
+            call = Call(given, operation)
             own, specs = call.operation, call.specs
             target = specs[own.writes[0]]
             kinds = {specs[name].dtype for name in alike or specs}
@@ -245,8 +244,8 @@ def computes(
                 whole = np.broadcast_to(result, spec.shape)
                 write_values(views[name], spec, slice(None), scale_add(whole, *how, old, numpy_dtype(spec.dtype)))
 
-        def size(api: EmulatedApi, *arguments: Any) -> None:
-            call = Call(api, operation, workspace_function, arguments)
+        def size(given: SimpleNamespace) -> None:
+            call = Call(given, operation)
             assert workspace is not None
             call.given["sizeInBytes"][0] = workspace(call.specs)
 

@@ -201,35 +201,35 @@ def parts_of(network: equations.Network) -> list[Array | None]:
 
 
 @emulates("cudnnSetRNNDescriptor_v8")
-def set_rnn(api: EmulatedApi, *arguments: Any) -> None:
+def set_rnn(given: SimpleNamespace) -> None:
     """Set the descriptor, and forget that it was built."""
-    _builds.get(api, {}).pop(arguments[0].value, None)
+    _builds.get(given.api, {}).pop(given.rnnDesc.value, None)
     try:
-        api.real.cudnnSetRNNDescriptor_v8(*arguments)
+        given.api.real.cudnnSetRNNDescriptor_v8(*given.arguments)
     except CudnnError as error:  # in cuDNN's words, which are often none
         raise RefusalError(Status(error.status), error.detail) from error
 
 
 @emulates("cudnnDestroyRNNDescriptor")
-def destroy_rnn(api: EmulatedApi, rnn: Any) -> None:
+def destroy_rnn(given: SimpleNamespace) -> None:
     """Destroy the descriptor, and forget that it was built: another may get its address."""
-    _builds.get(api, {}).pop(rnn.value, None)
-    api.real.cudnnDestroyRNNDescriptor(rnn)
+    _builds.get(given.api, {}).pop(given.rnnDesc.value, None)
+    given.api.real.cudnnDestroyRNNDescriptor(given.rnnDesc)
 
 
 @emulates("cudnnBuildRNNDynamic")
-def build_dynamic(api: EmulatedApi, handle: Any, rnn: Any, batch: int) -> None:
+def build_dynamic(given: SimpleNamespace) -> None:
     """Note what was built: there is nothing to compile."""
-    spec, algorithm, *_ = read_rnn(api.real, rnn)
+    batch, (spec, algorithm, *_) = given.miniBatch, read_rnn(given.api.real, given.rnnDesc)
     if algorithm != RNNAlgo.PERSIST_DYNAMIC:
         raise bad(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
     if batch < 1:
         raise bad(f"miniBatch={batch}; allowed: 1 or more")
     _allow(spec, algorithm)
-    _builds.setdefault(api, {})[rnn.value] = batch, spec
+    _builds.setdefault(given.api, {})[given.rnnDesc.value] = batch, spec
 
 
-@emulates("cudnnGetRNNTempSpaceSizes", by_name=True)
+@emulates("cudnnGetRNNTempSpaceSizes")
 def temp_space_sizes(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted, and for training how much reserve space."""
     spec, algorithm, _, dropout = read_rnn(given.api.real, given.rnnDesc)
@@ -245,7 +245,7 @@ def _is_training(mode: int) -> bool:
     return mode == ForwardMode.TRAINING
 
 
-@emulates("cudnnRNNForward", by_name=True)
+@emulates("cudnnRNNForward")
 def forward(given: SimpleNamespace) -> Work:
     """Compute y, hy and cy; for training also what the backward passes need."""
     call, training = _Call(given, backward=False), _is_training(given.fwdMode)
@@ -279,7 +279,7 @@ def forward(given: SimpleNamespace) -> Work:
     return work
 
 
-@emulates("cudnnRNNBackwardData_v8", by_name=True)
+@emulates("cudnnRNNBackwardData_v8")
 def backward_data(given: SimpleNamespace) -> Work:
     """Compute dx, dhx and dcx, and what the gradients of the weights need."""
     call = _Call(given, backward=True)
@@ -305,7 +305,7 @@ def backward_data(given: SimpleNamespace) -> Work:
     return work
 
 
-@emulates("cudnnRNNBackwardWeights_v8", by_name=True)
+@emulates("cudnnRNNBackwardWeights_v8")
 def backward_weights(given: SimpleNamespace) -> Work:
     """Add the gradients of the weights to what is in `dweightSpace`."""
     if given.addGrad == WgradMode.SET:
