@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 
 from cudnnlite._raw._attributes import attributes_of
-from cudnnlite._raw._naming import class_name, member_names
+from cudnnlite._raw._naming import class_name, members_of
 from cudnnlite._raw._parse import SCALARS, Headers, Prototype
 
 _CTYPES = ", ".join(("CFUNCTYPE", "POINTER", "Structure", "c_char_p", "c_void_p", *SCALARS.values()))
@@ -52,12 +52,11 @@ def _tuple(items: Iterable[str]) -> str:
 
 def _enums(headers: Headers) -> str:
     classes, members = [], {}
-    for enum in headers.enums:
-        names = member_names(enum.c_name, [c_member for c_member, _ in enum.members])
-        lines = [f"{name} = {value}" for name, (_, value) in zip(names, enum.members, strict=True)]
-        classes.append(_class(f"{class_name(enum.c_name)}(CEnum)", f"The C enumeration {enum.c_name}.", *lines))
-        members[class_name(enum.c_name)] = tuple(c_member for c_member, _ in enum.members)
-    c_names = (f'{class_name(enum.c_name)}: "{enum.c_name}",' for enum in headers.enums)
+    for c_name, values in headers.enums.items():
+        lines = (f"{name} = {value}" for name, value in members_of(c_name, values).items())
+        classes.append(_class(f"{class_name(c_name)}(CEnum)", f"The C enumeration {c_name}.", *lines))
+        members[class_name(c_name)] = tuple(values)
+    c_names = (f'{class_name(c_name)}: "{c_name}",' for c_name in headers.enums)
     return f'''"""cuDNN's enumerations: the C values under short names."""
 from __future__ import annotations
 from cudnnlite._raw.cenum import CEnum
@@ -73,11 +72,9 @@ C_MEMBERS: dict[type[CEnum], tuple[str, ...]] = {{{_lines(f"{name}: {each}," for
 def _types(headers: Headers) -> str:
     handles = [_class(f"{name}(Opaque)", f"The C handle {name}.") for name in sorted(headers.handles)]
     structs = []
-    for struct in headers.structs:
-        fields = " ".join(f'("{name}", {text}),' for name, text in struct.fields)
-        structs.append(
-            _class(f"{struct.c_name}(Structure)", f"The C structure {struct.c_name}.", f"_fields_ = ({fields})")
-        )
+    for c_name, kinds in headers.structs.items():
+        fields = " ".join(f'("{name}", {kind}),' for name, kind in kinds.items())
+        structs.append(_class(f"{c_name}(Structure)", f"The C structure {c_name}.", f"_fields_ = ({fields})"))
     constants = (f"{name} = {value!r}" for name, value in headers.constants.items() if not _is_version(name))
     return f'''"""cuDNN's handles, structures, callbacks and constants.
 
@@ -88,7 +85,7 @@ from ctypes import {_CTYPES}
 from cudnnlite._raw.opaque import Opaque
 {_lines(handles)}
 {_lines(structs)}
-{_lines(f"{name} = {text}  # noqa: N816" for name, text in headers.callbacks)}
+{_lines(f"{name} = {text}  # noqa: N816" for name, text in headers.callbacks.items())}
 
 HEADER_VERSION = {headers.version}
 {_lines(constants)}
@@ -100,7 +97,6 @@ def _is_version(name: str) -> bool:
 
 
 def _functions(headers: Headers) -> str:
-    own = (*headers.handles, *(s.c_name for s in headers.structs), *(name for name, _ in headers.callbacks))
     records = []
     for f in headers.functions:
         kinds, names = _tuple(kind for _, kind in f.parameters), tuple(name for name, _ in f.parameters)
@@ -110,7 +106,7 @@ def _functions(headers: Headers) -> str:
 from __future__ import annotations
 from ctypes import {_CTYPES}
 from cudnnlite._raw.record import Function
-from cudnnlite._raw.types import {", ".join(own)}
+from cudnnlite._raw.types import {", ".join((*headers.handles, *headers.structs, *headers.callbacks))}
 
 _ALL = ({_lines(records)})
 
@@ -125,7 +121,7 @@ def _signatures(headers: Headers) -> str:
     stubs = []
     for f in headers.functions:
         parameters = ["self", *(f"{_safe(name)}: {_annotation(kind, headers.handles)}" for name, kind in f.parameters)]
-        result = "None" if f.returns_status else _annotation(f.restype or "None", [])
+        result = "None" if f.returns_status or f.restype is None else "bytes" if f.restype == "c_char_p" else "int"
         stubs.append(f'    def {f.name}({", ".join(parameters)}) -> {result}:\n        """{_facts(f)}."""')
     return f'''# mypy: disable-error-code="empty-body"
 """Typed stubs of every C function, for type checkers and editors only."""
@@ -142,14 +138,12 @@ class Signatures:
 
 
 def _attributes(headers: Headers) -> str:
-    enums = {enum.c_name: enum.members for enum in headers.enums}
-    members = {name: member_names(name, [member for member, _ in values]) for name, values in enums.items()}
-    numbers = [value for _, value in enums["cudnnBackendAttributeName_t"]]
-    numbered = dict(zip(members["cudnnBackendAttributeName_t"], numbers, strict=True))
+    c_names = "cudnnBackendDescriptorType_t", "cudnnBackendAttributeName_t"
+    kinds, numbers = (members_of(c_name, headers.enums[c_name]) for c_name in c_names)
     return f'''"""The attributes of each kind of backend descriptor: number, type, and whether several values are given."""
 from __future__ import annotations
 
-ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {attributes_of(members["cudnnBackendDescriptorType_t"], numbered)}
+ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {attributes_of([*kinds], numbers)}
 '''
 
 
@@ -167,13 +161,7 @@ def _annotation(kind: str, handles: list[str]) -> str:
         return f"Given[{kind}]"
     if kind in ("c_float", "c_double"):
         return "float"
-    if kind == "None":
-        return "None"
-    if kind == "c_char_p":
-        return "bytes" if not handles else "Any"
-    if kind == "c_void_p" or not kind.startswith("c_"):
-        return "Any"
-    return "Integer" if handles else "int"
+    return "Integer" if kind.startswith("c_") and not kind.endswith("_p") else "Any"
 
 
 def _safe(name: str) -> str:
