@@ -107,7 +107,7 @@ def _packed(size: int) -> int:
     return -(-size // 8)
 
 
-@computes("dropout", "cudnnDropoutForward", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
+@computes("dropout", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def forward(x: Array, dropout: Dropout, call: Call) -> Array:
     """Return what is kept, scaled; which that is, a bit for each value, goes into the reserve space."""
     reserve, mask = call.reserve(_packed(x.size)), np.empty(x.shape, x.dtype)
@@ -117,7 +117,7 @@ def forward(x: Array, dropout: Dropout, call: Call) -> Array:
     return np.where(mask != 0, x * mask, 0)
 
 
-@computes("dropout_gradient", "cudnnDropoutBackward", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
+@computes("dropout_gradient", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def backward(dy: Array, dropout: Dropout, call: Call) -> Array:
     """Return the gradient of x: what was kept, scaled."""
     kept = np.unpackbits(call.reserve(_packed(dy.size)), count=dy.size).reshape(dy.shape)

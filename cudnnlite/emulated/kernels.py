@@ -224,9 +224,7 @@ KERNELS: Mapping[str, Algorithm] = {  # by what is written
 }
 
 
-@computes(
-    "im2col", "cudnnIm2Col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED
-)
+@computes("im2col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED)
 def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     """Return a row for each tap."""
     n, c, *_ = x.shape

@@ -173,16 +173,13 @@ def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
 
 def computes(
     operation: str,
-    function: str,
     *,
     dtypes: tuple[DataType, ...] = DOCUMENTED,
     ranks: tuple[int, ...] = (4, 5),
-    mixed: Status = Status.BAD_PARAM,
     alike: tuple[str, ...] | None = None,
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = in_one_layout,
     refused: Status = Status.BAD_PARAM,
-    workspace: Callable[[Mapping[str, Any]], int] | None = None,
-    workspace_function: str = "",
+    workspace: Callable[[Mapping[str, Any]], int] = lambda specs: 0,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
@@ -196,20 +193,18 @@ def computes(
 
     Parameters
     ----------
-    operation, function : str
-        Its name, and its C function.
+    operation : str
+        Its name.
     dtypes, ranks : tuple
         What an H200 takes: of all operands alike.  (1-D images are told to cuDNN at rank 4.)
-    mixed : Status
-        What is returned where their data types differ.
     alike : tuple of str, optional
         The operands that must have one data type; all if not given.
     refuse : callable, optional
         (all specs, options) -> why an H200 refuses them; empty if it does not.  `in_one_layout` if not given.
     refused : Status
         What it calls that.
-    workspace, workspace_function : callable and str, optional
-        (all specs) -> bytes, where the operation has a C function that tells them, and that.
+    workspace : callable
+        (all specs) -> bytes, which the operation's C function for that tells, where it has one.
     """
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,20 +215,19 @@ def computes(
             kinds = {specs[name].dtype for name in alike or specs}
             if len(kinds) > 1 or target.dtype not in dtypes:
                 told = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
-                raise RefusalError(mixed if len(kinds) > 1 else Status.NOT_SUPPORTED, told)
+                raise bad(told) if len(kinds) > 1 else unsupported(told)
             if target.rank not in ranks:
                 raise unsupported(f"tensors of rank {target.rank}")
             if why := refuse(specs, call.options):
                 raise RefusalError(refused, why)
-            if workspace is not None:
-                call.check_workspace(workspace(specs))
+            call.check_workspace(workspace(specs))
             alpha, beta = call.scalars()
             call.views()  # what must not be is refused now, and again at each launch
             return partial(work, call, alpha, beta)
 
         def work(call: Call, alpha: float, beta: float) -> None:
             own, specs, views = call.operation, call.specs, call.views()
-            call.api.ran.add(function)
+            call.api.ran.add(own.function)
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
             given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):
@@ -245,13 +239,11 @@ def computes(
                 write_values(views[name], spec, slice(None), scale_add(whole, *how, old, numpy_dtype(spec.dtype)))
 
         def size(given: SimpleNamespace) -> None:
-            call = Call(given, operation)
-            assert workspace is not None
-            call.given["sizeInBytes"][0] = workspace(call.specs)
+            given.sizeInBytes[0] = workspace(Call(given, operation).specs)
 
-        enter(operation, function, entry)
-        if workspace_function:
-            enter(operation, workspace_function, size)
+        enter(operation, OPERATIONS[operation].function, entry)
+        if OPERATIONS[operation].workspace:
+            enter(operation, OPERATIONS[operation].workspace, size)
         COMPUTES[operation] = compute
         return compute
 
