@@ -42,6 +42,7 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
+        self.remembered: dict[int, Any] = {}  # address of a live descriptor -> what libcudnn does not keep of it
         self.tapes: dict[int, Tape] = {}  # by the address of each stream that is being recorded: the work so far
         self.ran: set[object] = set()  # the kernels that did something since this was emptied
         # ctypes needs these alive as long as they may be called

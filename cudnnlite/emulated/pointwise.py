@@ -73,20 +73,17 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
 @computes("reduce_tensor", workspace=_scratch)
 def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
     """Return the reduction along the axes on which c has a size of 1."""
-    axes = tuple(axis for axis, size in enumerate(c.shape) if size == 1)
+    along: Any = {"axis": tuple(axis for axis, size in enumerate(c.shape) if size == 1), "keepdims": True}
     propagate = op.nan == NanPropagation.PROPAGATE
+    minimum, maximum = (np.minimum, np.maximum) if propagate else (np.fmin, np.fmax)
     functions: dict[ReduceTensorOp, Any] = {
-        ReduceTensorOp.ADD: np.add.reduce, ReduceTensorOp.MUL: np.multiply.reduce, ReduceTensorOp.AVG: np.mean,
-        ReduceTensorOp.MIN: np.minimum.reduce if propagate else np.fmin.reduce,
-        ReduceTensorOp.MAX: np.maximum.reduce if propagate else np.fmax.reduce,
+        ReduceTensorOp.ADD: lambda: a.sum(**along), ReduceTensorOp.MUL: lambda: a.prod(**along),
+        ReduceTensorOp.MIN: lambda: minimum.reduce(a, **along), ReduceTensorOp.MAX: lambda: maximum.reduce(a, **along),
+        ReduceTensorOp.AMAX: lambda: maximum.reduce(np.abs(a), **along), ReduceTensorOp.AVG: lambda: a.mean(**along),
+        ReduceTensorOp.NORM1: lambda: np.abs(a).sum(**along), ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(**along)),
+        ReduceTensorOp.MUL_NO_ZEROS: lambda: np.where(a == 0, 1, a).prod(**along),
     }  # fmt: skip
-    of_others: dict[ReduceTensorOp, Any] = {
-        ReduceTensorOp.AMAX: lambda: functions[ReduceTensorOp.MAX](np.abs(a), axis=axes, keepdims=True),
-        ReduceTensorOp.NORM1: lambda: np.abs(a).sum(axes, keepdims=True),
-        ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(axes, keepdims=True)),
-        ReduceTensorOp.MUL_NO_ZEROS: lambda: np.where(a == 0, 1, a).prod(axes, keepdims=True),
-    }
-    return np.asarray(of_others[op.op]() if op.op in of_others else functions[op.op](a, axis=axes, keepdims=True))
+    return np.asarray(functions[op.op]())
 
 
 def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:

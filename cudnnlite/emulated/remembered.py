@@ -6,7 +6,6 @@ import ctypes
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from cudnnlite.descriptors.layers import transform_of
 from cudnnlite.emulated.api import EmulatedApi
@@ -15,14 +14,11 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
-# By the address of the native descriptor, which is libcudnn's.
-_specs: WeakKeyDictionary[EmulatedApi, dict[int, Any]] = WeakKeyDictionary()
-
 
 def remembered(api: EmulatedApi, descriptor: Any) -> Any:
     """Return what a live descriptor was set to; RefusalError if it was destroyed, or never set on this device."""
     try:
-        return _specs[api][getattr(descriptor, "value", descriptor)]
+        return api.remembered[getattr(descriptor, "value", descriptor)]
     except KeyError:
         raise bad(f"the descriptor {descriptor} was destroyed, or never set here") from None
 
@@ -32,19 +28,19 @@ def remember(api: EmulatedApi, descriptor: Any, kind: Any, *values: Any) -> None
     if not descriptor.value:
         raise null("the descriptor")
     try:
-        _specs.setdefault(api, {})[descriptor.value] = kind(*values)
+        api.remembered[descriptor.value] = kind(*values)
     except (ArgumentError, IndexError) as error:
         raise bad(str(error)) from error
 
 
 def _forget(function: str, given: SimpleNamespace) -> None:
-    """Forget a descriptor, and destroy libcudnn's."""
+    """Forget a descriptor, and destroy libcudnn's: another may get its address."""
     (descriptor,) = given.arguments
-    _specs.get(given.api, {}).pop(descriptor.value, None)
+    given.api.remembered.pop(descriptor.value, None)
     getattr(given.api.real, function)(descriptor)
 
 
-for _kind in ("Dropout", "SpatialTransformer", "TensorTransform"):
+for _kind in ("Dropout", "RNN", "SpatialTransformer", "TensorTransform"):
     emulates(f"cudnnDestroy{_kind}Descriptor")(partial(_forget, f"cudnnDestroy{_kind}Descriptor"))
 
 
