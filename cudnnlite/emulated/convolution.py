@@ -19,13 +19,7 @@ from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
-from cudnnlite.enums import (
-    ActivationMode,
-    DataType,
-    Determinism,
-    NanPropagation,
-    Status,
-)
+from cudnnlite.enums import ActivationMode, DataType, Determinism, NanPropagation, Status
 from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 

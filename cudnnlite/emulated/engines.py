@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite._raw.enums import (
-    BackendBehaviorNote,
-    BackendHeurMode,
-    BackendKnobType,
-    BackendNumericalNote,
-)
+from cudnnlite._raw.enums import BackendBehaviorNote, BackendHeurMode, BackendKnobType, BackendNumericalNote
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated import fusion

@@ -107,9 +107,8 @@ class Call:
 
     def check_workspace(self, needed: int) -> None:
         """Refuse a workspace that is too small, or lies outside live allocations."""
-        given = self.given.get(
-            "workSpaceSizeInBytes", needed
-        )  # scratch memory without a size is as large as it has to be
+        # scratch memory without a size is as large as it has to be
+        given = self.given.get("workSpaceSizeInBytes", needed)
         if given < needed:
             raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
         names = self.operation.header("workSpace")

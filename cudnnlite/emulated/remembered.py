@@ -70,21 +70,12 @@ def get_transform(given: SimpleNamespace) -> None:
         given.foldA[axis] = size
 
 
-class HandleState:
-    """What an emulated `cudnnHandle_t` points at."""
-
-    def __init__(self) -> None:
-        self._cell = ctypes.create_string_buffer(64)  # its address is the handle
-        self.address = ctypes.addressof(self._cell)
-        self.stream = 0
-
-
 @emulates("cudnnCreate")
 def create(given: SimpleNamespace) -> None:
-    """Make a handle."""
-    state = HandleState()
-    given.api.handles[state.address] = state
-    given.handle[0] = type(given.handle[0])(state.address)
+    """Make a handle: the address of something that lives as long."""
+    cell = ctypes.create_string_buffer(64)
+    given.api.handles[ctypes.addressof(cell)] = SimpleNamespace(cell=cell, stream=0)
+    given.handle[0] = type(given.handle[0])(ctypes.addressof(cell))
 
 
 @emulates("cudnnDestroy")
