@@ -19,13 +19,14 @@ def class_name(c_name: str) -> str:
     return c_name.removeprefix("cudnn").removesuffix("_t")
 
 
-def member_names(c_name: str, c_members: list[str]) -> list[str]:
-    """Return the Python names of an enumeration's members, in order.
+def members_of(c_name: str, values: dict[str, int]) -> dict[str, int]:
+    """Return an enumeration's values by the Python names of its members.
 
     The words that all members begin with are dropped, and one that all end in; a lone member loses its first word.
     A closing ``..._COUNT`` is named COUNT and has no say in what is shared. A name that would start with a digit
     keeps the last word that was dropped before it (``ALGO_0``).
     """
+    c_members = [*values]
     counted = c_members[-1].endswith(("_COUNT", "_COUNTS"))
     words = [name.removeprefix("CUDNN_").split("_") for name in (c_members[:-1] if counted else c_members)]
     dropped = _DROPPED_WORDS.get(c_name)
@@ -45,7 +46,7 @@ def member_names(c_name: str, c_members: list[str]) -> list[str]:
     names += ["COUNT"] * counted
     if len(set(names)) != len(names) or not all(name.isidentifier() for name in names):
         raise ValueError(f"{c_name}: the members' names need a rule: {names}")
-    return names
+    return dict(zip(names, values.values(), strict=True))
 
 
 def _shared(words: list[list[str]]) -> int:

@@ -18,7 +18,7 @@ _STUBS = {
     + "".join(f"typedef __{u}INT{n}_TYPE__ {u.lower()}int{n}_t;\n" for u in ("", "U") for n in (8, 16, 32, 64)),
 }
 
-_SCALARS = {
+SCALARS = {
     "char": "c_char",
     "int": "c_int",
     "unsigned int": "c_uint",
@@ -32,27 +32,9 @@ _SCALARS = {
     "uint64_t": "c_uint64",
 }
 
-_EXTERNAL_HANDLES = ("cudaStream_t", "cudaGraph_t")
-
 
 class HeaderError(Exception):
     """The headers cannot be read, or hold something that the generator has no rule for."""
-
-
-@dataclass(frozen=True)
-class Enum:
-    """An enumeration: its typedef name and (enumerator, value) pairs in the header's order."""
-
-    c_name: str
-    members: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Struct:
-    """A structure: its typedef name and (field, ctypes expression) pairs."""
-
-    c_name: str
-    fields: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -71,12 +53,12 @@ class Prototype:
 
 @dataclass
 class Headers:
-    """All that the generated files are made from."""
+    """All that the generated files are made from, by the names in C."""
 
-    enums: list[Enum] = field(default_factory=list)
-    handles: list[str] = field(default_factory=lambda: list(_EXTERNAL_HANDLES))
-    structs: list[Struct] = field(default_factory=list)
-    callbacks: list[tuple[str, str]] = field(default_factory=list)
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)
+    handles: list[str] = field(default_factory=lambda: ["cudaStream_t", "cudaGraph_t"])
+    structs: dict[str, dict[str, str]] = field(default_factory=dict)  # the fields' types as ctypes expressions
+    callbacks: dict[str, str] = field(default_factory=dict)
     constants: dict[str, int | float] = field(default_factory=dict)
     functions: list[Prototype] = field(default_factory=list)
 
@@ -145,7 +127,7 @@ def _collect(root: Any, directory: Path) -> Headers:
             headers.functions.append(_prototype(headers, cursor, Path(file.name).stem))
         elif kind == "MACRO_DEFINITION" and cursor.spelling.startswith("CUDNN_"):
             macros[cursor.spelling] = " ".join(token.spelling for token in _replacement(cursor))
-    values = {name: value for enum in headers.enums for name, value in enum.members}
+    values = {name: value for members in headers.enums.values() for name, value in members.items()}
     for name, text in macros.items():
         value = _evaluate(text, {**values, **headers.constants})
         if value is not None:
@@ -174,18 +156,17 @@ def _add_typedef(headers: Headers, cursor: Any) -> None:
     target = cursor.underlying_typedef_type.get_canonical()
     if target.kind.name == "ENUM":
         members = (c for c in target.get_declaration().get_children() if c.kind.name == "ENUM_CONSTANT_DECL")
-        headers.enums.append(Enum(name, tuple((c.spelling, c.enum_value) for c in members)))
+        headers.enums[name] = {c.spelling: c.enum_value for c in members}
     elif target.kind.name == "RECORD":
-        fields = tuple((c.spelling, _ctype(headers, c.type)) for c in target.get_fields())
-        if fields:
-            headers.structs.append(Struct(name, fields))
+        if fields := {c.spelling: _ctype(headers, c.type) for c in target.get_fields()}:
+            headers.structs[name] = fields
     elif target.kind.name == "POINTER":
         pointee = target.get_pointee()
         if pointee.kind.name == "FUNCTIONPROTO":
             # the parameters' own types keep typedef names, which the canonical function type has lost
             arguments = [c.type for c in cursor.get_children() if c.kind.name == "PARM_DECL"]
             kinds = [_ctype(headers, kind) for kind in (pointee.get_result(), *arguments)]
-            headers.callbacks.append((name, f"CFUNCTYPE({', '.join(kinds)})"))
+            headers.callbacks[name] = f"CFUNCTYPE({', '.join(kinds)})"
         else:
             # cudnnBackendDescriptor_t is void * in C; a class of its own keeps it apart from data pointers all the same
             headers.handles.append(name)
@@ -218,11 +199,10 @@ def _plain(kind: Any) -> str:
 def _ctype(headers: Headers, kind: Any) -> str:
     """Return the ctypes expression for a C type."""
     plain = _plain(kind)
-    typedefs = {*headers.handles, *(s.c_name for s in headers.structs), *(name for name, _ in headers.callbacks)}
-    if plain in typedefs:
+    if plain in (*headers.handles, *headers.structs, *headers.callbacks):
         return plain
-    if plain in _SCALARS:
-        return _SCALARS[plain]
+    if plain in SCALARS:
+        return SCALARS[plain]
     canonical = kind.get_canonical()
     match canonical.kind.name:
         case "VOID":

@@ -69,20 +69,14 @@ ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {
         "dependent_data_uids": (502, "INT64", True),
         "dependent_attributes": (503, "ATTRIB_NAME", True),
     },
-    "KNOB_CHOICE": {
-        "knob_type": (600, "KNOB_TYPE", False),
-        "knob_value": (601, "INT64", False),
-    },
+    "KNOB_CHOICE": {"knob_type": (600, "KNOB_TYPE", False), "knob_value": (601, "INT64", False)},
     "KNOB_INFO": {
         "type": (1200, "KNOB_TYPE", False),
         "maximum_value": (1201, "INT64", False),
         "minimum_value": (1202, "INT64", False),
         "stride": (1203, "INT64", False),
     },
-    "LAYOUT_INFO": {
-        "tensor_uid": (1100, "INT64", False),
-        "types": (1101, "LAYOUT_TYPE", True),
-    },
+    "LAYOUT_INFO": {"tensor_uid": (1100, "INT64", False), "types": (1101, "LAYOUT_TYPE", True)},
     "OPERATION_CONVOLUTION_FORWARD": {
         "alpha": (700, "FLOAT", False),
         "beta": (701, "FLOAT", False),
@@ -158,10 +152,7 @@ ATTRIBUTES: dict[str, dict[str, tuple[int, str, bool]]] = {
         "ragged_offset_desc": (913, "BACKEND_DESCRIPTOR", False),
         "ragged_offset_multiplier": (914, "INT64", False),
     },
-    "MATMUL": {
-        "comp_type": (1500, "DATA_TYPE", False),
-        "padding_value": (1503, "DOUBLE", False),
-    },
+    "MATMUL": {"comp_type": (1500, "DATA_TYPE", False), "padding_value": (1503, "DOUBLE", False)},
     "OPERATION_MATMUL": {
         "adesc": (1520, "BACKEND_DESCRIPTOR", False),
         "bdesc": (1521, "BACKEND_DESCRIPTOR", False),

@@ -170,14 +170,7 @@ _ALL = (
         None,
     ),
     Function(
-        "cudnnCreateRNNDescriptor",
-        c_int,
-        (POINTER(cudnnRNNDescriptor_t),),
-        ("rnnDesc",),
-        True,
-        "adv",
-        "9.0.0",
-        None,
+        "cudnnCreateRNNDescriptor", c_int, (POINTER(cudnnRNNDescriptor_t),), ("rnnDesc",), True, "adv", "9.0.0", None
     ),
     Function(
         "cudnnCreateSeqDataDescriptor",
@@ -190,14 +183,7 @@ _ALL = (
         "9.0.0",
     ),
     Function(
-        "cudnnDestroyAttnDescriptor",
-        c_int,
-        (cudnnAttnDescriptor_t,),
-        ("attnDesc",),
-        True,
-        "adv",
-        "9.0.0",
-        "9.0.0",
+        "cudnnDestroyAttnDescriptor", c_int, (cudnnAttnDescriptor_t,), ("attnDesc",), True, "adv", "9.0.0", "9.0.0"
     ),
     Function(
         "cudnnDestroyCTCLossDescriptor",
@@ -2232,14 +2218,7 @@ _ALL = (
         None,
     ),
     Function(
-        "cudnnBackendInitialize",
-        c_int,
-        (cudnnBackendDescriptor_t,),
-        ("descriptor",),
-        True,
-        "graph",
-        "9.0.0",
-        "9.2",
+        "cudnnBackendInitialize", c_int, (cudnnBackendDescriptor_t,), ("descriptor",), True, "graph", "9.0.0", "9.2"
     ),
     Function(
         "cudnnBackendPopulateCudaGraph",
@@ -2296,14 +2275,7 @@ _ALL = (
         None,
     ),
     Function(
-        "cudnnGetLastErrorString",
-        None,
-        (c_char_p, c_size_t),
-        ("message", "max_size"),
-        False,
-        "graph",
-        "9.0.0",
-        None,
+        "cudnnGetLastErrorString", None, (c_char_p, c_size_t), ("message", "max_size"), False, "graph", "9.0.0", None
     ),
     Function("cudnnGetMaxDeviceVersion", c_size_t, (), (), False, "graph", "9.0.0", None),
     Function("cudnnGetProperty", c_int, (c_int, POINTER(c_int)), ("type", "value"), True, "graph", "9.0.0", None),
@@ -2340,14 +2312,7 @@ _ALL = (
         None,
     ),
     Function(
-        "cudnnSetStream",
-        c_int,
-        (cudnnHandle_t, cudaStream_t),
-        ("handle", "streamId"),
-        True,
-        "graph",
-        "9.0.0",
-        None,
+        "cudnnSetStream", c_int, (cudnnHandle_t, cudaStream_t), ("handle", "streamId"), True, "graph", "9.0.0", None
     ),
     Function(
         "cudnnActivationBackward",
@@ -2702,14 +2667,7 @@ _ALL = (
         "9.0.0",
     ),
     Function(
-        "cudnnCreateLRNDescriptor",
-        c_int,
-        (POINTER(cudnnLRNDescriptor_t),),
-        ("normDesc",),
-        True,
-        "ops",
-        "9.0.0",
-        None,
+        "cudnnCreateLRNDescriptor", c_int, (POINTER(cudnnLRNDescriptor_t),), ("normDesc",), True, "ops", "9.0.0", None
     ),
     Function(
         "cudnnCreateOpTensorDescriptor",
@@ -2863,14 +2821,7 @@ _ALL = (
         None,
     ),
     Function(
-        "cudnnDestroyTensorDescriptor",
-        c_int,
-        (cudnnTensorDescriptor_t,),
-        ("tensorDesc",),
-        True,
-        "ops",
-        "9.0.0",
-        None,
+        "cudnnDestroyTensorDescriptor", c_int, (cudnnTensorDescriptor_t,), ("tensorDesc",), True, "ops", "9.0.0", None
     ),
     Function(
         "cudnnDestroyTensorTransformDescriptor",

@@ -41,10 +41,7 @@ class Signatures:
         """cudnn_adv.h."""
 
     def cudnnBuildRNNDynamic(
-        self,
-        handle: Given[cudnnHandle_t],
-        rnnDesc: Given[cudnnRNNDescriptor_t],
-        miniBatch: Integer,
+        self, handle: Given[cudnnHandle_t], rnnDesc: Given[cudnnRNNDescriptor_t], miniBatch: Integer
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
@@ -143,11 +140,7 @@ class Signatures:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetCTCLossDescriptorEx(
-        self,
-        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
-        compType: Any,
-        normMode: Any,
-        gradMode: Any,
+        self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: Any, normMode: Any, gradMode: Any
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -279,10 +272,7 @@ class Signatures:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnGetRNNWeightSpaceSize(
-        self,
-        handle: Given[cudnnHandle_t],
-        rnnDesc: Given[cudnnRNNDescriptor_t],
-        weightSpaceSize: Any,
+        self, handle: Given[cudnnHandle_t], rnnDesc: Given[cudnnRNNDescriptor_t], weightSpaceSize: Any
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
@@ -453,12 +443,7 @@ class Signatures:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNGetClip_v8(
-        self,
-        rnnDesc: Given[cudnnRNNDescriptor_t],
-        clipMode: Any,
-        clipNanOpt: Any,
-        lclip: Any,
-        rclip: Any,
+        self, rnnDesc: Given[cudnnRNNDescriptor_t], clipMode: Any, clipNanOpt: Any, lclip: Any, rclip: Any
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -466,21 +451,12 @@ class Signatures:
         """cudnn_adv.h; since 9.0.0."""
 
     def cudnnRNNSetClip_v8(
-        self,
-        rnnDesc: Given[cudnnRNNDescriptor_t],
-        clipMode: Integer,
-        clipNanOpt: Integer,
-        lclip: float,
-        rclip: float,
+        self, rnnDesc: Given[cudnnRNNDescriptor_t], clipMode: Integer, clipNanOpt: Integer, lclip: float, rclip: float
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnRNNSetClip_v9(
-        self,
-        rnnDesc: Given[cudnnRNNDescriptor_t],
-        clipMode: Integer,
-        lclip: float,
-        rclip: float,
+        self, rnnDesc: Given[cudnnRNNDescriptor_t], clipMode: Integer, lclip: float, rclip: float
     ) -> None:
         """cudnn_adv.h; since 9.0.0."""
 
@@ -513,11 +489,7 @@ class Signatures:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetCTCLossDescriptorEx(
-        self,
-        ctcLossDesc: Given[cudnnCTCLossDescriptor_t],
-        compType: Integer,
-        normMode: Integer,
-        gradMode: Integer,
+        self, ctcLossDesc: Given[cudnnCTCLossDescriptor_t], compType: Integer, normMode: Integer, gradMode: Integer
     ) -> None:
         """cudnn_adv.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -966,19 +938,12 @@ class Signatures:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetFusedOpsConstParamPackAttribute(
-        self,
-        constPack: Given[cudnnFusedOpsConstParamPack_t],
-        paramLabel: Integer,
-        param: Any,
-        isNULL: Any,
+        self, constPack: Given[cudnnFusedOpsConstParamPack_t], paramLabel: Integer, param: Any, isNULL: Any
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetFusedOpsVariantParamPackAttribute(
-        self,
-        varPack: Given[cudnnFusedOpsVariantParamPack_t],
-        paramLabel: Integer,
-        ptr: Any,
+        self, varPack: Given[cudnnFusedOpsVariantParamPack_t], paramLabel: Integer, ptr: Any
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1048,25 +1013,17 @@ class Signatures:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetConvolutionReorderType(
-        self,
-        convDesc: Given[cudnnConvolutionDescriptor_t],
-        reorderType: Integer,
+        self, convDesc: Given[cudnnConvolutionDescriptor_t], reorderType: Integer
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFusedOpsConstParamPackAttribute(
-        self,
-        constPack: Given[cudnnFusedOpsConstParamPack_t],
-        paramLabel: Integer,
-        param: Any,
+        self, constPack: Given[cudnnFusedOpsConstParamPack_t], paramLabel: Integer, param: Any
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetFusedOpsVariantParamPackAttribute(
-        self,
-        varPack: Given[cudnnFusedOpsVariantParamPack_t],
-        paramLabel: Integer,
-        ptr: Any,
+        self, varPack: Given[cudnnFusedOpsVariantParamPack_t], paramLabel: Integer, ptr: Any
     ) -> None:
         """cudnn_cnn.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1508,10 +1465,7 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnDeriveBNTensorDescriptor(
-        self,
-        derivedBnDesc: Given[cudnnTensorDescriptor_t],
-        xDesc: Given[cudnnTensorDescriptor_t],
-        mode: Integer,
+        self, derivedBnDesc: Given[cudnnTensorDescriptor_t], xDesc: Given[cudnnTensorDescriptor_t], mode: Integer
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1624,18 +1578,12 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnGetActivationDescriptor(
-        self,
-        activationDesc: Given[cudnnActivationDescriptor_t],
-        mode: Any,
-        reluNanOpt: Any,
-        coef: Any,
+        self, activationDesc: Given[cudnnActivationDescriptor_t], mode: Any, reluNanOpt: Any, coef: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetActivationDescriptorSwishBeta(
-        self,
-        activationDesc: Given[cudnnActivationDescriptor_t],
-        swish_beta: Any,
+        self, activationDesc: Given[cudnnActivationDescriptor_t], swish_beta: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1691,14 +1639,7 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnGetFilter4dDescriptor(
-        self,
-        filterDesc: Given[cudnnFilterDescriptor_t],
-        dataType: Any,
-        format: Any,
-        k: Any,
-        c: Any,
-        h: Any,
-        w: Any,
+        self, filterDesc: Given[cudnnFilterDescriptor_t], dataType: Any, format: Any, k: Any, c: Any, h: Any, w: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -1717,12 +1658,7 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnGetLRNDescriptor(
-        self,
-        normDesc: Given[cudnnLRNDescriptor_t],
-        lrnN: Any,
-        lrnAlpha: Any,
-        lrnBeta: Any,
-        lrnK: Any,
+        self, normDesc: Given[cudnnLRNDescriptor_t], lrnN: Any, lrnAlpha: Any, lrnBeta: Any, lrnK: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -2119,27 +2055,17 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnScaleTensor(
-        self,
-        handle: Given[cudnnHandle_t],
-        yDesc: Given[cudnnTensorDescriptor_t],
-        y: Any,
-        alpha: Any,
+        self, handle: Given[cudnnHandle_t], yDesc: Given[cudnnTensorDescriptor_t], y: Any, alpha: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetActivationDescriptor(
-        self,
-        activationDesc: Given[cudnnActivationDescriptor_t],
-        mode: Integer,
-        reluNanOpt: Integer,
-        coef: float,
+        self, activationDesc: Given[cudnnActivationDescriptor_t], mode: Integer, reluNanOpt: Integer, coef: float
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetActivationDescriptorSwishBeta(
-        self,
-        activationDesc: Given[cudnnActivationDescriptor_t],
-        swish_beta: float,
+        self, activationDesc: Given[cudnnActivationDescriptor_t], swish_beta: float
     ) -> None:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
@@ -2177,12 +2103,7 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."""
 
     def cudnnSetLRNDescriptor(
-        self,
-        normDesc: Given[cudnnLRNDescriptor_t],
-        lrnN: Integer,
-        lrnAlpha: float,
-        lrnBeta: float,
-        lrnK: float,
+        self, normDesc: Given[cudnnLRNDescriptor_t], lrnN: Integer, lrnAlpha: float, lrnBeta: float, lrnK: float
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -2243,11 +2164,7 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensor(
-        self,
-        handle: Given[cudnnHandle_t],
-        yDesc: Given[cudnnTensorDescriptor_t],
-        y: Any,
-        valuePtr: Any,
+        self, handle: Given[cudnnHandle_t], yDesc: Given[cudnnTensorDescriptor_t], y: Any, valuePtr: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -2279,22 +2196,12 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensorNdDescriptor(
-        self,
-        tensorDesc: Given[cudnnTensorDescriptor_t],
-        dataType: Integer,
-        nbDims: Integer,
-        dimA: Any,
-        strideA: Any,
+        self, tensorDesc: Given[cudnnTensorDescriptor_t], dataType: Integer, nbDims: Integer, dimA: Any, strideA: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSetTensorNdDescriptorEx(
-        self,
-        tensorDesc: Given[cudnnTensorDescriptor_t],
-        format: Integer,
-        dataType: Integer,
-        nbDims: Integer,
-        dimA: Any,
+        self, tensorDesc: Given[cudnnTensorDescriptor_t], format: Integer, dataType: Integer, nbDims: Integer, dimA: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
@@ -2341,20 +2248,12 @@ class Signatures:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSpatialTfGridGeneratorBackward(
-        self,
-        handle: Given[cudnnHandle_t],
-        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
-        dgrid: Any,
-        dtheta: Any,
+        self, handle: Given[cudnnHandle_t], stDesc: Given[cudnnSpatialTransformerDescriptor_t], dgrid: Any, dtheta: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 
     def cudnnSpatialTfGridGeneratorForward(
-        self,
-        handle: Given[cudnnHandle_t],
-        stDesc: Given[cudnnSpatialTransformerDescriptor_t],
-        theta: Any,
-        grid: Any,
+        self, handle: Given[cudnnHandle_t], stDesc: Given[cudnnSpatialTransformerDescriptor_t], theta: Any, grid: Any
     ) -> None:
         """cudnn_ops.h; since 9.0.0."""
 

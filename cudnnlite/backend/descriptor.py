@@ -63,7 +63,6 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     (1, 3, 8, 8)
     """
 
-    _type = cudnnBackendDescriptor_t
     _create = "cudnnBackendCreateDescriptor"
     _destroy = "cudnnBackendDestroyDescriptor"
 

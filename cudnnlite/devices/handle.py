@@ -76,7 +76,6 @@ class Handle(NativeObject[cudnnHandle_t]):
     (1, 1, 2, 2) float16 NHWC 67108864
     """
 
-    _type = cudnnHandle_t
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
     api: CudnnApi

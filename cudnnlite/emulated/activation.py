@@ -20,7 +20,7 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))  # overflows nowhere
 
 
-@computes("activation_forward", "cudnnActivationForward", dtypes=FLOATS)
+@computes("activation_forward", dtypes=FLOATS)
 def forward(x: Array, activation: ActivationSpec) -> Array:
     """Return the function of each value."""
     coef = x.dtype.type(activation.coef)
@@ -36,7 +36,7 @@ def forward(x: Array, activation: ActivationSpec) -> Array:
     return _relu(x, activation)
 
 
-@computes("activation_backward", "cudnnActivationBackward", dtypes=FLOATS)
+@computes("activation_backward", dtypes=FLOATS)
 def backward(y: Array, dy: Array, x: Array, activation: ActivationSpec) -> Array:
     """Return the gradient of x: of sigmoid and tanh from y, of the others from x; at a kink the slope that an H200 takes."""
     coef = x.dtype.type(activation.coef)
@@ -59,7 +59,7 @@ def _axes(values: Array, mode: SoftmaxMode) -> tuple[int, ...]:
     return (1,) if mode == SoftmaxMode.CHANNEL else tuple(range(1, values.ndim))
 
 
-@computes("softmax_forward", "cudnnSoftmaxForward", dtypes=FLOATS)
+@computes("softmax_forward", dtypes=FLOATS)
 def softmax(x: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
     """Return the softmax, or its logarithm."""
     axes = _axes(x, mode)
@@ -68,7 +68,7 @@ def softmax(x: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
     return np.asarray(shifted - np.log(sums) if algorithm == SoftmaxAlgorithm.LOG else np.exp(shifted) / sums)
 
 
-@computes("softmax_backward", "cudnnSoftmaxBackward", dtypes=FLOATS)
+@computes("softmax_backward", dtypes=FLOATS)
 def softmax_backward(y: Array, dy: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
     """Return the gradient of x."""
     axes = _axes(y, mode)

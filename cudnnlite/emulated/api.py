@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite._raw.api import CudnnApi
@@ -41,6 +42,7 @@ class EmulatedApi(CudnnApi):
         self.real = CudnnApi(library)
         self.handles: dict[int, Any] = {}  # address of each live handle -> its state
         self.backend: dict[int, Any] = {}  # address of each live backend descriptor -> what it holds
+        self.remembered: dict[int, Any] = {}  # address of a live descriptor -> what libcudnn does not keep of it
         self.tapes: dict[int, Tape] = {}  # by the address of each stream that is being recorded: the work so far
         self.ran: set[object] = set()  # the kernels that did something since this was emptied
         # ctypes needs these alive as long as they may be called
@@ -81,14 +83,15 @@ class EmulatedApi(CudnnApi):
         implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None:
             raise unsupported(f"the emulated device does not implement {record.name}")
-        for name, argument in zip(record.argnames, arguments, strict=True):
+        named = dict(zip(record.argnames, arguments, strict=True))
+        for name, argument in named.items():
             if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
                 raise bad(f"{argument.value or 0:#x} is not a live handle of the emulated device")
             if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
                 raise null(name)
-        work = implementation(self, *arguments)
+        work = implementation(SimpleNamespace(api=self, arguments=arguments, **named))
         if work is not None:
-            self.enqueue(self.handles[arguments[record.argtypes.index(cudnnHandle_t)].value].stream, record.name, work)
+            self.enqueue(self.handles[named["handle"].value].stream, record.name, work)
 
     def enqueue(self, stream: int, name: str, work: Callable[[], object]) -> None:
         """Do work on a stream: now, or at each launch of the graph where the stream is being recorded."""

@@ -19,7 +19,6 @@ from cudnnlite.descriptors.attention import SeqDataDescriptor, read_attention
 from cudnnlite.descriptors.native import c_ints
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.dtypes import itemsize, numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.precision import round_tf32, to_output
@@ -57,16 +56,16 @@ def _kept(sizes: tuple[int, ...]) -> Places:
 
 
 @emulates("cudnnGetMultiHeadAttnBuffers")
-def buffers(api: EmulatedApi, handle: Any, attention: Any, weights: Any, workspace: Any, reserve: Any) -> None:
+def buffers(given: SimpleNamespace) -> None:
     """Tell how large the buffers are: in training everything is in the reserve space."""
-    spec = read_attention(api.real, attention).spec
-    weights[0] = _places(spec)[1]
-    workspace[0] = 0 if reserve else _workspace_bytes(spec)
+    spec, reserve = read_attention(given.api.real, given.attnDesc).spec, given.reserveSpaceSizeInBytes
+    given.weightSizeInBytes[0] = _places(spec)[1]
+    given.workSpaceSizeInBytes[0] = 0 if reserve else _workspace_bytes(spec)
     if reserve:
         reserve[0] = _kept(_room(spec)).nbytes
 
 
-@emulates("cudnnGetMultiHeadAttnWeights", by_name=True)
+@emulates("cudnnGetMultiHeadAttnWeights")
 def weight(given: SimpleNamespace) -> None:
     """Tell where a matrix or a bias lies; a null address, and no description, of what is not there."""
     if given.wKind not in list(MultiHeadAttnWeightKind):
@@ -243,7 +242,7 @@ class _Call(Spaces):
         return kept
 
 
-@emulates("cudnnMultiHeadAttnForward", by_name=True)
+@emulates("cudnnMultiHeadAttnForward")
 def forward(given: SimpleNamespace) -> Any:
     """Compute the output; for training also what the backward passes need."""
     call, step, training = _Call(given, "qDesc", "kDesc", "vDesc", "oDesc"), given.currIdx, bool(given.reserveSpace)
@@ -279,7 +278,7 @@ def forward(given: SimpleNamespace) -> Any:
     return work
 
 
-@emulates("cudnnMultiHeadAttnBackwardData", by_name=True)
+@emulates("cudnnMultiHeadAttnBackwardData")
 def backward_data(given: SimpleNamespace) -> Any:
     """Compute dq, dk and dv, and what the gradients of the weights need."""
     call = _Call(given, "dqDesc", "dkDesc", "dvDesc", "doDesc")
@@ -298,7 +297,7 @@ def backward_data(given: SimpleNamespace) -> Any:
     return work
 
 
-@emulates("cudnnMultiHeadAttnBackwardWeights", by_name=True)
+@emulates("cudnnMultiHeadAttnBackwardWeights")
 def backward_weights(given: SimpleNamespace) -> Any:
     """Write the gradients of the weights, or add them to what is there."""
     call = _Call(given, "qDesc", "kDesc", "vDesc", "doDesc")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite._raw.attributes import ATTRIBUTES
@@ -13,7 +14,7 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
 from cudnnlite.enums import Status
 
-Finalizer = Callable[[EmulatedApi, "Native"], None]
+Finalizer = Callable[["Native"], None]
 FINALIZERS: dict[str, Finalizer] = {}  # by kind: what cuDNN works out when a descriptor becomes final
 # what cuDNN fills in; such attributes cannot be set
 _READ_ONLY = {
@@ -88,48 +89,49 @@ def native(api: EmulatedApi, descriptor: Any, kind: str | None = None) -> Native
 
 
 @emulates("cudnnBackendCreateDescriptor")
-def create(api: EmulatedApi, kind: int, descriptor: Any) -> None:
+def create(given: SimpleNamespace) -> None:
     """Make a descriptor."""
-    member = BackendDescriptorType(kind)
+    member = BackendDescriptorType(given.descriptorType)
     if member.name not in BackendDescriptorType.__members__:
-        raise unsupported(f"descriptor type {kind}")
+        raise unsupported(f"descriptor type {given.descriptorType}")
     made = Native(member.name)
-    api.backend[made.address] = made
-    descriptor[0] = type(descriptor[0])(made.address)
+    given.api.backend[made.address] = made
+    given.descriptor[0] = type(given.descriptor[0])(made.address)
 
 
 @emulates("cudnnBackendDestroyDescriptor")
-def destroy(api: EmulatedApi, descriptor: Any) -> None:
+def destroy(given: SimpleNamespace) -> None:
     """Forget a descriptor."""
-    del api.backend[native(api, descriptor).address]
+    del given.api.backend[native(given.api, given.descriptor).address]
 
 
 @emulates("cudnnBackendInitialize")
-def initialize(api: EmulatedApi, descriptor: Any) -> None:
+def initialize(given: SimpleNamespace) -> None:
     """Begin anew with a descriptor."""
-    native(api, descriptor).clear()
+    native(given.api, given.descriptor).clear()
 
 
-def _attribute(found: Native, number: int, kind: int, count: int) -> tuple[str, str, bool]:
-    """Return an attribute's name, its type, and whether it has several values, of a call that fits the table."""
+def _attribute(given: SimpleNamespace, found: Native, count: int) -> tuple[str, str]:
+    """Return the name and the type of the attribute that a call is about, if it fits the table."""
+    number = given.attributeName
     by_number = {attribute[0]: name for name, attribute in ATTRIBUTES.get(found.kind, {}).items()}
     if number not in by_number:
         raise unsupported(f"{found.kind} has no attribute {number}")
     name = by_number[number]
     _, usual, many = ATTRIBUTES[found.kind][name]
-    given = BackendAttributeType(kind).name
-    if given not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
-        raise RefusalError(Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {given}")
+    kind = BackendAttributeType(given.attributeType).name
+    if kind not in ((usual, "DOUBLE") if usual == "FLOAT" else (usual,)):
+        raise RefusalError(Status.BAD_PARAM_ATTRIBUTE_TYPE, f"{found.kind}.{name} is {usual}, not {kind}")
     if not many and count > 1:
         raise bad(f"{found.kind}.{name} has one value, not {count}")
-    return name, given, many
+    return name, kind
 
 
 @emulates("cudnnBackendSetAttribute")
-def set_attribute(api: EmulatedApi, descriptor: Any, number: int, kind: int, count: int, elements: Any) -> None:
+def set_attribute(given: SimpleNamespace) -> None:
     """Set an attribute."""
-    found = native(api, descriptor)
-    name, type_name, _ = _attribute(found, number, kind, count)
+    found, count, elements = native(given.api, given.descriptor), given.elementCount, given.arrayOfElements
+    name, type_name = _attribute(given, found, count)
     if found.final:
         raise bad(f"{found.kind} is final")
     if name in _READ_ONLY.get(found.kind, ()):
@@ -138,18 +140,18 @@ def set_attribute(api: EmulatedApi, descriptor: Any, number: int, kind: int, cou
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{found.kind}.{name}: {count} values at {elements}")
     values = list((C_TYPES.get(type_name, ctypes.c_int) * count).from_address(elements))
     if type_name == "BACKEND_DESCRIPTOR":
-        values = [native(api, value) for value in values]
+        values = [native(given.api, value) for value in values]
         if not all(value.final for value in values):
             raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind}.{name} is not final")
-    if type_name == "HANDLE" and values[0] not in api.handles:
+    if type_name == "HANDLE" and values[0] not in given.api.handles:
         raise bad(f"{found.kind}.{name} is not a live handle of the emulated device")
     found.values[name] = values
 
 
 @emulates("cudnnBackendFinalize")
-def finalize(api: EmulatedApi, descriptor: Any) -> None:
+def finalize(given: SimpleNamespace) -> None:
     """Check a descriptor, and make it final."""
-    found = native(api, descriptor)
+    found = native(given.api, given.descriptor)
     if found.final:
         raise bad(f"{found.kind} is final")
     missing = [name for name in REQUIRED.get(found.kind, ()) if name not in found.values]
@@ -157,21 +159,19 @@ def finalize(api: EmulatedApi, descriptor: Any) -> None:
         raise bad(f"{found.kind} lacks {', '.join(missing)}")
     if found.kind not in FINALIZERS:
         raise unsupported(f"the emulated device has no graphs with {found.kind}")
-    FINALIZERS[found.kind](api, found)
+    FINALIZERS[found.kind](found)
     found.final = True
 
 
 @emulates("cudnnBackendGetAttribute")
-def get_attribute(
-    api: EmulatedApi, descriptor: Any, number: int, kind: int, room: int, count: Any, elements: Any
-) -> None:
+def get_attribute(given: SimpleNamespace) -> None:
     """Tell an attribute; descriptors are written into those that the caller made."""
-    found = native(api, descriptor)
-    name, type_name, _ = _attribute(found, number, kind, 1)
+    found, room, elements = native(given.api, given.descriptor), given.requestedElementCount, given.arrayOfElements
+    name, type_name = _attribute(given, found, 1)
     if not found.final:
         raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind} is not final")
     values = found.values.get(name, [])
-    count[0] = len(values)
+    given.elementCount[0] = len(values)
     if not room or not elements:
         return
     values = values[:room]
@@ -180,7 +180,7 @@ def get_attribute(
         array[: len(values)] = values
         return
     for address, value in zip(array, values, strict=False):
-        target = native(api, address)
+        target = native(given.api, address)
         if target.kind != value.kind:
             raise bad(f"{found.kind}.{name} is {value.kind}, not {target.kind}")
         target.become(value)

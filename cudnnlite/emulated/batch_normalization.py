@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.operation import Array, Call, computes, in_one_layout
 from cudnnlite.emulated.registry import emulates
 from cudnnlite.enums import BatchNormMode, Status
@@ -43,8 +43,7 @@ def _inference_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 
 @computes(
-    "batch_normalization_inference", "cudnnBatchNormalizationForwardInference", dtypes=FLOATS, alike=("x", "y"),
-    refuse=_inference_refused,
+    "batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused
 )  # fmt: skip
 def inference(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, mode: BatchNormMode, epsilon: float
@@ -54,9 +53,10 @@ def inference(
 
 
 @emulates("cudnnGetBatchNormalizationTrainingExReserveSpaceSize")
-def reserve_size(api: EmulatedApi, handle: Any, mode: int, ops: int, activation: Any, x: Any, size: Any) -> None:
+def reserve_size(given: SimpleNamespace) -> None:
     """Tell how large the reserve space is: with an addition a bit for each value."""
-    size[0] = _bits(TensorDescriptor.read(api.real, x).size) if ops == BatchNormOps.BN_ADD_ACTIVATION else 0
+    count = TensorDescriptor.read(given.api.real, given.xDesc).size
+    given.sizeInBytes[0] = _bits(count) if given.bnOps == BatchNormOps.BN_ADD_ACTIVATION else 0
 
 
 def _bits(count: int) -> int:
@@ -117,12 +117,10 @@ def _fused_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
 _WORKSPACE = 1592  # what an H200 wants for small images; for larger ones more
 for _name, _read, _written in (("", (), ()), ("_relu", (), ()), ("_add_relu", ("z",), ("dz",))):
     for _way, _compute, _alike in (
-        ("ForwardTraining", training, ("x", "y", *_read)),
-        ("Backward", fused_backward if _name else backward, ("x", "dy", "dx", *_written, *(["y"] if _name else []))),
+        ("training", training, ("x", "y", *_read)),
+        ("backward", fused_backward if _name else backward, ("x", "dy", "dx", *_written, *(["y"] if _name else []))),
     ):
         computes(
-            f"batch_normalization_{_way.removeprefix('Forward').lower()}{_name}", f"cudnnBatchNormalization{_way}Ex",
-            dtypes=FLOATS, alike=_alike, refuse=_fused_refused if _name else _refused,
+            f"batch_normalization_{_way}{_name}", dtypes=FLOATS, alike=_alike, refuse=_fused_refused if _name else _refused,
             refused=Status.NOT_SUPPORTED if _name else Status.BAD_PARAM, workspace=lambda specs: _WORKSPACE,
-            workspace_function=f"cudnnGetBatchNormalization{_way}ExWorkspaceSize",
         )(_compute)  # fmt: skip

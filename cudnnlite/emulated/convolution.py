@@ -6,57 +6,43 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
-from cudnnlite.enums import (
-    ActivationMode,
-    ConvolutionBwdDataAlgo,
-    ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo,
-    DataType,
-    Determinism,
-    NanPropagation,
-    Status,
-)
+from cudnnlite.enums import ActivationMode, DataType, Determinism, NanPropagation, Status
+from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
 
 _WORKSPACE_ALIGNMENT = 16
 BATCH_BYTES = 64 << 20  # converted inputs and accumulators held at once
 # By what is written: the algorithms in the order in which the heuristic ranks what is supported.
-_RANKINGS: Mapping[str, tuple[Any, ...]] = {
-    written: tuple(kind[name] for name in names.split())
-    for written, kind, names in (
-        (
-            "y",
-            ConvolutionFwdAlgo,
-            "IMPLICIT_PRECOMP_GEMM GEMM IMPLICIT_GEMM WINOGRAD_NONFUSED WINOGRAD FFT_TILING FFT DIRECT",
-        ),
-        ("dx", ConvolutionBwdDataAlgo, "ALGO_1 ALGO_0 WINOGRAD_NONFUSED FFT_TILING FFT WINOGRAD"),
-        ("dw", ConvolutionBwdFilterAlgo, "ALGO_1 ALGO_0 ALGO_3 WINOGRAD_NONFUSED FFT_TILING FFT WINOGRAD"),
-    )
+_RANKINGS = {
+    "y": "IMPLICIT_PRECOMP_GEMM GEMM IMPLICIT_GEMM WINOGRAD_NONFUSED WINOGRAD FFT_TILING FFT DIRECT",
+    "dx": "ALGO_1 ALGO_0 WINOGRAD_NONFUSED FFT_TILING FFT WINOGRAD",
+    "dw": "ALGO_1 ALGO_0 ALGO_3 WINOGRAD_NONFUSED FFT_TILING FFT WINOGRAD",
 }
 
 
 class ConvolutionCall(Call):
     """A call about a convolution or a gradient of it, and the NumPy kernel that answers for an algorithm."""
 
-    def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:
-        super().__init__(api, operation, function, arguments)
+    def __init__(self, given: SimpleNamespace, operation: str) -> None:
+        super().__init__(given, operation)
         (self.written,) = self.operation.writes
         self.x, self.w, self.y = (self.specs.get(name) or self.specs[f"d{name}"] for name in ("x", "w", "y"))
         self.conv: ConvolutionSpec = self.options["conv"]
+        assert self.operation.algorithms is not None
+        self.algorithms = self.operation.algorithms.kind
 
     @property
     def accumulator(self) -> np.dtype[Any]:
@@ -66,9 +52,12 @@ class ConvolutionCall(Call):
     @property
     def algorithm(self) -> Any:
         """The algorithm that the call names."""
-        algorithms = self.operation.algorithms
-        assert algorithms is not None
-        return algorithms.kind(self.given["algo"])
+        return self.algorithms(self.given["algo"])
+
+    @property
+    def ranking(self) -> list[Any]:
+        """All algorithms, the preferred first."""
+        return [self.algorithms[name] for name in _RANKINGS[self.written].split()]
 
     def kernel(self, algorithm: Any) -> Algorithm:
         """Return the NumPy kernel, a matrix product for Winograd's and FFT too, or refuse as a GPU would."""
@@ -164,83 +153,68 @@ def _run(call: ConvolutionCall) -> Work:
     return call.run(call.algorithm, alpha, beta)
 
 
-def _heuristic(call: ConvolutionCall) -> None:
-    """Rank the algorithms without running them; those that are refused come last."""
-    rows = []
-    for algorithm in _RANKINGS[call.written]:
-        try:
-            rows.append((algorithm, Status.SUCCESS, -1.0, call.workspace(call.kernel(algorithm))))
-        except RefusalError as refused:
-            rows.append((algorithm, refused.status, -1.0, 0))
-    rows.sort(key=lambda row: row[1] != Status.SUCCESS)
-    _fill(call, rows)
+def _rank(call: ConvolutionCall, *, timed: bool) -> None:
+    """Rank the algorithms, those that are refused last: without running them, or by the time that they take.
 
-
-def _find(call: ConvolutionCall) -> None:
-    """Run every kernel and time it, for all algorithms that it answers for; the output is overwritten, as cuDNN does."""
-    rows: list[tuple[Any, Status, float, int]] = []
-    taken: dict[Algorithm, float] = {}
-    for algorithm in _RANKINGS[call.written]:
-        needed = 0
+    A kernel is run once for all algorithms that it answers for; the output is overwritten, as cuDNN does.
+    """
+    most, rows, taken = call.given["requestedAlgoCount"], [], dict[Algorithm, float]()
+    for algorithm in call.ranking:
+        status, milliseconds, needed = Status.SUCCESS, -1.0, 0
         try:
             needed = call.workspace(kernel := call.kernel(algorithm))
-            run = call.run(algorithm, 1.0, 0.0)  # refused for want of workspace, it is still told how much is needed
-            if kernel not in taken:
-                start = time.perf_counter()
-                run()
-                taken[kernel] = (time.perf_counter() - start) * 1e3
-            rows.append((algorithm, Status.SUCCESS, taken[kernel], needed))
+            if timed:
+                run = call.run(
+                    algorithm, 1.0, 0.0
+                )  # refused for want of workspace, it is still told how much is needed
+                if kernel not in taken:
+                    start = time.perf_counter()
+                    run()
+                    taken[kernel] = (time.perf_counter() - start) * 1e3
+                milliseconds = taken[kernel]
         except RefusalError as refused:
             too_small = refused.status == Status.BAD_PARAM_SIZE_INSUFFICIENT
             status = Status.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED if too_small else refused.status
-            rows.append((algorithm, status, -1.0, needed))
+        rows.append((algorithm, status, milliseconds, needed))
     rows.sort(key=lambda row: (row[1] != Status.SUCCESS, row[2]))
-    _fill(call, rows)
-
-
-def _fill(call: ConvolutionCall, rows: list[tuple[Any, Status, float, int]]) -> None:
-    if call.given["requestedAlgoCount"] < 1:
-        raise bad(f"requestedAlgoCount={call.given['requestedAlgoCount']}")
-    rows = rows[: call.given["requestedAlgoCount"]]
-    for result, (algorithm, status, milliseconds, memory) in zip(call.given["perfResults"], rows, strict=False):
-        result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, memory
+    if most < 1:
+        raise bad(f"requestedAlgoCount={most}")
+    for result, (algorithm, status, milliseconds, needed) in zip(call.given["perfResults"], rows[:most], strict=False):
+        result.algo, result.status, result.time, result.memory = algorithm, status, milliseconds, needed
         result.determinism = Determinism.DETERMINISTIC if is_deterministic(algorithm) else Determinism.NON_DETERMINISTIC
         result.mathType = call.conv.math_type
-    call.given["returnedAlgoCount"][0] = len(rows)
+    call.given["returnedAlgoCount"][0] = len(rows[:most])
 
 
-def _emulate(operation: str, kind: str, written: str) -> None:
-    """Register what is done for the C functions of an operation, which `kind` distinguishes."""
+def _emulate(name: str) -> None:
+    """Register what is done for the C functions of an operation."""
+    operation = OPERATIONS[name]
+    algorithms = operation.algorithms
+    assert algorithms is not None
 
-    def answered(function: str, answer: Callable[[ConvolutionCall], Any], api: EmulatedApi, *arguments: Any) -> Any:
-        return answer(ConvolutionCall(api, operation, function, arguments))
+    def answered(answer: Callable[[ConvolutionCall], Any], given: SimpleNamespace) -> Any:
+        return answer(ConvolutionCall(given, name))
 
-    def max_count(api: EmulatedApi, handle: Any, count: Any) -> None:
-        count[0] = len(_RANKINGS[written])
+    def max_count(given: SimpleNamespace) -> None:
+        given.count[0] = len(_RANKINGS[operation.writes[0]].split())
 
-    for function, answer in {
-        f"cudnnConvolution{kind}": _run,
-        f"cudnnGetConvolution{kind}WorkspaceSize": _workspace_size,
-        f"cudnnGetConvolution{kind}Algorithm_v7": _heuristic,
-        f"cudnnFindConvolution{kind}AlgorithmEx": _find,
-    }.items():
-        emulates(function)(partial(answered, function, answer))
-    emulates(f"cudnnGetConvolution{kind}AlgorithmMaxCount")(max_count)
+    emulates(operation.function)(partial(answered, _run))
+    emulates(algorithms.workspace)(partial(answered, _workspace_size))
+    emulates(algorithms.heuristic)(partial(answered, partial(_rank, timed=False)))
+    emulates(algorithms.find)(partial(answered, partial(_rank, timed=True)))
+    emulates(algorithms.count)(max_count)
 
 
-_emulate("convolution_forward", "Forward", "y")
-_emulate("convolution_backward_data", "BackwardData", "dx")
-_emulate("convolution_backward_filter", "BackwardFilter", "dw")
+for _way in ("forward", "backward_data", "backward_filter"):
+    _emulate(f"convolution_{_way}")
 
 
 @emulates("cudnnConvolutionBiasActivationForward")
-def fused_forward(api: EmulatedApi, *arguments: Any) -> Work:
+def fused_forward(given: SimpleNamespace) -> Work:
     """Compute y = activation(alpha1 * conv(x, w) + alpha2 * z + bias); z may be y."""
-    function = "cudnnConvolutionBiasActivationForward"
-    given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
-    in_place = given["z"] == given["y"]  # then z is the old y
+    in_place = given.z == given.y  # then z is the old y
     operation = "convolution_bias_activation_forward" if in_place else "convolution_bias_addition_activation_forward"
-    call = ConvolutionCall(api, operation, function, arguments)
+    call = ConvolutionCall(given, operation)
     activation = call.options["activation"]
     if activation.mode not in (ActivationMode.IDENTITY, ActivationMode.RELU):
         raise unsupported(f"activation {activation.mode.name}")
@@ -259,7 +233,7 @@ def fused_forward(api: EmulatedApi, *arguments: Any) -> Work:
     return call.convolve(call.algorithm, finished)
 
 
-@computes("convolution_backward_bias", "cudnnConvolutionBackwardBias")
+@computes("convolution_backward_bias")
 def gradient_of_bias(dy: Array) -> Array:
     """Return the sums over images and positions."""
     return np.asarray(dy.sum((0, *range(2, dy.ndim)), keepdims=True))

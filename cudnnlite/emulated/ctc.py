@@ -53,21 +53,21 @@ def _workspace_bytes(x: TensorSpec, longest: int, algorithm: int) -> int:
     return 512 + 8 * x.shape[1] * (x.shape[0] + 2 * longest + 1)
 
 
-@emulates("cudnnGetCTCLossWorkspaceSize", by_name=True)
+@emulates("cudnnGetCTCLossWorkspaceSize")
 def workspace_size(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted for labels on the host."""
     x, _ = _described(given)
     given.sizeInBytes[0] = _workspace_bytes(x, max(given.labelLengths[: x.shape[1]]), given.algo)
 
 
-@emulates("cudnnGetCTCLossWorkspaceSize_v8", by_name=True)
+@emulates("cudnnGetCTCLossWorkspaceSize_v8")
 def workspace_size_v8(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted for labels on the device."""
     x, spec = _described(given)
     given.sizeInBytes[0] = _workspace_bytes(x, spec.max_label_length, given.algo)
 
 
-@emulates("cudnnCTCLoss", by_name=True)
+@emulates("cudnnCTCLoss")
 def loss(given: SimpleNamespace) -> Any:
     """Compute costs and gradients of labels on the host, which are copied now."""
     x, spec = _described(given)
@@ -77,7 +77,7 @@ def loss(given: SimpleNamespace) -> Any:
     return partial(_run, given, x, spec, numbers, needed)
 
 
-@emulates("cudnnCTCLoss_v8", by_name=True)
+@emulates("cudnnCTCLoss_v8")
 def loss_v8(given: SimpleNamespace) -> Any:
     """Compute costs and gradients of labels on the device."""
     x, spec = _described(given)

@@ -67,9 +67,9 @@ def _header(api: EmulatedApi, states: int) -> NDArray[Any]:
 
 
 @emulates("cudnnDropoutGetStatesSize")
-def states_size(api: EmulatedApi, handle: Any, size: Any) -> None:
+def states_size(given: SimpleNamespace) -> None:
     """Tell how large the states are."""
-    size[0] = _STATES_BYTES
+    given.sizeInBytes[0] = _STATES_BYTES
 
 
 def _set(given: SimpleNamespace, *, fill: bool) -> None:
@@ -90,24 +90,24 @@ def _set(given: SimpleNamespace, *, fill: bool) -> None:
     remember(given.api, given.dropoutDesc, Dropout, given.dropout, given.states or 0, given.seed)
 
 
-emulates("cudnnSetDropoutDescriptor", by_name=True)(partial(_set, fill=True))
-emulates("cudnnRestoreDropoutDescriptor", by_name=True)(partial(_set, fill=False))
+emulates("cudnnSetDropoutDescriptor")(partial(_set, fill=True))
+emulates("cudnnRestoreDropoutDescriptor")(partial(_set, fill=False))
 
 
 @emulates("cudnnGetDropoutDescriptor")
-def get_dropout(api: EmulatedApi, descriptor: Any, handle: Any, probability: Any, states: Any, seed: Any) -> None:
+def get_dropout(given: SimpleNamespace) -> None:
     """Tell what the descriptor was set to."""
-    dropout = find_dropout(api, descriptor.value)
+    dropout = find_dropout(given.api, given.dropoutDesc.value)
     if dropout is None:
         raise null("dropoutDesc")
-    probability[0], states[0], seed[0] = dropout.probability, dropout.states or None, dropout.seed
+    given.dropout[0], given.states[0], given.seed[0] = dropout.probability, dropout.states or None, dropout.seed
 
 
 def _packed(size: int) -> int:
     return -(-size // 8)
 
 
-@computes("dropout", "cudnnDropoutForward", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
+@computes("dropout", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def forward(x: Array, dropout: Dropout, call: Call) -> Array:
     """Return what is kept, scaled; which that is, a bit for each value, goes into the reserve space."""
     reserve, mask = call.reserve(_packed(x.size)), np.empty(x.shape, x.dtype)
@@ -117,7 +117,7 @@ def forward(x: Array, dropout: Dropout, call: Call) -> Array:
     return np.where(mask != 0, x * mask, 0)
 
 
-@computes("dropout_gradient", "cudnnDropoutBackward", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
+@computes("dropout_gradient", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def backward(dy: Array, dropout: Dropout, call: Call) -> Array:
     """Return the gradient of x: what was kept, scaled."""
     kept = np.unpackbits(call.reserve(_packed(dy.size)), count=dy.size).reshape(dy.shape)

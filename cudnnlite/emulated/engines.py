@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite._raw.enums import (
-    BackendBehaviorNote,
-    BackendHeurMode,
-    BackendKnobType,
-    BackendNumericalNote,
-)
+from cudnnlite._raw.enums import BackendBehaviorNote, BackendHeurMode, BackendKnobType, BackendNumericalNote
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated import fusion
@@ -83,7 +79,7 @@ class Convolution(NamedTuple):
 
 
 @finalizes("TENSOR")
-def _tensor(api: EmulatedApi, tensor: Native) -> None:
+def _tensor(tensor: Native) -> None:
     spec_of(tensor)
     alignment = tensor.one("byte_alignment")
     if alignment < 1 or alignment & (alignment - 1):
@@ -91,13 +87,13 @@ def _tensor(api: EmulatedApi, tensor: Native) -> None:
 
 
 @finalizes("CONVOLUTION")
-def _convolution(api: EmulatedApi, steps: Native) -> None:
+def _convolution(steps: Native) -> None:
     names = ("dilations", "filter_strides", "pre_paddings", "post_paddings")
     if {len(steps.values[name]) for name in names} != {steps.one("spatial_dims")}:
         raise bad(f"spatial_dims={steps.one('spatial_dims')} and steps of other lengths")
 
 
-def _convolve(names: tuple[str, ...], api: EmulatedApi, operation: Native) -> None:
+def _convolve(names: tuple[str, ...], operation: Native) -> None:
     """Work out the convolution whose operands have these names, in the order of x, w and y."""
     x, w, y = (operation.one(name) for name in names)
     steps = operation.one("conv_desc")
@@ -132,7 +128,7 @@ for _kind, _names in {
 
 
 @finalizes("OPERATIONGRAPH")
-def _graph(api: EmulatedApi, graph: Native) -> None:
+def _graph(graph: Native) -> None:
     first, *others = graph.values["ops"]
     alone = isinstance(first.made, Convolution) and first.made.written != "y" and others
     if not isinstance(first.made, Convolution) or alone or any(o.kind != "OPERATION_POINTWISE" for o in others):
@@ -196,18 +192,18 @@ def _engine(graph: Native, index: int) -> Native:
 
 
 @finalizes("ENGINE")
-def _finalize_engine(api: EmulatedApi, engine: Native) -> None:
+def _finalize_engine(engine: Native) -> None:
     engine.become(_engine(engine.one("operation_graph"), engine.one("global_index")))
 
 
 @finalizes("KNOB_CHOICE")
-def _knob_choice(api: EmulatedApi, choice: Native) -> None:
+def _knob_choice(choice: Native) -> None:
     if BackendKnobType(choice.one("knob_type")).name not in BackendKnobType.__members__:
         raise bad(f"knob_type={choice.one('knob_type')}")
 
 
 @finalizes("ENGINECFG")
-def _configuration(api: EmulatedApi, configuration: Native) -> None:
+def _configuration(configuration: Native) -> None:
     engine = configuration.one("engine")
     ranges = {info.one("type"): info.one("maximum_value") for info in engine.values["knob_info"]}
     for choice in configuration.values.setdefault("knob_choices", []):
@@ -217,7 +213,7 @@ def _configuration(api: EmulatedApi, configuration: Native) -> None:
 
 
 @finalizes("ENGINEHEUR")
-def _heuristic(api: EmulatedApi, heuristic: Native) -> None:
+def _heuristic(heuristic: Native) -> None:
     graph, results = heuristic.one("operation_graph"), []
     for index in _NAMED.get(BackendHeurMode(heuristic.one("mode")), ()):
         try:
@@ -234,7 +230,7 @@ def _heuristic(api: EmulatedApi, heuristic: Native) -> None:
 
 
 @finalizes("EXECUTION_PLAN")
-def _plan(api: EmulatedApi, plan: Native) -> None:
+def _plan(plan: Native) -> None:
     engine = plan.one("engine_config").one("engine")
     problem: Convolution = engine.one("operation_graph").made
     kernel, plan.made = problem.kernel(ENGINES[engine.one("global_index")]), engine
@@ -242,23 +238,24 @@ def _plan(api: EmulatedApi, plan: Native) -> None:
 
 
 @finalizes("VARIANT_PACK")
-def _pack(api: EmulatedApi, pack: Native) -> None:
+def _pack(pack: Native) -> None:
     ids, pointers = pack.values["unique_ids"], pack.values["data_pointers"]
     if len(ids) != len(pointers) or len(set(ids)) != len(ids):
         raise bad(f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
 
 
 @emulates("cudnnBackendExecute")
-def execute(api: EmulatedApi, handle: Any, plan: Any, pack: Any) -> Work:
+def execute(given: SimpleNamespace) -> Work:
     """Compute what a plan's graph says, over the addresses of a variant pack."""
-    found, given = native(api, plan, "EXECUTION_PLAN"), native(api, pack, "VARIANT_PACK")
-    if found.one("handle") != handle.value:
+    api: EmulatedApi = given.api
+    found, pack = native(api, given.executionPlan, "EXECUTION_PLAN"), native(api, given.variantPack, "VARIANT_PACK")
+    if found.one("handle") != given.handle.value:
         raise bad("the plan was made for another handle")
     problem: Convolution = found.made.one("operation_graph").made
     facts = ENGINES[found.made.one("global_index")]
     needed = found.one("workspace_size")
-    workspace = _aligned(given.one("workspace"), "the workspace") if needed else 0
-    addresses = dict(zip(given.values["unique_ids"], given.values["data_pointers"], strict=True))
+    workspace = _aligned(pack.one("workspace"), "the workspace") if needed else 0
+    addresses = dict(zip(pack.values["unique_ids"], pack.values["data_pointers"], strict=True))
     _Tensors(api, problem, addresses)  # what must not be is refused now, and again at each launch
 
     def work() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.enums import PointwiseMode
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes
 from cudnnlite.emulated.registry import bad, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
@@ -43,7 +42,7 @@ def spec_of(tensor: Native) -> TensorSpec:
 
 
 @finalizes("POINTWISE")
-def _check_mode(api: EmulatedApi, pointwise: Native) -> None:
+def _check_mode(pointwise: Native) -> None:
     """Refuse a "POINTWISE" of a mode, or with an attribute, that nothing is known of."""
     mode = PointwiseMode(pointwise.one("mode"))
     if mode not in BINARY and mode not in UNARY:
@@ -54,7 +53,7 @@ def _check_mode(api: EmulatedApi, pointwise: Native) -> None:
 
 
 @finalizes("OPERATION_POINTWISE")
-def _check_operation(api: EmulatedApi, operation: Native) -> None:
+def _check_operation(operation: Native) -> None:
     """Refuse an "OPERATION_POINTWISE" that lacks an operand, or has one too many."""
     binary = PointwiseMode(operation.one("pw_descriptor").one("mode")) in BINARY
     needed = {"xdesc", "ydesc"} | ({"bdesc"} if binary else set())

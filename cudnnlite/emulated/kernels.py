@@ -97,11 +97,6 @@ def boxes(extents: Sequence[int], limit: int) -> Iterator[Box]:
             yield (outer, *rest)
 
 
-def box_shape(box: Box) -> Shape:
-    """Extents of `box`."""
-    return tuple(part.stop - part.start for part in box)
-
-
 def meetings(
     columns: Array, image: Array, box: Box, taps: Sequence[Shape], conv: ConvolutionSpec
 ) -> Iterator[tuple[Array, Array]]:
@@ -155,7 +150,7 @@ def _parts(
     filters, taps = split_groups(correlation_filter(w, conv), 0, conv.groups), list(np.ndindex(*w.shape[2:]))
     for ks, box in product(chunks(filters.shape[1], blocks.filters), boxes((y[0], *y[2:]), blocks.places)):
         for ts in chunks(len(taps), blocks.taps):  # innermost, while what they add up to is in the cache
-            shape = (x[1], ts.stop - ts.start, *box_shape(box))
+            shape = (x[1], *(part.stop - part.start for part in (ts, *box)))
             some = np.stack([_at_tap(filters, tap)[:, ks] for tap in taps[ts]], -1)
             yield box, (box[0], slice(None), ks, *box[1:]), taps[ts], some, space[: math.prod(shape)].reshape(shape)
 
@@ -224,9 +219,7 @@ KERNELS: Mapping[str, Algorithm] = {  # by what is written
 }
 
 
-@computes(
-    "im2col", "cudnnIm2Col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED
-)
+@computes("im2col", dtypes=FLOATS, ranks=(2,), refuse=lambda specs, options: "", refused=Status.NOT_SUPPORTED)
 def im2col(x: Array, w: FilterSpec, conv: ConvolutionSpec) -> Array:
     """Return a row for each tap."""
     n, c, *_ = x.shape

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
@@ -41,10 +41,10 @@ class Call:
     descriptors do not fit together.
     """
 
-    def __init__(self, api: EmulatedApi, operation: str, function: str, arguments: tuple[Any, ...]) -> None:
-        self.api, self.operation = api, OPERATIONS[operation]
-        own = self.operation
-        self.given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
+    def __init__(self, given: SimpleNamespace, operation: str) -> None:
+        self.api: EmulatedApi = given.api
+        self.operation = own = OPERATIONS[operation]
+        self.given = dict(vars(given))
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
         self.specs: dict[str, Any] = {n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare}
@@ -107,9 +107,8 @@ class Call:
 
     def check_workspace(self, needed: int) -> None:
         """Refuse a workspace that is too small, or lies outside live allocations."""
-        given = self.given.get(
-            "workSpaceSizeInBytes", needed
-        )  # scratch memory without a size is as large as it has to be
+        # scratch memory without a size is as large as it has to be
+        given = self.given.get("workSpaceSizeInBytes", needed)
         if given < needed:
             raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
         names = self.operation.header("workSpace")
@@ -147,13 +146,12 @@ def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:
     entries = ENTRIES.setdefault(function, {})
     entries[operation] = entry
 
-    def pick(api: EmulatedApi, *arguments: Any) -> Any:
-        given = dict(zip(FUNCTIONS[function].argnames, arguments, strict=True))
-        nulls = {o: {n for n in OPERATIONS[o].nulls if n in given} for o in entries}
-        missing = {name for names in nulls.values() for name in names if not given[name]}
+    def pick(given: SimpleNamespace) -> Any:
+        nulls = {o: {n for n in OPERATIONS[o].nulls if hasattr(given, n)} for o in entries}
+        missing = {name for names in nulls.values() for name in names if not getattr(given, name)}
         for name, own in nulls.items():
             if own == missing:
-                return entries[name](api, *arguments)
+                return entries[name](given)
         raise RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{', '.join(sorted(missing))}: null pointers")
 
     emulates(function)(pick)
@@ -174,16 +172,13 @@ def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
 
 def computes(
     operation: str,
-    function: str,
     *,
     dtypes: tuple[DataType, ...] = DOCUMENTED,
     ranks: tuple[int, ...] = (4, 5),
-    mixed: Status = Status.BAD_PARAM,
     alike: tuple[str, ...] | None = None,
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = in_one_layout,
     refused: Status = Status.BAD_PARAM,
-    workspace: Callable[[Mapping[str, Any]], int] | None = None,
-    workspace_function: str = "",
+    workspace: Callable[[Mapping[str, Any]], int] = lambda specs: 0,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function, NumPy in, NumPy out, as what an operation computes.
 
@@ -197,44 +192,41 @@ def computes(
 
     Parameters
     ----------
-    operation, function : str
-        Its name, and its C function.
+    operation : str
+        Its name.
     dtypes, ranks : tuple
         What an H200 takes: of all operands alike.  (1-D images are told to cuDNN at rank 4.)
-    mixed : Status
-        What is returned where their data types differ.
     alike : tuple of str, optional
         The operands that must have one data type; all if not given.
     refuse : callable, optional
         (all specs, options) -> why an H200 refuses them; empty if it does not.  `in_one_layout` if not given.
     refused : Status
         What it calls that.
-    workspace, workspace_function : callable and str, optional
-        (all specs) -> bytes, where the operation has a C function that tells them, and that.
+    workspace : callable
+        (all specs) -> bytes, which the operation's C function for that tells, where it has one.
     """
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
-        def entry(api: EmulatedApi, *arguments: Any) -> Work:
-            call = Call(api, operation, function, arguments)
+        def entry(given: SimpleNamespace) -> Work:
+            call = Call(given, operation)
             own, specs = call.operation, call.specs
             target = specs[own.writes[0]]
             kinds = {specs[name].dtype for name in alike or specs}
             if len(kinds) > 1 or target.dtype not in dtypes:
                 told = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
-                raise RefusalError(mixed if len(kinds) > 1 else Status.NOT_SUPPORTED, told)
+                raise bad(told) if len(kinds) > 1 else unsupported(told)
             if target.rank not in ranks:
                 raise unsupported(f"tensors of rank {target.rank}")
             if why := refuse(specs, call.options):
                 raise RefusalError(refused, why)
-            if workspace is not None:
-                call.check_workspace(workspace(specs))
+            call.check_workspace(workspace(specs))
             alpha, beta = call.scalars()
             call.views()  # what must not be is refused now, and again at each launch
             return partial(work, call, alpha, beta)
 
         def work(call: Call, alpha: float, beta: float) -> None:
             own, specs, views = call.operation, call.specs, call.views()
-            call.api.ran.add(function)
+            call.api.ran.add(own.function)
             values = [read_values(views[n], specs[n]).astype(call.compute) for n in (*own.reads, *own.given)]
             given = {**call.options, "call": call} if own.reserve else call.options
             with np.errstate(all="ignore"):
@@ -245,14 +237,12 @@ def computes(
                 whole = np.broadcast_to(result, spec.shape)
                 write_values(views[name], spec, slice(None), scale_add(whole, *how, old, numpy_dtype(spec.dtype)))
 
-        def size(api: EmulatedApi, *arguments: Any) -> None:
-            call = Call(api, operation, workspace_function, arguments)
-            assert workspace is not None
-            call.given["sizeInBytes"][0] = workspace(call.specs)
+        def size(given: SimpleNamespace) -> None:
+            given.sizeInBytes[0] = workspace(Call(given, operation).specs)
 
-        enter(operation, function, entry)
-        if workspace_function:
-            enter(operation, workspace_function, size)
+        enter(operation, OPERATIONS[operation].function, entry)
+        if OPERATIONS[operation].workspace:
+            enter(operation, OPERATIONS[operation].workspace, size)
         COMPUTES[operation] = compute
         return compute
 

@@ -29,19 +29,19 @@ def _add_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     return _repeated(specs["a"], specs["c"]) or in_one_layout(specs, options)
 
 
-@computes("add_tensor", "cudnnAddTensor", dtypes=FLOATS, refuse=_add_refused)
+@computes("add_tensor", dtypes=FLOATS, refuse=_add_refused)
 def add(a: Array, c: Array) -> Array:
     """Return what is added."""
     return a
 
 
-@computes("scale_tensor", "cudnnScaleTensor", dtypes=FLOATS)
+@computes("scale_tensor", dtypes=FLOATS)
 def scale(y: Array) -> Array:
     """Return what is scaled."""
     return y
 
 
-@computes("set_tensor", "cudnnSetTensor", dtypes=FLOATS)
+@computes("set_tensor", dtypes=FLOATS)
 def fill(y: Array, value: float) -> Array:
     """Return the value, everywhere."""
     return np.full_like(y, value)
@@ -56,7 +56,7 @@ def _op_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     return _repeated(b, specs["a"]) or ("" if max(b.shape) == b.size else in_one_layout(specs, options))
 
 
-@computes("op_tensor", "cudnnOpTensor", dtypes=FLOATS, refuse=_op_refused)
+@computes("op_tensor", dtypes=FLOATS, refuse=_op_refused)
 def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Array:
     """Return what is made of a and b."""
     one, two = a * a.dtype.type(alpha1), b * b.dtype.type(alpha2)
@@ -70,23 +70,20 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
     return np.asarray(functions[op.op](one, two))
 
 
-@computes("reduce_tensor", "cudnnReduceTensor", workspace=_scratch, workspace_function="cudnnGetReductionWorkspaceSize")
+@computes("reduce_tensor", workspace=_scratch)
 def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
     """Return the reduction along the axes on which c has a size of 1."""
-    axes = tuple(axis for axis, size in enumerate(c.shape) if size == 1)
+    along: Any = {"axis": tuple(axis for axis, size in enumerate(c.shape) if size == 1), "keepdims": True}
     propagate = op.nan == NanPropagation.PROPAGATE
+    minimum, maximum = (np.minimum, np.maximum) if propagate else (np.fmin, np.fmax)
     functions: dict[ReduceTensorOp, Any] = {
-        ReduceTensorOp.ADD: np.add.reduce, ReduceTensorOp.MUL: np.multiply.reduce, ReduceTensorOp.AVG: np.mean,
-        ReduceTensorOp.MIN: np.minimum.reduce if propagate else np.fmin.reduce,
-        ReduceTensorOp.MAX: np.maximum.reduce if propagate else np.fmax.reduce,
+        ReduceTensorOp.ADD: lambda: a.sum(**along), ReduceTensorOp.MUL: lambda: a.prod(**along),
+        ReduceTensorOp.MIN: lambda: minimum.reduce(a, **along), ReduceTensorOp.MAX: lambda: maximum.reduce(a, **along),
+        ReduceTensorOp.AMAX: lambda: maximum.reduce(np.abs(a), **along), ReduceTensorOp.AVG: lambda: a.mean(**along),
+        ReduceTensorOp.NORM1: lambda: np.abs(a).sum(**along), ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(**along)),
+        ReduceTensorOp.MUL_NO_ZEROS: lambda: np.where(a == 0, 1, a).prod(**along),
     }  # fmt: skip
-    of_others: dict[ReduceTensorOp, Any] = {
-        ReduceTensorOp.AMAX: lambda: functions[ReduceTensorOp.MAX](np.abs(a), axis=axes, keepdims=True),
-        ReduceTensorOp.NORM1: lambda: np.abs(a).sum(axes, keepdims=True),
-        ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(axes, keepdims=True)),
-        ReduceTensorOp.MUL_NO_ZEROS: lambda: np.where(a == 0, 1, a).prod(axes, keepdims=True),
-    }
-    return np.asarray(of_others[op.op]() if op.op in of_others else functions[op.op](a, axis=axes, keepdims=True))
+    return np.asarray(functions[op.op]())
 
 
 def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -97,7 +94,7 @@ def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str
 
 
 @computes(
-    "reduce_tensor_with_indices", "cudnnReduceTensor", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused,
+    "reduce_tensor_with_indices", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused,
     workspace=_scratch,
 )  # fmt: skip
 def reduce_with_places(a: Array, c: Array, indices: Array, op: ReduceTensorSpec) -> tuple[Array, ...]:
@@ -119,7 +116,7 @@ def _conversion_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) ->
 
 
 @computes(
-    "transform_tensor", "cudnnTransformTensor", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=_conversion_refused,
+    "transform_tensor", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=_conversion_refused,
     refused=Status.NOT_SUPPORTED,
 )  # fmt: skip
 def transform_tensor(x: Array) -> Array:
@@ -128,7 +125,7 @@ def transform_tensor(x: Array) -> Array:
 
 
 @computes(
-    "transform_tensor_ex", "cudnnTransformTensorEx", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
+    "transform_tensor_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
     refuse=lambda specs, options: "",
 )  # fmt: skip
 def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
@@ -151,7 +148,7 @@ def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
 
 
 @computes(
-    "transform_filter_ex", "cudnnTransformFilter", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
+    "transform_filter_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
     refuse=lambda specs, options: "",
 )  # fmt: skip
 def transform_filter(x: Array, source: FilterSpec, target: FilterSpec, transform: TensorTransformSpec) -> Array:

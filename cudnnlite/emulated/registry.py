@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
-from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.enums import Status
 
 Work = Callable[[], object]
-Implementation = Callable[..., Work | None]
+Implementation = Callable[[SimpleNamespace], Work | None]
 IMPLEMENTATIONS: dict[str, Implementation] = {}  # by the name of the C function
 
 
@@ -38,21 +36,17 @@ def unsupported(message: str) -> RefusalError:
     return RefusalError(Status.NOT_SUPPORTED, message)
 
 
-def emulates(name: str, *, by_name: bool = False) -> Callable[[Implementation], Implementation]:
+def emulates(name: str) -> Callable[[Implementation], Implementation]:
     """Register the decorated function as the emulation of the C function `name`.
 
-    It receives the `EmulatedApi` and then the C arguments, or with `by_name` an object that has both: `api`, and the
-    arguments by the header's names.  It returns on success and raises `RefusalError` otherwise.  A function whose work a GPU
-    does later, on the handle's stream, checks its arguments, reads its descriptors, and returns that work: it is done at
-    once, or, where the stream is being recorded, whenever the graph is launched.
+    It is given one object: `api` is the `EmulatedApi`, `arguments` what C saw, and each argument is there by the header's
+    name.  It returns on success and raises `RefusalError` otherwise.  A function whose work a GPU does later, on the handle's
+    stream, checks its arguments, reads its descriptors, and returns that work: it is done at once, or, where the stream is
+    being recorded, whenever the graph is launched.
     """
 
     def register(implementation: Implementation) -> Implementation:
-        def named(api: Any, *arguments: Any) -> Work | None:
-            given = dict(zip(FUNCTIONS[name].argnames, arguments, strict=True))
-            return implementation(SimpleNamespace(api=api, **given))
-
-        IMPLEMENTATIONS[name] = named if by_name else implementation
+        IMPLEMENTATIONS[name] = implementation
         return implementation
 
     return register

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from cudnnlite.descriptors.layers import transform_of
 from cudnnlite.emulated.api import EmulatedApi
@@ -14,14 +14,11 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
-# By the address of the native descriptor, which is libcudnn's.
-_specs: WeakKeyDictionary[EmulatedApi, dict[int, Any]] = WeakKeyDictionary()
-
 
 def remembered(api: EmulatedApi, descriptor: Any) -> Any:
     """Return what a live descriptor was set to; RefusalError if it was destroyed, or never set on this device."""
     try:
-        return _specs[api][getattr(descriptor, "value", descriptor)]
+        return api.remembered[getattr(descriptor, "value", descriptor)]
     except KeyError:
         raise bad(f"the descriptor {descriptor} was destroyed, or never set here") from None
 
@@ -31,80 +28,69 @@ def remember(api: EmulatedApi, descriptor: Any, kind: Any, *values: Any) -> None
     if not descriptor.value:
         raise null("the descriptor")
     try:
-        _specs.setdefault(api, {})[descriptor.value] = kind(*values)
+        api.remembered[descriptor.value] = kind(*values)
     except (ArgumentError, IndexError) as error:
         raise bad(str(error)) from error
 
 
-def _forget(function: str, api: EmulatedApi, descriptor: Any) -> None:
-    """Forget a descriptor, and destroy libcudnn's."""
-    _specs.get(api, {}).pop(descriptor.value, None)
-    getattr(api.real, function)(descriptor)
+def _forget(function: str, given: SimpleNamespace) -> None:
+    """Forget a descriptor, and destroy libcudnn's: another may get its address."""
+    (descriptor,) = given.arguments
+    given.api.remembered.pop(descriptor.value, None)
+    getattr(given.api.real, function)(descriptor)
 
 
-for _kind in ("Dropout", "SpatialTransformer", "TensorTransform"):
+for _kind in ("Dropout", "RNN", "SpatialTransformer", "TensorTransform"):
     emulates(f"cudnnDestroy{_kind}Descriptor")(partial(_forget, f"cudnnDestroy{_kind}Descriptor"))
 
 
 @emulates("cudnnSetSpatialTransformerNdDescriptor")
-def set_spatial_transformer(api: EmulatedApi, descriptor: Any, sampler: int, dtype: int, rank: int, shape: Any) -> None:
+def set_spatial_transformer(given: SimpleNamespace) -> None:
     """Set a spatial transformer; there is one sampler."""
-    if sampler:
-        raise bad(f"samplerType={sampler}; allowed: 0")
-    remember(api, descriptor, SpatialTransformerSpec, shape[:rank], DataType(dtype))
+    if given.samplerType:
+        raise bad(f"samplerType={given.samplerType}; allowed: 0")
+    remember(given.api, given.stDesc, SpatialTransformerSpec, given.dimA[: given.nbDims], DataType(given.dataType))
 
 
 @emulates("cudnnSetTensorTransformDescriptor")
-def set_transform(
-    api: EmulatedApi, descriptor: Any, rank: int, kind: int, before: Any, after: Any, fold: Any, direction: int
-) -> None:
+def set_transform(given: SimpleNamespace) -> None:
     """Set a transformation, of which libcudnn knows nothing where there is no driver."""
-    remember(api, descriptor, transform_of, rank, kind, before, after, fold, direction)
+    descriptor, *values = given.arguments
+    remember(given.api, descriptor, transform_of, *values)
 
 
 @emulates("cudnnGetTensorTransformDescriptor")
-def get_transform(
-    api: EmulatedApi, descriptor: Any, rank: int, kind: Any, before: Any, after: Any, fold: Any, direction: Any
-) -> None:
+def get_transform(given: SimpleNamespace) -> None:
     """Tell what a transformation was set to."""
-    spec = remembered(api, descriptor)
-    kind[0], direction[0] = spec.format, spec.direction
+    spec, rank = remembered(given.api, given.transformDesc), given.nbDimsRequested
+    given.destFormat[0], given.direction[0] = spec.format, spec.direction
     for axis, (front, back) in enumerate(spec.padding[:rank]):
-        before[axis], after[axis] = front, back
+        given.padBeforeA[axis], given.padAfterA[axis] = front, back
     for axis, size in enumerate(spec.fold[:rank]):
-        fold[axis] = size
-
-
-class HandleState:
-    """What an emulated `cudnnHandle_t` points at."""
-
-    def __init__(self) -> None:
-        self._cell = ctypes.create_string_buffer(64)  # its address is the handle
-        self.address = ctypes.addressof(self._cell)
-        self.stream = 0
+        given.foldA[axis] = size
 
 
 @emulates("cudnnCreate")
-def create(api: EmulatedApi, handle: Any) -> None:
-    """Make a handle."""
-    state = HandleState()
-    api.handles[state.address] = state
-    handle[0] = type(handle[0])(state.address)
+def create(given: SimpleNamespace) -> None:
+    """Make a handle: the address of something that lives as long."""
+    cell = ctypes.create_string_buffer(64)
+    given.api.handles[ctypes.addressof(cell)] = SimpleNamespace(cell=cell, stream=0)
+    given.handle[0] = type(given.handle[0])(ctypes.addressof(cell))
 
 
 @emulates("cudnnDestroy")
-def destroy(api: EmulatedApi, handle: Any) -> None:
+def destroy(given: SimpleNamespace) -> None:
     """Destroy a handle."""
-    del api.handles[handle.value]
+    del given.api.handles[given.handle.value]
 
 
 @emulates("cudnnSetStream")
-def set_stream(api: EmulatedApi, handle: Any, stream: Any) -> None:
+def set_stream(given: SimpleNamespace) -> None:
     """Remember the stream."""
-    api.handles[handle.value].stream = stream.value or 0
+    given.api.handles[given.handle.value].stream = given.streamId.value or 0
 
 
 @emulates("cudnnGetStream")
-def get_stream(api: EmulatedApi, handle: Any, stream: Any) -> None:
+def get_stream(given: SimpleNamespace) -> None:
     """Tell the stream."""
-    stream[0] = type(stream[0])(api.handles[handle.value].stream)
+    given.streamId[0] = type(given.streamId[0])(given.api.handles[given.handle.value].stream)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from cudnnlite._raw.enums import ForwardMode, WgradMode
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.rnn import RNNDataDescriptor, read_rnn
 from cudnnlite.dtypes import dtype_name, numpy_dtype
-from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output
@@ -43,9 +41,6 @@ from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.rnn_weights import weight_parts
 
 Array = NDArray[Any]
-
-# What cudnnBuildRNNDynamic was called for: the batch and the network, by the descriptor's address.
-_builds: WeakKeyDictionary[EmulatedApi, dict[int, tuple[int, RNNSpec]]] = WeakKeyDictionary()
 
 
 def _workspace_bytes(spec: RNNSpec, x: RNNDataSpec) -> int:
@@ -107,7 +102,7 @@ class _Call(Spaces):
                 raise bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
         _allow(self.spec, self.algorithm, full=self.x.is_full, backward=backward)
         if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
-            self._check_build(_builds.get(self.api, {}).get(given.rnnDesc.value))
+            self._check_build(self.api.remembered.get(given.rnnDesc.value))
 
     def _check_state(self, name: str, shape: tuple[int, ...]) -> None:
         try:
@@ -194,35 +189,28 @@ def parts_of(network: equations.Network) -> list[Array | None]:
 
 
 @emulates("cudnnSetRNNDescriptor_v8")
-def set_rnn(api: EmulatedApi, *arguments: Any) -> None:
+def set_rnn(given: SimpleNamespace) -> None:
     """Set the descriptor, and forget that it was built."""
-    _builds.get(api, {}).pop(arguments[0].value, None)
+    given.api.remembered.pop(given.rnnDesc.value, None)
     try:
-        api.real.cudnnSetRNNDescriptor_v8(*arguments)
+        given.api.real.cudnnSetRNNDescriptor_v8(*given.arguments)
     except CudnnError as error:  # in cuDNN's words, which are often none
         raise RefusalError(Status(error.status), error.detail) from error
 
 
-@emulates("cudnnDestroyRNNDescriptor")
-def destroy_rnn(api: EmulatedApi, rnn: Any) -> None:
-    """Destroy the descriptor, and forget that it was built: another may get its address."""
-    _builds.get(api, {}).pop(rnn.value, None)
-    api.real.cudnnDestroyRNNDescriptor(rnn)
-
-
 @emulates("cudnnBuildRNNDynamic")
-def build_dynamic(api: EmulatedApi, handle: Any, rnn: Any, batch: int) -> None:
-    """Note what was built: there is nothing to compile."""
-    spec, algorithm, *_ = read_rnn(api.real, rnn)
+def build_dynamic(given: SimpleNamespace) -> None:
+    """Note what was built, the batch and the network: there is nothing to compile."""
+    batch, (spec, algorithm, *_) = given.miniBatch, read_rnn(given.api.real, given.rnnDesc)
     if algorithm != RNNAlgo.PERSIST_DYNAMIC:
         raise bad(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
     if batch < 1:
         raise bad(f"miniBatch={batch}; allowed: 1 or more")
     _allow(spec, algorithm)
-    _builds.setdefault(api, {})[rnn.value] = batch, spec
+    given.api.remembered[given.rnnDesc.value] = batch, spec
 
 
-@emulates("cudnnGetRNNTempSpaceSizes", by_name=True)
+@emulates("cudnnGetRNNTempSpaceSizes")
 def temp_space_sizes(given: SimpleNamespace) -> None:
     """Tell how much workspace is wanted, and for training how much reserve space."""
     spec, algorithm, _, dropout = read_rnn(given.api.real, given.rnnDesc)
@@ -238,7 +226,7 @@ def _is_training(mode: int) -> bool:
     return mode == ForwardMode.TRAINING
 
 
-@emulates("cudnnRNNForward", by_name=True)
+@emulates("cudnnRNNForward")
 def forward(given: SimpleNamespace) -> Work:
     """Compute y, hy and cy; for training also what the backward passes need."""
     call, training = _Call(given, backward=False), _is_training(given.fwdMode)
@@ -272,7 +260,7 @@ def forward(given: SimpleNamespace) -> Work:
     return work
 
 
-@emulates("cudnnRNNBackwardData_v8", by_name=True)
+@emulates("cudnnRNNBackwardData_v8")
 def backward_data(given: SimpleNamespace) -> Work:
     """Compute dx, dhx and dcx, and what the gradients of the weights need."""
     call = _Call(given, backward=True)
@@ -298,7 +286,7 @@ def backward_data(given: SimpleNamespace) -> Work:
     return work
 
 
-@emulates("cudnnRNNBackwardWeights_v8", by_name=True)
+@emulates("cudnnRNNBackwardWeights_v8")
 def backward_weights(given: SimpleNamespace) -> Work:
     """Add the gradients of the weights to what is in `dweightSpace`."""
     if given.addGrad == WgradMode.SET:

@@ -53,13 +53,13 @@ def weight_views(spec: RNNSpec, space: Bytes) -> dict[str, Array]:
     return {part.name: np.ndarray(part.shape, dtype, space, at) for part, at in weight_layout(spec)[0].values()}
 
 
-@emulates("cudnnGetRNNWeightSpaceSize", by_name=True)
+@emulates("cudnnGetRNNWeightSpaceSize")
 def weight_space_size(given: SimpleNamespace) -> None:
     """Tell how large the weight space is."""
     given.weightSpaceSize[0] = weight_layout(read_rnn(given.api.real, given.rnnDesc).spec)[1]
 
 
-@emulates("cudnnGetRNNWeightParams", by_name=True)
+@emulates("cudnnGetRNNWeightParams")
 def weight_params(given: SimpleNamespace) -> None:
     """Tell where a matrix and its bias lie; a null address, and no description, of what is not there."""
     spec = read_rnn(given.api.real, given.rnnDesc).spec

@@ -12,10 +12,9 @@ from cudnnlite.enums import Status
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
 
-def _transforms(operation: str, function: str, refused: Status = Status.BAD_PARAM) -> Callable[..., Any]:
+def _transforms(way: str, refused: Status = Status.BAD_PARAM) -> Callable[..., Any]:
     """Register one of the four operations; an H200 took images of all layouts beside each other."""
-    names = f"spatial_transformer_{operation}", f"cudnnSpatialTf{function}"
-    return computes(*names, ranks=(3, 4), refuse=lambda specs, options: "", refused=refused)
+    return computes(f"spatial_transformer_{way}", ranks=(3, 4), refuse=lambda specs, options: "", refused=refused)
 
 
 def _base(transformer: SpatialTransformerSpec, dtype: Any) -> Array:
@@ -39,26 +38,26 @@ def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
             yield (batch, slice(None), *at), u * v * inside, (signs[0] * v * inside, signs[1] * u * inside)
 
 
-@_transforms("grid", "GridGeneratorForward")
+@_transforms("grid")
 def grid(theta: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return the points."""
     return np.asarray(np.einsum("hwk,njk->nhwj", _base(transformer, theta.dtype), theta))
 
 
-@_transforms("grid_backward", "GridGeneratorBackward")
+@_transforms("grid_backward")
 def grid_backward(dgrid: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return the gradient of the matrices."""
     return np.asarray(np.einsum("hwk,nhwj->njk", _base(transformer, dgrid.dtype), dgrid))
 
 
-@_transforms("sample", "SamplerForward", Status.NOT_SUPPORTED)
+@_transforms("sample", Status.NOT_SUPPORTED)
 def sample(x: Array, grid: Array, transformer: SpatialTransformerSpec) -> Array:
     """Return what lies at the points."""
     found = sum(x[at] * weight[..., None] for at, weight, _ in _corners(grid, x.shape))
     return np.moveaxis(np.asarray(found), -1, 1)
 
 
-@_transforms("sample_backward", "SamplerBackward", Status.NOT_SUPPORTED)
+@_transforms("sample_backward", Status.NOT_SUPPORTED)
 def sample_backward(x: Array, grid: Array, dy: Array, transformer: SpatialTransformerSpec) -> tuple[Array, ...]:
     """Return the gradients of the images and of the points."""
     dx, dgrid = np.zeros_like(x), np.zeros_like(grid)

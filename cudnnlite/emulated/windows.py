@@ -29,7 +29,7 @@ def _counts(x: Array, pooling: PoolingSpec) -> Array:
     return np.asarray(_windows(np.ones_like(x), pooling, fill)[1].sum(tuple(range(2 - x.ndim, 0))))
 
 
-@computes("pooling_forward", "cudnnPoolingForward", dtypes=FLOATS, refuse=lambda specs, options: "")
+@computes("pooling_forward", dtypes=FLOATS, refuse=lambda specs, options: "")
 def pool(x: Array, pooling: PoolingSpec) -> Array:
     """Return the maxima or averages of all windows."""
     taps = tuple(range(2 - x.ndim, 0))
@@ -45,7 +45,7 @@ def _mixed(specs: Any, options: Any) -> str:
     return "" if alike or options["pooling"].mode not in _MAXIMA else "maxima of operands in several layouts"
 
 
-@computes("pooling_backward", "cudnnPoolingBackward", dtypes=FLOATS, refuse=_mixed)
+@computes("pooling_backward", dtypes=FLOATS, refuse=_mixed)
 def pool_backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
     """Return the gradient of x: of equal maxima the first has it."""
     padded, target = _windows(np.zeros_like(x), pooling, 0)
@@ -77,13 +77,13 @@ def _lrn_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     return in_one_layout(specs, options)
 
 
-@computes("lrn_forward", "cudnnLRNCrossChannelForward", refuse=_lrn_refused)
+@computes("lrn_forward", refuse=_lrn_refused)
 def lrn(x: Array, norm: LRNSpec) -> Array:
     """Return the normalised values."""
     return np.asarray(x * _divisor(x, norm) ** -norm.beta)
 
 
-@computes("lrn_backward", "cudnnLRNCrossChannelBackward", refuse=_lrn_refused, refused=Status.NOT_SUPPORTED)
+@computes("lrn_backward", refuse=_lrn_refused, refused=Status.NOT_SUPPORTED)
 def lrn_backward(y: Array, dy: Array, x: Array, norm: LRNSpec) -> Array:
     """Return the gradient of x."""
     divisor, before = _divisor(x, norm), (norm.n - 1) // 2
@@ -111,27 +111,26 @@ def _spread_around(x: Array, means: Array, norm: LRNSpec) -> Array:
 
 def _divisive(way: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register what has means, and the same where they are 0."""
-    operation, function = f"divisive_normalization_{way.lower()}", f"cudnnDivisiveNormalization{way}"
     how: dict[str, Any] = {"refused": Status.NOT_SUPPORTED, "workspace": lambda specs: 2 * specs["x"].nbytes}
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
         def without(*operands: Array, norm: LRNSpec) -> Any:
             found = compute(*operands, np.zeros_like(operands[0]), norm)
-            return found if way == "Forward" else found[0]
+            return found if way == "forward" else found[0]
 
-        computes(operation, function, **how)(without)
-        return computes(f"{operation}_around", function, **how)(compute)
+        computes(f"divisive_normalization_{way}", **how)(without)
+        return computes(f"divisive_normalization_{way}_around", **how)(compute)
 
     return register
 
 
-@_divisive("Forward")
+@_divisive("forward")
 def divide_around(x: Array, means: Array, norm: LRNSpec) -> Array:
     """Return the values, divided by what their windows hold."""
     return np.asarray(x * _spread_around(x, means, norm) ** -norm.beta)
 
 
-@_divisive("Backward")
+@_divisive("backward")
 def divide_around_backward(x: Array, dy: Array, means: Array, norm: LRNSpec) -> tuple[Array, ...]:
     """Return the gradients of x and of the means."""
     spread, each = _spread_around(x, means, norm), 2 * norm.beta * _share(x, norm)

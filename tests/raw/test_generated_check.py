@@ -32,12 +32,14 @@ def copied(tmp_path):
 
 
 @needs_libclang
+@pytest.mark.processes  # ruff's
 def test_check_passes_on_the_committed_files():
     require_generation_version()
     assert generate.main(["--check"]) == 0
 
 
 @needs_libclang
+@pytest.mark.processes  # ruff's
 @pytest.mark.parametrize("name", FILES)
 def test_check_fails_on_a_changed_file(copied, capsys, name):
     require_generation_version()
@@ -52,6 +54,7 @@ def test_check_fails_on_a_changed_file(copied, capsys, name):
 
 
 @needs_libclang
+@pytest.mark.processes  # ruff's
 def test_check_fails_on_a_missing_file(copied):
     require_generation_version()
     (copied / "signatures.py").unlink()
