@@ -21,8 +21,9 @@ from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-# Two hundred processes that the tests start would each compile the package again.
+# Two hundred processes that the tests start would each compile the package again, and each of pytest's the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Threads of NumPy's BLAS spin when they have nothing to do: those of several test processes made each other ten times as slow.
 for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
