@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import logging
 import os
 import re
 import sys
@@ -95,6 +96,10 @@ def pytest_collection_finish() -> None:
         for name in OPTIONAL_LIBRARIES:
             if importlib.util.find_spec(name.partition(".")[0]):
                 importlib.import_module(name)
+    for name, logger in logging.root.manager.loggerDict.items():
+        # of each logger that keeps its messages to itself pytest takes hold three times a test; PyTorch has forty
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
 
