@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import logging
 import os
 import re
 import sys
@@ -21,8 +22,9 @@ from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-# Two hundred processes that the tests start would each compile the package again.
+# Two hundred processes that the tests start would each compile the package again, and each of pytest's the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Threads of NumPy's BLAS spin when they have nothing to do: those of several test processes made each other ten times as slow.
 for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -94,6 +96,10 @@ def pytest_collection_finish() -> None:
         for name in OPTIONAL_LIBRARIES:
             if importlib.util.find_spec(name.partition(".")[0]):
                 importlib.import_module(name)
+    for name, logger in logging.root.manager.loggerDict.items():
+        # of each logger that keeps its messages to itself pytest takes hold three times a test; PyTorch has forty
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.collect()
     gc.freeze()
 

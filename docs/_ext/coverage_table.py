@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ def documented() -> dict[str, tuple[str, ...]]:
     return {function: tuple(sorted(names)) for function, names in found.items()}
 
 
+@cache
 def called() -> dict[str, set[str]]:
     """Return the C functions that the package calls, each with the modules that do, as the sources tell.
 

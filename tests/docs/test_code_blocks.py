@@ -20,6 +20,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import pytest
+from in_one import in_one_test
 from markdown_pages import PAGES, Block, Page
 from page_files import provide_files
 
@@ -194,7 +195,7 @@ def test_python_block_runs(page, line, device, runs, monkeypatch):
     run.run(line)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@in_one_test(PAGES)
 def test_every_block_has_a_language_and_is_well_formed(page):
     assert not page.unclosed, f"{page}:{page.unclosed}: the fence is never closed"
     for block in page.blocks:

@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 from extensions import load
+from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import CudnnApi
@@ -91,7 +92,7 @@ def full_name(name):
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-@pytest.mark.parametrize("name", HAVE_AN_EXAMPLE)
+@in_one_test(HAVE_AN_EXAMPLE)
 def test_the_main_names_have_an_example(name):
     doc = inspect.cleandoc(getattr(dnn, name).__doc__)
     assert re.search(r"^Examples\n--------\n", doc, re.MULTILINE)

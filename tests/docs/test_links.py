@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from in_one import in_one_test
 from markdown_pages import GENERATED, PAGES, ROOT, Page
 
 import cudnnlite
@@ -30,13 +30,13 @@ def why_broken(page: Page, link: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@in_one_test(PAGES)
 def test_links_lead_somewhere(page):
     broken = [f"{page}:{line}: {link}: {why}" for line, link in page.links if (why := why_broken(page, link))]
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@in_one_test(PAGES)
 def test_roles_name_what_is_public(page):
     for line, name in page.roles:
         first, *rest = name.split(".")

@@ -14,6 +14,7 @@ import typing
 from collections import Counter
 
 import pytest
+from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite import report
@@ -137,7 +138,7 @@ def test_all_exceptions_are_public():
     assert all(getattr(dnn, name) is getattr(dnn.errors, name) for name in kinds)
 
 
-@pytest.mark.parametrize("name", CALLABLES)
+@in_one_test(CALLABLES)
 def test_everything_has_a_docstring_of_its_own(name):
     thing = getattr(dnn, name)
     doc = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
@@ -147,7 +148,7 @@ def test_everything_has_a_docstring_of_its_own(name):
         assert doc not in [base.__doc__ for base in thing.__mro__[1:]]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@in_one_test(FUNCTIONS)
 def test_functions_document_parameters_result_and_errors(name):
     function = getattr(dnn, name)
     assert documented(function.__doc__) == {p.name for p in parameters(function)}
@@ -156,7 +157,7 @@ def test_functions_document_parameters_result_and_errors(name):
     assert name in ABOVE_CUDNN or "cudnn" in (section(function.__doc__, "Notes") or "")  # the C function behind it
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@in_one_test(CLASSES)
 def test_classes_document_what_they_are_made_of(name):
     kind = getattr(dnn, name)
     if is_plain_kind(kind) or name in MADE_FOR_YOU:
@@ -172,11 +173,7 @@ def test_classes_document_what_they_are_made_of(name):
     assert expected
 
 
-@pytest.mark.parametrize(
-    ("where", "member"),
-    sorted({where: member for name in CLASSES for where, member in members(getattr(dnn, name))}.items()),
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@in_one_test(sorted({where: member for name in CLASSES for where, member in members(getattr(dnn, name))}.items()))
 def test_methods_and_properties_are_documented_and_annotated(where, member):
     assert member.__doc__
     assert inspect.cleandoc(member.__doc__).splitlines()[0].endswith((".", "`", "yes", "no"))
@@ -187,26 +184,26 @@ def test_methods_and_properties_are_documented_and_annotated(where, member):
     assert set(member.__annotations__) >= names | {"return"}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@in_one_test(FUNCTIONS)
 def test_functions_are_annotated(name):
     function = getattr(dnn, name)
     hints = typing.get_type_hints(function, vars(importlib.import_module(function.__module__)))
     assert set(hints) == {p.name for p in parameters(function)} | {"return"}
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if "__init__" in vars(getattr(dnn, name))])
+@in_one_test(name for name in CLASSES if "__init__" in vars(getattr(dnn, name)))
 def test_constructors_are_annotated(name):
     init = getattr(dnn, name).__init__
     assert set(init.__annotations__) >= {p.name for p in parameters(init)} | {"return"}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@in_one_test(FUNCTIONS)
 def test_options_after_the_operands_are_keywords(name):
     positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
     assert " ".join(positional) == operands(name)
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith(("Descriptor", "Spec"))])
+@in_one_test(name for name in CLASSES if name.endswith(("Descriptor", "Spec")))
 def test_classes_name_their_c_functions(name):
     assert re.search("cudnn(Backend)?Set", section(getattr(dnn, name).__doc__, "Notes"))
 

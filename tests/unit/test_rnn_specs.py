@@ -1,5 +1,6 @@
 """RNNSpec and RNNDataSpec: what they hold, what they refuse, and the parts of a network's weights."""
 
+import itertools
 import math
 import pickle
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite import (
@@ -58,12 +60,11 @@ DATA = [
     RNNDataSpec((5, 4, 6), padding_fill=1.5),
     RNNDataSpec((1, 1, 1)),
 ]  # fmt: skip
-by_repr = pytest.mark.parametrize("spec", [*SPECS, *DATA], ids=repr)
 
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=repr)
+@in_one_test(SPECS)
 def test_repr_evaluates_to_an_equal_network(spec):
     again = eval(repr(spec), dict(NAMES))
     assert again == spec
@@ -71,14 +72,13 @@ def test_repr_evaluates_to_an_equal_network(spec):
     assert str(spec) == repr(spec)
 
 
-@pytest.mark.parametrize("spec", DATA, ids=repr)
+@in_one_test(DATA)
 def test_repr_evaluates_to_equal_sequences(spec):
     """Of packed sequences it holds the lengths, even where they are all equal: they cannot be left out there."""
     assert eval(repr(spec), dict(NAMES)) == spec
 
 
-@by_repr
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@in_one_test(itertools.product([*SPECS, *DATA], range(pickle.HIGHEST_PROTOCOL + 1)))
 def test_pickling_keeps_the_value(spec, protocol):
     again = pickle.loads(pickle.dumps(spec, protocol))
     assert again == spec
@@ -351,7 +351,7 @@ def test_what_the_weights_depend_on():
 # ---------------------------------------------------------------- parts of the weights
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=repr)
+@in_one_test(SPECS)
 def test_parts(spec):
     """Each once, by cuDNN's numbers: gates from 0, recurrent ones behind, the projection at 8."""
     parts = list(weight_parts(spec))
@@ -444,9 +444,7 @@ STANDARD, STATIC, DYNAMIC, SMALL = (
 )
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=repr)
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("backward", [False, True])
+@in_one_test(itertools.product(SPECS, [False, True], [False, True]))
 def test_standard_does_everything(spec, full, backward):
     assert why_not(spec, STANDARD, full=full, backward=backward) == ""
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, PoolingSpec, TensorSpec
@@ -233,10 +234,10 @@ EXAMPLES = [
     ConvolutionSpec(math_type="true_float32", reorder_type="no", compute_type="float16"),
     ConvolutionSpec(math_type="tensor_op_allow_conversion"),
 ]
-by_repr = pytest.mark.parametrize("spec", EXAMPLES, ids=repr)
+each_example = in_one_test(EXAMPLES)
 
 
-@by_repr
+@each_example
 def test_repr_evaluates_to_an_equal_value(spec):
     names = {"TensorSpec": TensorSpec, "FilterSpec": FilterSpec, "ConvolutionSpec": ConvolutionSpec}
     again = eval(repr(spec), names)
@@ -244,8 +245,7 @@ def test_repr_evaluates_to_an_equal_value(spec):
     assert hash(again) == hash(spec)
 
 
-@by_repr
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@in_one_test(itertools.product(EXAMPLES, range(pickle.HIGHEST_PROTOCOL + 1)))
 def test_pickling_keeps_the_value(spec, protocol):
     again = pickle.loads(pickle.dumps(spec, protocol))
     assert again == spec
@@ -253,14 +253,13 @@ def test_pickling_keeps_the_value(spec, protocol):
     assert repr(again) == repr(spec)
 
 
-@by_repr
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+@in_one_test(itertools.product(EXAMPLES, [copy.copy, copy.deepcopy]))
 def test_copies_are_equal(spec, duplicate):
     assert duplicate(spec) == spec
     assert {spec: 1}[duplicate(spec)] == 1
 
 
-@by_repr
+@each_example
 def test_a_pickled_spec_is_found_in_a_dictionary_of_another_process(spec):
     """hash(None) is an address before Python 3.12, so a hash that was pickled along would be another process's."""
     other_process = copy.copy(spec)
@@ -276,7 +275,7 @@ def test_examples_differ_from_each_other():
         assert one != other
 
 
-@by_repr
+@each_example
 def test_frozen(spec):
     for item in dataclasses.fields(spec):
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -1,0 +1,22 @@
+"""One test for many values, where what pytest does around each would take longer than the check itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def in_one_test(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Return a decorator: one test that checks each value, tuples as several arguments; the traceback shows which it was."""
+    every = list(values)
+    assert every
+
+    def decorate(check: Callable[..., None]) -> Callable[[], None]:
+        def test() -> None:
+            for value in every:
+                check(*(value if isinstance(value, tuple) else (value,)))
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return decorate
