@@ -405,7 +405,8 @@ def test_a_slow_algorithm_is_run_once(
 
     def around(algorithm: str, arguments: tuple[Any, ...], call: Any) -> None:
         if algorithm == slow:
-            time.sleep(0.25)
+            # several processes may share a GPU, and each then waits for the others' kernels
+            time.sleep(0.25 if handle.device.kind == "emulated" else 1.0)
         call()
         getattr(handle.api, "ran", set()).add(algorithm)  # emulated, as if each had a kernel of its own
 
