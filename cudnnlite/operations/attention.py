@@ -19,7 +19,7 @@ from cudnnlite.operations.attention_plan import (
 )
 from cudnnlite.operations.attention_weights import AttentionWeights
 from cudnnlite.operations.documented import calling
-from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.dropout import DropoutState, check_states
 from cudnnlite.operations.operands import on_device, use
 from cudnnlite.specs.attention import AttentionSpec
 
@@ -114,7 +114,7 @@ def multi_head_attention_forward(
     if training and (spec.dropout or spec.post_dropout) and dropout_state is None:
         raise ArgumentError("dropout_state is not given, which training with dropout needs: DropoutState(handle)")
     if dropout_state is not None:
-        instance_of(dropout_state, DropoutState, "dropout_state")
+        check_states(handle, dropout_state)
     request = make_request(
         spec, given, q_lengths, kv_lengths, window, dropout_state if training else None, training=training
     )

@@ -166,11 +166,16 @@ def dropout_backward(
     return call(handle, BACKWARD, (dy,), (_spec(handle, dropout, dropout_state),), out=out, reserve=reserve)
 
 
-def _spec(handle: Handle, dropout: Any, state: Any) -> DropoutSpec:
-    """Return the probability with the states, which have to be there: on the handle's device, not closed."""
-    use(handle)
+def check_states(handle: Handle, state: Any) -> None:
+    """Refuse what are no random states, or another device's, or were closed."""
     instance_of(state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
     if state.array.device is not handle.device:
         raise ArgumentError(f"dropout_state={state} is on {state.array.device}, the handle on {handle.device}")
     _ = state.array.ptr  # ClosedError if it was closed
+
+
+def _spec(handle: Handle, dropout: Any, state: Any) -> DropoutSpec:
+    """Return the probability with the states."""
+    use(handle)
+    check_states(handle, state)
     return DropoutSpec(dropout, state)

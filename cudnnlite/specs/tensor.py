@@ -17,6 +17,7 @@ from cudnnlite.specs.layout import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     MAX_RANK,
+    PACKED,
     SEQUENCES,
     VECT_C,
     as_four,
@@ -100,6 +101,15 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
     @classmethod
     def _from(cls, values: Mapping[str, Any]) -> TensorSpec:
         return cls(values["shape"], values["dtype"], strides=values["strides"] if values["vector"] == 1 else None)
+
+    def replace(self, **changes: Any) -> TensorSpec:
+        """Return a copy with some fields changed; another shape, given without strides, lies packed in this one's layout."""
+        if "shape" in changes and "strides" not in changes and self.layout != "strided":
+            shape = parse_shape(changes["shape"])
+            names = CHANNELS_LAST if self.layout in CHANNELS_LAST.values() else CHANNELS_FIRST
+            layout = self.layout if len(shape) == self.rank else names.get(len(shape), PACKED)
+            changes["strides"] = TensorSpec(shape, self.dtype, layout).strides
+        return super().replace(**changes)
 
     @property
     def rank(self) -> int:

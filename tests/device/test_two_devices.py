@@ -67,6 +67,20 @@ def test_the_others_arrays_are_refused(pair: Any) -> None:
         dnn.convolution_forward(first, stray, problem.w)
 
 
+def test_the_others_random_states_are_refused(pair: Any) -> None:
+    first, second = pair
+    q = first.array(np.ones((3, 2, 4), np.float32))
+    attention, network = dnn.AttentionSpec(2, 4, dropout=0.5), dnn.RNNSpec("lstm", 4, 5, num_layers=2, dropout=0.5)
+    there = rf"^dropout_state=.* is on .*{second.device.kind}:1"
+    given: dict[str, Any] = {"training": True, "dropout_state": dnn.DropoutState(second)}
+    with pytest.raises(dnn.ArgumentError, match=there):
+        dnn.multi_head_attention_forward(first, attention, dnn.AttentionWeights(first, attention), q, q, q, **given)
+    with pytest.raises(dnn.ArgumentError, match=there):
+        dnn.rnn_forward(first, network, dnn.RNNWeights(first, network), q, **given)
+    with pytest.raises(dnn.ArgumentError, match=there):
+        dnn.dropout_forward(first, q, 0.5, dropout_state=given["dropout_state"])
+
+
 def test_closing_one_leaves_the_other(pair: Any) -> None:
     first, second = pair
     problem = Problem(second, X, W, padding=1, math_type="fma")

@@ -378,6 +378,23 @@ def test_a_misspelt_field_is_hinted_at(kind):
             kind(**{f"{name}_": 1})
 
 
+@pytest.mark.parametrize(
+    ("spec", "shape", "expected"),
+    [
+        (TensorSpec((2, 3, 4, 5)), (3, 8, 7, 9), TensorSpec((3, 8, 7, 9))),
+        (TensorSpec((2, 3, 4, 5), "float16", "NHWC"), (3, 8, 7, 9), TensorSpec((3, 8, 7, 9), "float16", "NHWC")),
+        (TensorSpec((2, 3, 4, 5), layout="NHWC"), (3, 8, 7), TensorSpec((3, 8, 7), layout="NWC")),
+        (TensorSpec((2, 8, 4, 5), "int8x4"), (3, 4, 7, 9), TensorSpec((3, 4, 7, 9), "int8x4")),
+        (TensorSpec((3, 4)), (5, 6, 7), TensorSpec((5, 6, 7))),
+        (TensorSpec((3, 4, 5, 6)), (7, 8), TensorSpec((7, 8))),
+        (TensorSpec((2, 3), strides=(9, 2)), (4, 3), TensorSpec((4, 3), strides=(9, 2))),  # a part of something
+    ],
+)
+def test_another_shape_lies_in_the_same_layout(spec, shape, expected):
+    assert spec.replace(shape=shape) == expected
+    assert spec.replace(shape=shape, strides=expected.strides) == expected
+
+
 def test_replace_hints_at_the_field_that_is_meant():
     with pytest.raises(TypeError, match=r"^PoolingSpec has no field 'strid'; did you mean stride\?$"):
         PoolingSpec(2).replace(strid=1)

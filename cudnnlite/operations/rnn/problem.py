@@ -14,7 +14,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
-from cudnnlite.operations.dropout import DropoutState
+from cudnnlite.operations.dropout import DropoutState, check_states
 from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
@@ -145,8 +145,8 @@ def make_request(
         raise ArgumentError(
             f"dropout_state={shown(dropout_state)}; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
         )
-    if drops and dropout_state.array.device is not handle.device:
-        raise ArgumentError(f"dropout_state is on {dropout_state.array.device}, the handle on {handle.device}")
+    if drops:
+        check_states(handle, dropout_state)
     asked = parse_algorithm(algorithm, spec, data.batch)
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
     choice = AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay)
