@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 for copied in (HERE / "tutorials").glob("[0-9][0-9]_*.ipynb"):
     copied.unlink()
 for source in (HERE.parent / "examples").glob("*.ipynb"):
-    text = source.read_text(encoding="utf-8").replace("../docs/images/", "../images/")
+    text = source.read_text(encoding="utf-8").replace("](../docs/", "](../")
     (HERE / "tutorials" / source.name).write_text(text, encoding="utf-8")
     shutil.copystat(source, HERE / "tutorials" / source.name)
 

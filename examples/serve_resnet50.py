@@ -103,6 +103,9 @@ class Server:
 
     def fill(self, images):
         """Bring images, float32 (N, 3, H, W), into the input's data type and layout, in pinned memory."""
+        if np.shape(images) != self.images.shape:  # NumPy would repeat one image for the whole batch
+            needed = f"needed: {self.images.shape}; fill up a smaller batch, and split a larger one"
+            raise ValueError(f"images have shape {np.shape(images)}; {needed}")
         self.images[...] = images
 
     def start(self):

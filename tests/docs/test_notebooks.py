@@ -134,6 +134,15 @@ def test_its_formulas_are_what_docutils_reads(name: str) -> None:
 
 
 @each
+def test_its_links_lead_somewhere_here_and_in_the_built_documentation(name: str) -> None:
+    """There the notebooks lie in docs/tutorials: docs/conf.py writes the links so."""
+    told = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", told) if "://" not in link]
+    assert [link for link in links if not (EXAMPLES / link).exists()] == []
+    assert [link for link in links if "/" in link and not link.startswith("../docs/")] == []
+
+
+@each
 def test_asserts_what_it_shows(name: str) -> None:
     notebook = read(name)
     claims = len(CLAIM.findall(notebook.cells[0].source))

@@ -66,6 +66,18 @@ def test_servers_answer_as_the_reference(arithmetic: str, tolerance: float, hand
     server.close()
 
 
+def test_a_batch_of_another_size_is_refused(handle: dnn.Handle, serving: Any) -> None:
+    handle.stream = handle.device.create_stream()
+    server = serving.Server(handle, serving.resnet((1,), 8, 40, 5), 2)
+    server.fill(images(2))
+    kept = server.images.copy()
+    for batch in (1, 3):  # of one image NumPy would make as many as are needed
+        with pytest.raises(ValueError, match=rf"^images have shape \({batch}, 3, 40, 40\); needed: \(2, 3, 40, 40\)"):
+            server.fill(images(batch, 1))
+    np.testing.assert_array_equal(server.images, kept)
+    server.close()
+
+
 def test_every_convolution_is_one_call(handle: dnn.Handle, serving: Any) -> None:
     handle.stream = handle.device.create_stream()
     server = serving.Server(handle, serving.resnet(**SMALL), 1)
