@@ -32,14 +32,14 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
-def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT) -> int:
+def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT, hint: str = "") -> int:
     """Return an integer within bounds; a bool is none."""
     try:
         number = index(value) if not isinstance(value, bool) else None
     except TypeError:
         number = None
     if number is None:
-        raise ArgumentError(f"{argument}={shown(value)} is not an integer")
+        raise ArgumentError(f"{argument}={shown(value)} is not an integer{hint}")
     if not smallest <= number <= largest:
         raise ArgumentError(f"{argument}={shown(value)}; allowed: {smallest} to {largest}")
     return number

@@ -13,7 +13,7 @@ from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.devices.device import Device, check_recorded_together
 from cudnnlite.devices.foreign import HOST_TYPES, AnyArray, ForeignArray, check_viewable, is_readable, spec_of
 from cudnnlite.devices.host_values import host_values
-from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, reshaped, rows_of
+from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, part_spec, reshaped, rows_of
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
@@ -122,23 +122,38 @@ class DeviceArray:
         spec, offset = indexed(self.spec, key)
         return part_of(self, spec, offset)
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[DeviceArray]:
+        return (self[place] for place in range(len(self)))
+
     def reshape(self, *shape: Any) -> DeviceArray:
         """Return a view of another shape, of which one size may be -1; ArgumentError where that takes a copy."""
         sizes = shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape
         return part_of(self, reshaped(self.spec, sizes))
 
     def copy(self) -> DeviceArray:
-        """Copy to new memory with the same strides, in stream order."""
-        return copy_of(self, self.stream)
+        """Copy to new memory, packed: the axes keep their order in memory, so channels that are last stay last.
 
-    def fill(self, value: float, *, stream: Any = None) -> None:
+        In stream order; where there are gaps, by way of the host, and it is waited for.
+        """
+        if self.size * self.dtype.itemsize == self.nbytes:
+            return copy_of(self, self.stream)
+        values = self.numpy()
+        strides = tuple(stride // values.itemsize for stride in values.strides)
+        packed = empty(self.device, self.stream, part_spec(self.spec, self.shape, strides))
+        packed.copy_from(values)
+        return packed
+
+    def fill(self, value: float, *, stream: Any = None, casting: str | None = None) -> None:
         """Set every value, in stream order: on the array's own stream, or on another that waits for it; gaps stay as they are.
 
-        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError, a read-only array an
-        ArrayTypeError.
+        Floats are rounded to the dtype; a value that would lose anything else is an ArgumentError but with `casting` as in
+        `Handle.array`, a read-only array an ArrayTypeError.
         """
         self._check_written("fill")
-        number = host_values(value, self.dtype)
+        number = host_values(value, self.dtype, casting)
         if number.size != 1:
             raise ArgumentError(f"value={value!r} is not one number")
         pattern = number.tobytes()
@@ -152,7 +167,7 @@ class DeviceArray:
                     width = len(half) if wide else rows.width
                     self.device.fill_rows(at, rows.pitch, width, rows.rows, half, on)
 
-    def copy_from(self, source: ArrayLike | AnyArray, *, stream: Any = None) -> None:
+    def copy_from(self, source: ArrayLike | AnyArray, *, stream: Any = None, casting: str | None = None) -> None:
         """Copy values into this array, in stream order.
 
         Parameters
@@ -163,6 +178,8 @@ class DeviceArray:
             device must have this dtype and these strides, and no gaps (`transform_tensor` converts).
         stream : stream object, optional
             To enqueue it on, instead of the array's own; each then waits for the other.
+        casting : str, optional
+            Of host values: "unsafe" or nothing, as in `Handle.array`.
 
         Raises
         ------
@@ -174,7 +191,7 @@ class DeviceArray:
         if found is not None:
             self._copy_within(found, stream)
             return
-        values = host_values(source, self.dtype)
+        values = host_values(source, self.dtype, casting)
         if values.shape != self.shape:
             raise ArgumentError(f"source has shape {values.shape}; needed: {self.shape}")
         packed = np.ascontiguousarray(split_vectors(values, self.spec.vector).transpose(memory_axes_order(self.spec)))
@@ -292,7 +309,7 @@ class DeviceArray:
         raise ArrayTypeError("a DeviceArray does not turn into a host array by itself; call its numpy()")
 
     def __reduce__(self) -> Any:
-        raise TypeError("a DeviceArray cannot be pickled; pickle its numpy()")
+        raise TypeError("a DeviceArray cannot be pickled; pickle its numpy(), and copy it by its copy()")
 
     def __repr__(self) -> str:
         state = "closed " if self._owner is None else ""
@@ -347,7 +364,7 @@ def find_on_device(device: Device, stream: Any, array: Any) -> DeviceArray | Non
 
 
 def copy_of(array: DeviceArray, stream: Any) -> DeviceArray:
-    """Copy an array on its device, keeping its strides."""
+    """Copy an array on its device, keeping its strides, gaps included."""
     copy = empty(array.device, stream, array.spec)
     if array.nbytes:
         array.device.copy_within(copy.ptr, array.ptr, array.nbytes, stream)

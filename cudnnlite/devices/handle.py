@@ -27,7 +27,7 @@ from cudnnlite.operations.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
 
-Shape: TypeAlias = Iterable[int] | TensorSpec
+Shape: TypeAlias = int | Iterable[int] | TensorSpec
 
 
 class Chooser(Protocol):
@@ -179,13 +179,14 @@ class Handle(NativeObject[cudnnHandle_t]):
         self, values: ArrayLike | AnyArray, *, dtype: AnyDtype | None = None, layout: str | None = None,
         casting: str | None = None,
     ) -> arrays.DeviceArray:  # fmt: skip
-        """Copy an array to the device, packed.
+        """Copy an array to the device.
 
         Parameters
         ----------
         values : array_like
-            A host array of logical shape ``(N, C, *spatial)``, whatever the layout; or an array on this device, which is
-            copied as it lies, or by way of the host where a dtype or a layout is given.
+            A host array of logical shape ``(N, C, *spatial)``, whatever the layout, which is packed on its way; or an array
+            on this device, which is copied as it lies, gaps included (`DeviceArray.copy` packs), or packed by way of the host
+            where a dtype or a layout is given.
         dtype : str or numpy dtype, optional
             To convert to; a vector type such as "int8x32" packs channels together.  The array's own if not given.
         layout : str, optional
@@ -222,8 +223,8 @@ class Handle(NativeObject[cudnnHandle_t]):
 
         Parameters
         ----------
-        shape : tuple of int or TensorSpec
-            ``(N, C, *spatial)``, whatever the layout; or a whole spec.
+        shape : int, tuple of int or TensorSpec
+            ``(N, C, *spatial)``, whatever the layout; the size of the only axis; or a whole spec.
         dtype, layout
             As in `TensorSpec`; float32 if not given.
 
@@ -242,11 +243,12 @@ class Handle(NativeObject[cudnnHandle_t]):
         return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
 
     def full(
-        self, shape: Shape, value: float, dtype: AnyDtype | None = None, layout: str | None = None
-    ) -> arrays.DeviceArray:
+        self, shape: Shape, value: float, dtype: AnyDtype | None = None, layout: str | None = None, *,
+        casting: str | None = None,
+    ) -> arrays.DeviceArray:  # fmt: skip
         """Allocate an array as `empty` does, and set every value, in stream order; see `DeviceArray.fill`."""
         array = self.empty(shape, dtype, layout)
-        array.fill(value)
+        array.fill(value, casting=casting)
         return array
 
     def zeros(self, shape: Shape, dtype: AnyDtype | None = None, layout: str | None = None) -> arrays.DeviceArray:

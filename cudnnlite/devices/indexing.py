@@ -12,7 +12,7 @@ from cudnnlite.devices.storage import memory_axes
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import MAX_RANK
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, MAX_RANK, PACKED
 
 Place: TypeAlias = SupportsIndex | slice | EllipsisType
 Index: TypeAlias = Place | tuple[Place, ...]
@@ -40,13 +40,25 @@ def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
             shape.append(count)
             strides.append(stride * step if count > 1 else stride)
         else:
-            number = integer(place, f"index on axis {axis}", -MAX_INT)
+            hint = "; allowed: integers, slices with steps of 1 or more, and Ellipsis"
+            number = integer(place, f"index on axis {axis}", -MAX_INT, hint=hint)
             if not -size <= number < size:
-                raise ArrayIndexError(f"index {number} on axis {axis}; allowed: {-size} to {size - 1}")
+                allowed = f"; allowed: {-size} to {size - 1}" if size else ", which is empty"
+                raise ArrayIndexError(f"index {number} on axis {axis}{allowed}")
             first = number % size
         start += first * stride
-    part = TensorSpec(shape or (1,), spec.dtype, strides=strides or (1,))
+    part = part_spec(spec, tuple(shape) or (1,), tuple(strides) or (1,))
     return part, start * itemsize(spec.dtype) if part.size else 0
+
+
+def part_spec(whole: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...]) -> TensorSpec:
+    """Return the spec of a part, in a layout with a name where one fits: the strides of axes of size 1 are free."""
+    part = TensorSpec(shape, whole.dtype, strides=strides)
+    if part.layout == "strided":
+        for names in (CHANNELS_LAST, CHANNELS_FIRST) if whole.is_channels_last else (CHANNELS_FIRST, CHANNELS_LAST):
+            if part.fits(name := names.get(part.rank, PACKED)):
+                return TensorSpec(shape, whole.dtype, name)
+    return part
 
 
 def _slice(place: slice, size: int, axis: int) -> tuple[int, int, int]:
@@ -63,15 +75,19 @@ def _slice(place: slice, size: int, axis: int) -> tuple[int, int, int]:
 def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
     """Return another shape, of which one size may be -1, for the same values in the same order."""
     sizes = integers(shape, "shape", MAX_RANK)
-    if sizes.count(-1) == 1 and (rest := -prod(sizes)) > 0 and spec.size % rest == 0:
+    if sizes.count(-1) > 1:
+        raise ArgumentError(f"shape={shown(shape)} has size -1 {sizes.count(-1)} times; allowed: once")
+    if -1 in sizes and (rest := -prod(sizes)) > 0 and spec.size % rest == 0:
         sizes = tuple(spec.size // rest if size == -1 else size for size in sizes)
+    if sizes == spec.shape:
+        return spec
     wanted = TensorSpec(sizes, spec.dtype) if spec.vector == 1 else spec
     strides = _strides(runs(spec.shape, spec.strides), wanted.shape)
     if wanted.size != spec.size or spec.vector > 1:
         raise ArgumentError(f"shape={shown(shape)} does not hold the {spec.size} values of {spec}")
     if spec.size and strides is None:
         raise ArgumentError(f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))")
-    return TensorSpec(sizes, spec.dtype, strides=strides or wanted.strides)
+    return part_spec(spec, sizes, strides or wanted.strides)
 
 
 def runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:

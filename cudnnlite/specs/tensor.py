@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 from typing import Any
 
 from cudnnlite.arguments import MAX_INT, integers, shown
@@ -193,6 +194,7 @@ def called(spec: TensorSpec, layout: str) -> TensorSpec:
 
 def tensor_spec_of(shape: Any, dtype: Any = None, layout: str | None = None, strides: Any = None) -> TensorSpec:
     """Return the spec that is given instead of a shape, or make one; ArgumentError also for what is beside a whole one."""
+    shape = (shape,) if isinstance(shape, Integral) else shape  # of one axis, as in NumPy
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=strides)
 
 

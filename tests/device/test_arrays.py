@@ -63,8 +63,9 @@ def test_a_part_is_an_operand_and_keeps_the_memory(handle):
 @pytest.mark.parametrize(("key", "kind", "told"), [
     ((slice(None, None, -1),), ArgumentError, "steps of 1 or more"), (3, IndexError, r"index 3 on axis 0; allowed: -3 to 2"),
     ((0,) * 5, ArgumentError, "too many entries"), ((..., ...), ArgumentError, "too many entries"),
-    ([0, 1], ArgumentError, "is not an integer"), (None, ArgumentError, "is not an integer"),
-    (True, ArgumentError, "is not an integer"), ((slice(None), slice(2, 2)), ArgumentError, "size 0 on axis 1"),
+    ([0, 1], ArgumentError, "is not an integer; allowed: integers, slices"), (None, ArgumentError, "not an integer; allowed"),
+    (True, ArgumentError, "is not an integer; allowed: .*Ellipsis"),
+    ((slice(None), slice(2, 2)), ArgumentError, "size 0 on axis 1"),
     (slice("a"), ArgumentError, "on axis 0"),
 ])  # fmt: skip
 def test_no_parts(handle, key, kind, told):
@@ -72,8 +73,14 @@ def test_no_parts(handle, key, kind, told):
         handle.empty(SHAPE)[key]
 
 
+def test_an_empty_axis_has_no_value(handle):
+    with pytest.raises(IndexError, match="index 0 on axis 0, which is empty"):
+        handle.empty((0, 3))[0]
+
+
 def test_rows_can_be_walked(handle):
     array, values = both(handle, "NCHW")
+    assert (len(array), len(array[:0]), [*array[:0]]) == (3, 0, [])
     assert [row.numpy()[0, 0, 0] for row in array] == values[:, 0, 0, 0].tolist()
 
 
@@ -92,13 +99,30 @@ def test_no_reshape(handle):
     for shape, told in {
         (3, 120): "without a copy",
         (7, 2): "does not hold",
-        (-1, -1): "size -1",
+        (-1, -1): "size -1 2 times; allowed: once",
         (-1, 7): "size -1",
     }.items():
         with pytest.raises(ArgumentError, match=told):
             array.reshape(shape)
+    vectors = handle.empty((1, 4, 2, 2), "int8x4")
+    assert vectors.reshape(1, -1, 2, 2).spec == vectors.spec
     with pytest.raises(ArgumentError, match="does not hold"):
-        handle.empty((1, 4, 2, 2), "int8x4").reshape(16)
+        vectors.reshape(16)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_parts_keep_the_layout_that_fits(handle, layout):
+    """The stride of an axis of size 1 is free."""
+    image, images = handle.zeros((1, 8, 6, 6), layout=layout), handle.zeros((4, 8, 6, 6), layout=layout)
+    assert image.reshape(image.shape).spec == image.spec
+    assert images[:0].reshape(0, 8, 6, 6).spec == images[:0].spec
+    assert image.reshape(1, 2, 4, 6, 6).layout == ("NCDHW" if layout == "NCHW" else "strided")
+    assert image.reshape(1, 8, 36).layout == layout.replace("H", "")
+    thin = {"NCHW": (image[:, :1], image[:, 3:4, 2:3]), "NHWC": (image[:, :, :1], image[..., 1:2, 2:3])}[layout]
+    for part in (*thin, images[2:3], images[1:]):
+        assert part.spec == TensorSpec(part.shape, layout=layout)
+    assert images[:, :1, ::2].layout == "strided"
+    assert handle.zeros(6)[::2][1:2].layout == "packed"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -106,7 +130,7 @@ def test_no_reshape(handle):
 def test_filling_and_copying_leave_gaps_alone(handle, dtype, layout):
     array, values = both(handle, layout, dtype)
     before = memory_of(array)
-    copied = array.copy()
+    copied = handle.array(array)
     assert copied.spec == array.spec
     np.testing.assert_array_equal(memory_of(copied), before)
     array.fill(1.5 if array.dtype.kind not in "iu" else -3)
@@ -117,6 +141,34 @@ def test_filling_and_copying_leave_gaps_alone(handle, dtype, layout):
     array.copy_to(back)
     handle.synchronize()
     np.testing.assert_array_equal(back, values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_copy_is_packed_as_its_whole_lies(handle, layout, dtype):
+    whole, values = both(handle, layout, dtype)
+    for key in (..., (..., slice(2), slice(2)), (slice(None), slice(1)), (2, ..., slice(1, None, 2))):
+        copied = whole[key].copy()
+        np.testing.assert_array_equal(copied.numpy(), values[key])
+        rank = values[key].ndim
+        assert copied.layout == (layout if rank == 4 else {"NCHW": "NCW", "NHWC": "strided"}[layout])
+        assert copied.nbytes == values[key].nbytes
+        assert copied.ptr != whole.ptr
+    packed = upload(handle, with_gaps(SHAPE, dtype, last=layout == "NHWC"), values).copy()
+    assert packed.spec == whole.spec
+    np.testing.assert_array_equal(packed.numpy(), values)
+    vectors = handle.full((2, 8, 3, 4), 7, "int8x4")
+    assert vectors.copy().spec == vectors.spec
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_copy_of_a_part_is_a_filter(handle, layout):
+    w = handle.array(random_values(np.random.default_rng(7), (4, 8, 3, 3), "float32"), layout=layout)
+    x, part = handle.full((1, 8, 5, 5), 1, layout=layout), w[:, :, :2, :2]
+    with pytest.raises(ArgumentError, match="filters are packed"):
+        dnn.convolution_forward(handle, x, part)
+    y = dnn.convolution_forward(handle, x, part.copy(), dnn.ConvolutionSpec(math_type="fma")).numpy()
+    np.testing.assert_allclose(y[0, :, 2, 2], part.numpy().sum((1, 2, 3)), rtol=1e-4, atol=1e-4)
 
 
 def test_vector_types(handle):
@@ -138,6 +190,29 @@ def test_zeros_full_and_the_context_manager(handle):
     with pytest.raises(ClosedError):
         zeros.fill(1)
     assert handle.full((0, 2), 3).numpy().shape == (0, 2)
+    made = (handle.zeros(5), handle.full(np.int64(5), 1), handle.empty(5), handle.pinned(5))
+    assert [each.shape for each in made] == [(5,)] * 4
+    for wrong in (True, 2.0, -1):
+        with pytest.raises(ArgumentError, match="shape="):
+            handle.empty(wrong)
+
+
+def test_what_is_lost_may_be(handle):
+    """A refusal names an argument, which its function has."""
+    array = handle.zeros((2, 3), "int8")
+    for call, told in {
+        lambda **how: handle.zeros((2, 3)).fill(1e300, **how): "too large",
+        lambda **how: handle.zeros((2, 3)).copy_from(np.full((2, 3), 1e300), **how): "too large",
+        lambda **how: array.fill(2.5, **how): "fractions",
+        lambda **how: array.copy_from(np.full((2, 3), 2.5), **how): "fractions",
+        lambda **how: handle.full((2, 3), 2.5, "int8", **how): "fractions",
+    }.items():
+        with pytest.raises(ArgumentError, match=f'{told}.*casting="unsafe" lets them'):
+            call()
+        with pytest.raises(ArgumentError, match="casting='safe'; allowed: 'unsafe', None"):
+            call(casting="safe")
+        call(casting="unsafe")
+    assert array.numpy().tolist() == [[2] * 3] * 2
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["another stream", "its stream"])

@@ -30,11 +30,12 @@ def arrays(handle: dnn.Handle) -> None:
     reveal_type(x)  # DeviceArray
     reveal_type(x[0, ..., 1:3:2])  # DeviceArray
     reveal_type(x.reshape(-1).copy().ndim)  # int
+    reveal_type(list(x))  # list[DeviceArray]
     reveal_type(handle.pinned((1, 2)))  # ndarray
     with handle.zeros((1, 2, 3, 4)) as zeros:
         zeros.copy_from(np.ones((1, 2, 3, 4)), stream=handle.stream)
         zeros.copy_to(handle.pinned(zeros.shape))
-        zeros[:1].fill(2)
+        zeros[:1].fill(2, casting="unsafe")
 
 
 def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.DeviceArray:
