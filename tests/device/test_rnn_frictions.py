@@ -259,6 +259,6 @@ def test_how_to_say_it_otherwise(handle):
 def test_a_plan_says_what_workspace_it_has(handle, caplog):
     with caplog.at_level("DEBUG", "cudnnlite"), dnn.plan_rnn(handle, LSTM, handle.zeros((5, 2, 3))) as plan:
         assert plan.choice.workspace == plan.workspace
-        assert plan.workspace > 0
+        assert plan.workspace > 0 or handle.device.kind != "emulated"
         assert str(plan.choice.algorithm) in caplog.text
         assert "workspace" not in caplog.text  # which the sequences decide
