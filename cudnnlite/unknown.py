@@ -31,6 +31,8 @@ def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str
                 for kind in re.findall(r"\w+Spec\b", str(parameter.annotation))
                 if name in inspect.signature(inspect.unwrap(function).__globals__[kind]).parameters
             ]
+            if name == "batch_first" and "layout" in parameters:  # PyTorch's word
+                hints = ["; layout='batch_major' says that"]
             return f"got an unexpected keyword argument {name!r}{''.join(hints) or meant(name, parameters)}"
     return ""
 

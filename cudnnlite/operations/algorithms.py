@@ -149,8 +149,7 @@ def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> 
     if isinstance(choice.algorithm, Engine):
         row, plan = given_engine(described, choice.algorithm, stack)
         # of an engine that somebody named nothing was known but that
-        choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic, workspace=plan.workspace)
-        return choice, plan, plan.workspace
+        return replace(choice, math_type=row.math_type, deterministic=row.deterministic), plan, plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
     described.descriptors["conv"].set_math_type(choice.math_type)
     size, algorithms = workspace_of(described, choice.algorithm), _algorithms(described.problem.operation)
@@ -191,6 +190,10 @@ def _filled(
         for result in results[: count.value]
         if only is None or result.algo in only
     ]
+    firsts: dict[float, AlgorithmResult] = {}
+    for place, row in enumerate(rows if device.times_mean_nothing else ()):  # which times each kernel once
+        if row.time_ms is not None and (first := firsts.setdefault(row.time_ms, row)) is not row:
+            rows[place] = replace(row, remark=f"here the same kernel as {first.algorithm}")
     memory = device.memory_info()[1]
     return AlgorithmTable(
         rows, title=str(described.problem), timing=timing, device_memory=memory, searched_with=searched_with

@@ -332,6 +332,8 @@ def _written(handle: Any, like: Any, argument: str, beside: Any, name: str, out:
         if len(shape) != known.rank:
             raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {known}")
         spec = made = known.packed(shape)  # of a shape alone, `out` may have another dtype and layout
+    if argument == "x" and isinstance(spec, FilterSpec):
+        raise ArgumentError(f"x={spec} is a filter; needed: a TensorSpec, a shape or a device array")
     if out is None:
         return spec
     given = getattr(out, "spec", out)

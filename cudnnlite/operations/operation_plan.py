@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from cudnnlite.backend.engines import Engine
@@ -116,7 +117,7 @@ class OperationPlan(Plan):
             if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
                 return
             self._prepare(algorithm, limit, interface, graph)
-            log.debug("%s: %s", self._description, self.choice)
+            log.debug("%s%s", self._description, f": {self.choice}" if self.choice else "")
             if replays or getattr(self.choice, "replay", False):
                 self._replayed = ReplayedCall(handle, self._prepared, self._staged_operands())
                 self._prepared = self._replayed
@@ -152,7 +153,7 @@ class OperationPlan(Plan):
                 f"{choice.algorithm}{inside} needs a workspace of {format_size(self.workspace)}; the limit is "
                 f"{format_size(limit)}"
             )
-        self.choice = choice
+        self.choice = replace(choice, workspace=self.workspace)
 
     def _staged_operands(self) -> dict[str, Operand]:
         """Return what can be copied to buffers and back, by the header's names.

@@ -65,11 +65,12 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     [0. 2.]
     """
     use(handle)
-    if (
-        not isfunction(operation) or not operation.__module__.startswith(str(__package__))
-        or operation.__name__ not in {*OPERATIONS, *_OTHERS}
-    ):  # fmt: skip
-        raise ArgumentError(f"operation={shown(operation)}; needed: a function such as dnn.pooling_forward")
+    known, name = {*OPERATIONS, *_OTHERS}, operation.__name__ if isfunction(operation) else ""
+    if name not in known or not operation.__module__.startswith(str(__package__)):
+        forward, _, way = name.partition("_backward_")
+        plan = f", or that of {forward}_forward with training=True, whose plan has a backward_{way}"
+        hint = plan if f"{forward}_forward" in known else ""
+        raise ArgumentError(f"operation={shown(operation)}; needed: a function such as dnn.pooling_forward{hint}")
     try:
         signature(operation).bind(handle, *operands, **options)
     except TypeError as error:

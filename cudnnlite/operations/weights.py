@@ -20,6 +20,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.formats import check_names, checked, host_array
 from cudnnlite.specs import TensorSpec
 from cudnnlite.texts import aligned
+from cudnnlite.unknown import meant
 
 Array = np.ndarray[Any, Any]
 WeightsT = TypeVar("WeightsT", bound="NamedWeights")
@@ -104,12 +105,11 @@ class NamedWeights(Mapping[str, DeviceArray]):
 
     def __setitem__(self, name: str, values: Any) -> None:
         view = self[name]
-        given = values.numpy() if isinstance(values, DeviceArray) else values
-        host = host_array(given, f"weights[{name!r}]")
+        host = self._host(values, f"weights[{name!r}]")
         if host.shape != view.shape:
             raise ArgumentError(f"weights[{name!r}] has shape {view.shape}; given: {host.shape}")
         memory = np.empty(view.nbytes, np.uint8)
-        write_values(memory, view.spec, slice(None), host.astype(numpy_dtype(self.spec.dtype), copy=False))
+        write_values(memory, view.spec, slice(None), host)
         view.device.copy_in(view.ptr, memory, view.stream)
 
     def __iter__(self) -> Iterator[str]:
@@ -122,9 +122,20 @@ class NamedWeights(Mapping[str, DeviceArray]):
         try:
             return self._places[name]
         except (KeyError, TypeError):
+            near = meant(name, self._places) if isinstance(name, str) else ""
             raise KeyError(
-                f"{shown(name)} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ..."
+                f"{shown(name)} is no weight of {self.spec}; there are {', '.join(list(self._places)[:6])}, ...{near}"
             ) from None
+
+    def _host(self, values: Any, what: str) -> Array:
+        """Return values on the host in the weights' dtype; ArgumentError where that has none so large."""
+        host = host_array(values.numpy() if isinstance(values, DeviceArray) else values, what)
+        dtype = numpy_dtype(self.spec.dtype)
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                return host.astype(dtype, copy=False)
+        except FloatingPointError:
+            raise ArgumentError(f"{what} of {host.dtype} as {dtype} would lose values that are too large") from None
 
     def layout(self) -> WeightLayout:
         """Return the table of names, offsets in bytes, and shapes."""
@@ -139,24 +150,27 @@ class NamedWeights(Mapping[str, DeviceArray]):
         return {name: read_values(memory[offset:], spec).copy(order="C") for name, (offset, spec) in places}
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Copy host arrays into their places: all of them in one go, or some by name.
+        """Copy arrays into their places: all of them in one go, or some by name.
 
         Raises
         ------
         ArgumentError
-            A name is not known, or a shape is wrong; nothing is written then.
+            A name is not known, a shape is wrong, or a value is too large for the dtype; nothing is written then.
         """
         check_names("values", values, self._places, all_of_them=False)
-        hosts = {name: checked(f"values[{name!r}]", each, self._places[name][1].shape) for name, each in values.items()}
+        hosts = {name: self._host(each, f"values[{name!r}]") for name, each in values.items()}
+        for name, host in hosts.items():
+            checked(f"values[{name!r}]", host, self._places[name][1].shape)
         if len(hosts) < len(self._places):
             for name, host in hosts.items():
                 self[name] = host
             return
         memory = np.zeros(self.array.nbytes, np.uint8)
-        dtype = numpy_dtype(self.spec.dtype)
         for name, (offset, spec) in self._places.items():
-            write_values(memory[offset:], spec, slice(None), hosts[name].astype(dtype, copy=False))
+            write_values(memory[offset:], spec, slice(None), hosts[name])
         self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
+
+    update.__qualname__ = "weights.update"  # as an error names it: this class is none of the user's
 
     @classmethod
     def from_arrays(cls: type[WeightsT], handle: Handle, spec: Any, values: Mapping[str, Any]) -> WeightsT:

@@ -30,6 +30,7 @@ _BIAS_NAMES: dict[Any, RNNBiasMode] = {
     "single_recurrent": RNNBiasMode.SINGLE_REC,
     "double": RNNBiasMode.DOUBLE,
 }
+_BIAS_TEXTS = {mode: name for name, mode in _BIAS_NAMES.items()}
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 
 
@@ -177,7 +178,7 @@ class RNNSpec(FrozenSpec):
                 parts.append(f"dtype={dtype_name(value)!r}")
             elif value != getattr(plain, name):
                 shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
-                parts.append(f"{name}={shown!r}")
+                parts.append(f"{name}={(_BIAS_TEXTS[value] if name == 'bias' else shown)!r}")
         return f"RNNSpec({', '.join(parts)})"
 
     @property

@@ -16,6 +16,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import parse_shape
 from cudnnlite.specs.tensor import TensorSpec
+from cudnnlite.unknown import meant
 
 _LAYOUT_NAMES = {
     "sequence_major": RNNDataLayout.SEQ_MAJOR_UNPACKED,
@@ -165,7 +166,8 @@ def parse_data_layout(layout: object) -> RNNDataLayout:
     try:
         return parse_enum(RNNDataLayout, layout, "layout")
     except ArgumentError:
-        raise ArgumentError(f"layout={shown(layout)}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}") from None
+        near = meant(layout, _LAYOUT_NAMES) if isinstance(layout, str) else ""
+        raise ArgumentError(f"layout={shown(layout)}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}{near}") from None
 
 
 def parse_fill(value: Any) -> float:

@@ -255,6 +255,11 @@ def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
     )
     small = dnn.ConvolutionSpec(padding=9)
     if kind == "data":
+        every = "", "plan_", "get_", "find_"
+        for function in (getattr(dnn, f"{which}convolution_backward_data") for which in every):
+            given = (handle, *case.arrays, case.conv)
+            wrong = dnn.FilterSpec(shape)
+            refuses(ARGUMENT, r"^x=FilterSpec", lambda f=function, g=given, wrong=wrong: f(*g, x=wrong))
         refuses(ARGUMENT, "result of no image", lambda: case.function()(handle, *case.arrays, small))
     else:
         tall = dnn.ConvolutionSpec(dilation=97)

@@ -7,6 +7,7 @@ import inspect
 import re
 import weakref
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,6 +156,12 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
     x, pooling = handle.array(np.ones((2, 1, 4), np.float32)), dnn.PoolingSpec(2)
     for wrong in (3, None, np.add, dnn.Handle, handle.array, "pooling_forward"):
         refuses(ARGUMENT, "operation=", lambda wrong=wrong: dnn.plan_operation(handle, wrong, x))
+    for way, of in product(("data", "weights"), ("rnn", "multi_head_attention")):
+        told = f"pooling_forward, or that of {of}_forward with training=True, whose plan has a backward_{way}$"
+        function = getattr(dnn, f"{of}_backward_{way}")
+        refuses(ARGUMENT, told, lambda function=function: dnn.plan_operation(handle, function))
+    for wrong in (dnn.find_convolution_backward_data, dnn.plan_rnn, 3):
+        refuses(ARGUMENT, "such as dnn.pooling_forward$", lambda wrong=wrong: dnn.plan_operation(handle, wrong))
     refuses(ARGUMENT, "operation=pooling_forward: missing", lambda: dnn.plan_operation(handle, dnn.pooling_forward, x))
     for wrong, hint in (
         ("alhpa", r"'alhpa'; did you mean alpha\?$"),

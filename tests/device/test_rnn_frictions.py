@@ -206,6 +206,8 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
             assert [array.shape for array in result if array is not None] == [array.shape for array in out]
             assert result.y.numpy().size == 0
             assert (result.cy is None) == (cell == "gru")
+    named = dnn.rnn_forward(handle, spec, weights, x, layout=layout)
+    assert [array.layout for array in named if array is not None] == [layout, "states", "states"][: len(out)]
     assert result.y is out[0]
     assert dnn.rnn_forward(handle, spec, weights, x, layout=layout, out=result).y is result.y
     assert len(found) == 0
@@ -219,3 +221,44 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
     ):
         with pytest.raises(dnn.ArgumentError, match=message):
             dnn.rnn_forward(handle, spec, weights, x, **{"layout": layout, **given})
+
+
+def test_what_takes_no_batch_of_0_says_what_does(handle):
+    weights, x = weights_of(handle, LSTM), handle.zeros((5, 0, 3))
+    told = r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the call out\)$"
+    for call in (
+        lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
+        lambda: dnn.plan_rnn(handle, LSTM, x),
+        lambda: dnn.find_rnn_forward(handle, LSTM, weights, x),
+        lambda: dnn.rnn_forward(handle, LSTM, weights, handle.zeros((0, 3)), layout="packed", lengths=[]),
+    ):
+        with pytest.raises(ArgumentError, match=told):
+            call()
+    with pytest.raises(ArgumentError, match=r"x has shape \(5, 3\); allowed in this layout: \(T, N, 3\)$"):
+        dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 3)))
+
+
+def test_how_to_say_it_otherwise(handle):
+    weights, x = weights_of(handle, LSTM), handle.zeros((5, 2, 3))
+    with pytest.raises(ArgumentError, match=r"vectors of 3, float32; handle\.array\(x, dtype='float32'\) converts$"):
+        dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 2, 3), "float64"))
+    with pytest.raises(ArgumentError, match=r"vectors of 3, float32$"):
+        dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 2, 4)))
+    for shape in ((5, 2, 3), [5, 2, 3]):
+        with pytest.raises(
+            ArgumentError, match=r"^x=.*neither a spec nor a device array: dnn\.TensorSpec\(shape, dtype\)"
+        ):
+            dnn.plan_rnn(handle, LSTM, shape)
+    for call in (dnn.rnn_forward, dnn.find_rnn_forward):
+        with pytest.raises(TypeError, match=r"'batch_first'; layout='batch_major' says that$"):
+            call(handle, LSTM, weights, x, batch_first=True)
+    with pytest.raises(ArgumentError, match=r"did you mean batch_major\?"):
+        dnn.rnn_forward(handle, LSTM, weights, x, layout="batch_first")
+
+
+def test_a_plan_says_what_workspace_it_has(handle, caplog):
+    with caplog.at_level("DEBUG", "cudnnlite"), dnn.plan_rnn(handle, LSTM, handle.zeros((5, 2, 3))) as plan:
+        assert plan.choice.workspace == plan.workspace
+        assert plan.workspace > 0 or handle.device.kind != "emulated"
+        assert str(plan.choice.algorithm) in caplog.text
+        assert "workspace" not in caplog.text  # which the sequences decide

@@ -375,14 +375,53 @@ def test_an_update_keeps_to_its_places(handle: dnn.Handle) -> None:
     assert (found[-512:] == PATTERN).all()
 
 
-def test_weights_on_the_device_are_no_host_arrays(handle: dnn.Handle) -> None:
-    """`update` wants host arrays; a mapping of device arrays, such as other weights, is refused by name."""
-    spec = dnn.RNNSpec("gru", I, H)
+def test_arrays_on_the_device(handle: dnn.Handle) -> None:
+    """`update` takes what an assignment takes: one device array, or other weights."""
+    spec, name = dnn.RNNSpec("gru", I, H), "layer0.forward.input.r"
     weights = dnn.RNNWeights.from_arrays(handle, spec, values_of(spec))
-    other = dnn.RNNWeights(handle, spec)
-    refuses(ARRAY, r"numpy\(\)", lambda: other.update(weights))
-    other.update(weights.numpy())
-    np.testing.assert_array_equal(other["layer0.forward.input.r"].numpy(), weights["layer0.forward.input.r"].numpy())
+    for values in ({name: weights[name]}, weights):
+        other = dnn.RNNWeights(handle, spec)
+        other.update(values)
+        np.testing.assert_array_equal(other[name].numpy(), weights[name].numpy())
+    np.testing.assert_array_equal(memory_of(other.array), memory_of(weights.array))
+    refuses(ARGUMENT, rf"values\['{name}'\] has shape \(6,\)", lambda: weights.update({name: weights[f"{name}.bias"]}))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["rnn", "attention"])
+def test_values_that_are_too_large(handle: dnn.Handle, kind: str) -> None:
+    """As of arrays: refused, and nothing is written, in a part or in all."""
+    spec = (
+        dnn.RNNSpec("gru", I, H)
+        if kind == "rnn"
+        else dnn.AttentionSpec(2, 4, q_proj_size=2, k_proj_size=2, o_proj_size=4, bias=True)
+    )
+    make: Any = dnn.RNNWeights if kind == "rnn" else dnn.AttentionWeights
+    weights = make(handle, spec)
+    first, *_, name = weights
+    values = {key: np.ones(weights[key].shape) for key in weights} | {name: np.full(weights[name].shape, 1e300)}
+    told = "of float64 as float32 would lose values that are too large"
+
+    def assign() -> None:
+        weights[name] = values[name]
+
+    refuses(ARGUMENT, rf"weights\['{name}'\] {told}", assign)
+    for given in (values, {key: values[key] for key in (first, name)}):
+        refuses(ARGUMENT, rf"values\['{name}'\] {told}", lambda given=given: weights.update(given))
+    refuses(ARGUMENT, told, lambda: make.from_arrays(handle, spec, values))
+    assert (memory_of(weights.array) == 0).all()
+    weights.update(dict.fromkeys([name], np.full(weights[name].shape, np.inf)))
+
+
+def test_a_name_that_is_nearly_there(handle: dnn.Handle) -> None:
+    weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
+    with pytest.raises(KeyError, match=r"did you mean layer0\.forward\.recurrent\.o\?"):
+        weights["layer0.forward.recurent.o"]
+    with pytest.raises(KeyError, match=r", \.\.\.\"$"):
+        weights["typo"]
+    wrong: Any = {"layer0": 3}
+    with pytest.raises(TypeError, match=r"^weights\.update\(\) got .*'layer0'"):
+        weights.update(**wrong)
 
 
 # ---------------------------------------------------------------- PyTorch

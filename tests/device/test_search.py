@@ -70,6 +70,23 @@ def test_find_times_what_ran_fastest_first(handle: dnn.Handle, kind: str) -> Non
     assert str(handle.device) in table.timing
 
 
+def test_what_one_kernel_of_the_emulated_device_stands_for(handle: dnn.Handle) -> None:
+    """It is timed once, and the table says so; a GPU has a kernel for each."""
+    problem = problem_of(handle)
+    dy = handle.zeros(problem.y_shape)
+    for table in (
+        dnn.find_convolution_forward(handle, problem.x, problem.w, problem.conv),
+        dnn.find_convolution_backward_data(handle, problem.w, dy, problem.conv, x=problem.x),
+        dnn.find_convolution_backward_filter(handle, problem.x, dy, problem.conv, w=problem.w),
+    ):
+        firsts: dict[float | None, Any] = {}
+        for row in table:
+            first = firsts.setdefault(row.time_ms, row.algorithm)
+            one = handle.device.kind == "emulated" and row.ok and first != row.algorithm
+            assert row.remark == (f"here the same kernel as {first}" if one else "")
+        assert ("here the same kernel" in str(table)) == (handle.device.kind == "emulated")
+
+
 def test_get_times_nothing(handle: dnn.Handle) -> None:
     problem = problem_of(handle)
     table = dnn.get_convolution_forward(handle, problem.x, problem.w, problem.conv)

@@ -8,6 +8,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite._raw import library
 from cudnnlite.autotune import tuner as tuner_module
+from cudnnlite.sizes import format_size
 
 
 def operands(handle):
@@ -30,8 +31,19 @@ def test_the_algorithm_of_each_plan(own_handle, caplog):
     first, second = caplog.messages
     assert "ConvolutionForwardPlan of" in first
     assert "GEMM" in first
+    with dnn.plan_convolution_forward(own_handle, x, w, algorithm="GEMM") as plan:
+        assert first.endswith(f": {plan.choice}")
+        assert f"workspace {format_size(plan.workspace)}" in first
     assert "STANDARD" in second or "PERSIST" in second
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+
+
+def test_a_plan_without_a_choice(own_handle, caplog):
+    with caplog.at_level(logging.DEBUG, "cudnnlite"):
+        dnn.pooling_forward(own_handle, own_handle.zeros((1, 3, 6, 6)), dnn.PoolingSpec(2))
+    (message,) = caplog.messages
+    assert message.startswith("PoolingForwardPlan of")
+    assert "None" not in message
 
 
 def test_tuning_begun_and_done(own_handle, caplog):

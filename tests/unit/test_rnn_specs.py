@@ -164,6 +164,11 @@ def test_biases(given, mode):
     assert RNNSpec("gru", 6, 8, bias=given).bias is RNNBiasMode[mode]
 
 
+@pytest.mark.parametrize("bias", ["none", "single_input", "single_recurrent"])
+def test_a_bias_is_told_as_it_is_documented(bias):
+    assert repr(RNNSpec("lstm", 3, 4, bias=bias)) == f"RNNSpec('lstm', input_size=3, hidden_size=4, bias={bias!r})"
+
+
 @pytest.mark.parametrize(
     "clip", [(-1, 1), [-1.0, 1.0], np.array([-1, 1]), range(-1, 2, 2), (np.float32(-1), np.int8(1))]
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
@@ -105,6 +105,8 @@ def plan_rnn(
     """
     use(handle)
     instance_of(spec, RNNSpec, "spec")
+    if isinstance(x, (tuple, list)):
+        raise ArgumentError(f"x={shown(x)} is neither a spec nor a device array: dnn.TensorSpec(shape, dtype)")
     if isinstance(x, RNNDataSpec):
         if lengths is not None or parse_data_layout(layout) not in (x.layout, RNNDataLayout.SEQ_MAJOR_UNPACKED):
             raise ArgumentError(f"lengths or layout are given beside a whole spec, {x}, which has its own")
@@ -172,8 +174,8 @@ def rnn_forward(
     x : device array
         The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size) with
         ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, all first steps, then all second
-        steps of the sequences that have one, and so on.  With N = 0, and not in training, the results are empty too, and
-        nothing is called: cuDNN takes no batch of 0.
+        steps of the sequences that have one, and so on.  With N = 0, neither packed nor in training, the results are empty
+        too, and nothing is called: cuDNN takes no batch of 0.
     hx, cx : device array, optional
         The first hidden state of every layer and direction, (num_layers * directions, N, state_size), layer0.forward,
         layer0.backward, layer1.forward, ...; and, for an LSTM, the

@@ -14,6 +14,7 @@ from cudnnlite.operations.operands import on_device
 from cudnnlite.operations.plan_by_hand import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+from cudnnlite.specs.tensor import called
 
 
 class RNNOutput(NamedTuple):
@@ -124,13 +125,15 @@ def without_sequences(
     out = written_of(out, len(shapes))
     if out is not None and not (isinstance(out, (tuple, list)) and len(out) == len(shapes)):
         raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(shapes)}")
-    specs = {name: TensorSpec(shape, spec.dtype) for name, shape in shapes.items()}
+    lies = {"y": "batch_major" if steps else "sequence_major"}
+    specs = {name: TensorSpec(shape, spec.dtype, lies.get(name, "states")) for name, shape in shapes.items()}
     given = [(f"out[{name!r}]", array, name) for name, array in zip(specs, out or (), strict=out is not None)]
     given += [(name, array, there) for name, array, there in (("hx", hx, "hy"), ("cx", cx, "cy")) if array is not None]
     arrays_given = {argument: (on_device(handle, array, argument), specs.get(name)) for argument, array, name in given}
     for argument, (array, wanted) in arrays_given.items():
         if wanted is None or (array.shape, array.spec.dtype) != (wanted.shape, wanted.dtype):
-            raise ArgumentError(f"{argument} is {array.spec}; needed: {wanted or 'none but for an LSTM'}")
+            own = array.spec if wanted is None else called(array.spec, wanted.layout)
+            raise ArgumentError(f"{argument} is {own}; needed: {wanted or 'none but for an LSTM'}")
     written = [array for argument, (array, _) in arrays_given.items() if argument.startswith("out")]
     y, hy, *cy = written or [arrays.empty(handle.device, handle.stream, each) for each in specs.values()]
     return RNNOutput(y, hy, cy[0] if cy else None)

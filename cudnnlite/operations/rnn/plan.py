@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +34,7 @@ from cudnnlite.operations.rnn.outputs import (
 )
 from cudnnlite.operations.rnn.problem import RNNProblem, RNNRequest, explain
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.warn import log
 
@@ -51,7 +53,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     spec : RNNSpec
         What it was made for.
     choice : AlgorithmResult
-        Algorithm and math type that each call uses.
+        Algorithm and math type that each call uses, with the workspace that the last one needed.
     workspace, reserve : int
         Bytes that the last call needed, of scratch memory and of reserve space.
 
@@ -67,7 +69,6 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         self._replays = parse_replay(replay) or request.choice.replay
         super().__init__(handle, f"RNNPlan of {request.spec} by {request.choice.algorithm}, {request.choice.math_type}")
         self.spec: RNNSpec = request.spec
-        self.choice = request.choice
         self._request = request
         self._weights_kind = request.spec.weights_of()
         self._forward: PreparedCall | ReplayedCall | None = None
@@ -79,7 +80,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         self._pointers: dict[str, int] = {}
         try:
             self._problem = RNNProblem(handle, request, self._resources)
-            log.debug("%s: %s", self._description, self.choice)
+            log.debug("%s", self._description)
             self._resources.callback(_close_all, self._replayed)
         except BaseException as error:
             if isinstance(error, CudnnError):
@@ -91,6 +92,11 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
     def replay(self) -> Replay | None:
         """What a plan made with ``replay=True`` did so far with sequences such as the last call's; None for any other."""
         return self._forward.state if isinstance(self._forward, ReplayedCall) else None
+
+    @property
+    def choice(self) -> AlgorithmResult:
+        """Algorithm and math type that each call uses, with the workspace that the last one needed."""
+        return replace(self._request.choice, workspace=self.workspace)
 
     @property
     def workspace(self) -> int:

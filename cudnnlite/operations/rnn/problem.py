@@ -120,13 +120,16 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
     instance_of(x, TensorSpec, "x")
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
+        zero = ", none of them 0 (rnn_forward alone takes N = 0, in inference, not packed; else leave the call out)"
+        zero *= x.rank == rank
         raise ArgumentError(
-            f"x has shape {x.shape}; allowed in this layout: {AXES[layout].format(spec.input_size)}, none of them 0 (without "
-            "sequences leave the call out)"
+            f"x has shape {x.shape}; allowed in this layout: {AXES[layout].format(spec.input_size)}{zero}"
         )
     if x.dtype != spec.dtype or x.shape[-1] != spec.input_size:
         own = called(x, "batch_major" if layout == RNNDataLayout.BATCH_MAJOR_UNPACKED else "sequence_major")
-        raise ArgumentError(f"x is {own}; {spec} wants vectors of {spec.input_size}, {dtype_name(spec.dtype)}")
+        dtype = dtype_name(spec.dtype)
+        hint = f"; handle.array(x, dtype={dtype!r}) converts" * (x.dtype != spec.dtype)
+        raise ArgumentError(f"x is {own}; {spec} wants vectors of {spec.input_size}, {dtype}{hint}")
     if not x.fits("NCW" if rank == 3 else "packed"):
         raise ArgumentError(
             f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"
