@@ -29,7 +29,8 @@ def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str
                 f"; it is a field of {argument}: {argument}=dnn.{kind}({name}={shown(value)})"
                 for argument, parameter in parameters.items()
                 for kind in re.findall(r"\w+Spec\b", str(parameter.annotation))
-                if name in inspect.signature(inspect.unwrap(function).__globals__[kind]).parameters
+                if (spec := inspect.unwrap(function).__globals__.get(kind))
+                and name in inspect.signature(spec).parameters
             ]
             if name == "batch_first" and "layout" in parameters:  # PyTorch's word
                 hints = ["; layout='batch_major' says that"]
@@ -46,13 +47,14 @@ def tells_unknown(function: FunctionT) -> FunctionT:
     """Let the error of an unknown keyword say what may be meant.
 
     A function with ``**unknown``, one that is called most, sees to it itself and has no wrapper: what is only there to be
-    refused is left out of its signature.
+    refused is left out of its signature.  One that hands its keywords on, a derived class's `__init__`, stays as it is.
     """
     signature = inspect.signature(function)
     known = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     if len(known) < len(signature.parameters):
-        function.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
-        del function.__annotations__["unknown"]
+        if "unknown" in signature.parameters:
+            function.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
+            function.__annotations__.pop("unknown", None)
         return function
 
     @wraps(function)

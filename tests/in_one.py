@@ -7,14 +7,22 @@ from typing import Any
 
 
 def in_one_test(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """Return a decorator: one test that checks each value, tuples as several arguments; the traceback shows which it was."""
+    """Return a decorator: one test that checks each value, tuples as several arguments, and names all that fail."""
     every = list(values)
     assert every
 
     def decorate(check: Callable[..., None]) -> Callable[[], None]:
         def test() -> None:
+            wrong: dict[str, Exception] = {}
             for value in every:
-                check(*(value if isinstance(value, tuple) else (value,)))
+                try:
+                    check(*(value if isinstance(value, tuple) else (value,)))
+                except Exception as error:
+                    wrong[repr(value)] = error
+            if wrong:
+                raise AssertionError(f"{len(wrong)} of {len(every)}: {', '.join(wrong)}") from next(
+                    iter(wrong.values())
+                )
 
         test.__name__, test.__doc__ = check.__name__, check.__doc__
         return test

@@ -6,14 +6,15 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 _PT_LOAD, _SHT_DYNSYM = 1, 11
 # where the segments and the sections are described; the size of an entry, and how many, of both
 _HEADER, _SEGMENT = struct.Struct("<32xQQ6xHHHH2x"), struct.Struct("<I4xQ16xQ")  # of a segment: type, offset, size
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
+_DAMAGED = (struct.error, ValueError, IndexError, OverflowError)  # ValueError: an empty file
 _VERSION_SYMBOL = re.compile(rb"(?<=\0)cudnn_[a-z_]+_version(?=\0)")
 
 
@@ -23,8 +24,20 @@ def why_unloadable(path: Path) -> str:
     One that is shorter than they say ends the process (SIGBUS) when it is loaded.
     """
     try:
-        return _read(path, _lack_in)
-    except ValueError:
+        with open(path, "rb") as file:  # not mapped: some have 500 MB, more than `ulimit -v` may leave
+            start, _, size, count, *_ = _header_of(file)
+            length = os.fstat(file.fileno()).st_size
+            file.seek(start)
+            table = file.read(min(size * count, length))
+            segments = [
+                _SEGMENT.unpack_from(table, size * number) for number in range(len(table) // size if size else 0)
+            ]
+            ends = (offset + extent for kind, offset, extent in segments if kind == _PT_LOAD)
+            missing = max((start + size * count if count else 0, *ends)) - length
+            return f"lacks {missing} bytes at its end" if missing > 0 else ""
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except _DAMAGED:
         return "is no library, or hardly the beginning of one"
 
 
@@ -33,27 +46,18 @@ def read_version(path: str | os.PathLike[str]) -> str:
 
     Raises ValueError if it is no shared library for a 64-bit little-endian machine, or damaged, OSError if it cannot be read.
     """
-    return _read(path, _version_in)
-
-
-def _read(path: str | os.PathLike[str], find: Callable[..., str]) -> str:
-    """Return what is found in a file, and in its header."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if content[:6] != b"\x7fELF\x02\x01":
-                raise ValueError("not a 64-bit little-endian ELF file")
-            return find(content, _HEADER.unpack_from(content))
-    except (struct.error, ValueError, IndexError, OverflowError) as error:  # ValueError: an empty file
+            return _version_in(content, _header_of(file))
+    except _DAMAGED as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _lack_in(content: mmap.mmap, header: tuple[int, ...]) -> str:
-    start, _, size, count, *_ = header
-    table = content[start : start + size * count]
-    segments = [_SEGMENT.unpack_from(table, size * number) for number in range(len(table) // size if size else 0)]
-    ends = (offset + length for kind, offset, length in segments if kind == _PT_LOAD)
-    missing = max((start + size * count if count else 0, *ends)) - len(content)
-    return f"lacks {missing} bytes at its end" if missing > 0 else ""
+def _header_of(file: BinaryIO) -> tuple[int, ...]:
+    header = file.read(_HEADER.size)
+    if header[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF file")
+    return _HEADER.unpack(header)
 
 
 def _version_in(content: mmap.mmap, header: tuple[int, ...]) -> str:

@@ -40,9 +40,11 @@ def trace(
     with errors_told():
         try:
             with traced() as found:
-                left = runpy.run_path(str(script), run_name="__main__")  # noqa: F841  (the trace ends by reading its arrays)
-        except SystemExit as end:
-            code = end.code
+                # it ends by reading the arrays of the script, which `left` holds, if only by its traceback
+                try:
+                    left = runpy.run_path(str(script), run_name="__main__")
+                except SystemExit as end:
+                    code, left = end.code, end  # type: ignore[assignment]  # noqa: F841
         except Exception:
             traceback.print_exc()
             code = 1

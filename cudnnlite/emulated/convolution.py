@@ -164,9 +164,8 @@ def _rank(call: ConvolutionCall, *, timed: bool) -> None:
         try:
             needed = call.workspace(kernel := call.kernel(algorithm))
             if timed:
-                run = call.run(
-                    algorithm, 1.0, 0.0
-                )  # refused for want of workspace, it is still told how much is needed
+                # refused for want of workspace, it is still told how much is needed
+                run = call.run(algorithm, 1.0, 0.0)
                 if kernel not in taken:
                     start = time.perf_counter()
                     run()

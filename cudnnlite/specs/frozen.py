@@ -92,7 +92,7 @@ class FrozenSpec:
         if not isinstance(given, Mapping):
             raise TypeError("they are no mapping")
         for name in (each for each in given if each not in known):  # such as the layout of a tensor, which has strides
-            hint = meant(name, known) or f"; its fields: {', '.join(known)}"
+            hint = meant(str(name), known) or f"; its fields: {', '.join(known)}"
             raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
 
     def replace(self: SpecT, **changes: Any) -> SpecT:

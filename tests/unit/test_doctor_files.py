@@ -1,6 +1,7 @@
 """What the doctor reads from disk: versions in libraries, places, copies, what the loader would find."""
 
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -71,6 +72,19 @@ def test_a_file_is_as_long_as_its_header_says(tmp_path):
     for missing in (8, 1, 0):
         path.write_bytes(content + bytes(8 - missing))
         assert why_unloadable(path) == (f"lacks {missing} bytes at its end" if missing else "")
+
+
+def test_a_large_file_is_looked_at_without_room_for_it(tmp_path):
+    """As under `ulimit -v`: a part of cuDNN that is not loaded then has 500 MB."""
+    path = tmp_path / "lib.so"
+    path.write_bytes(WHOLE)
+    os.truncate(path, 1 << 34)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 33, before[1]))
+    try:
+        assert why_unloadable(path) == ""
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 # ---------------------------------------------------------------- copies

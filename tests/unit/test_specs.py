@@ -395,6 +395,27 @@ def test_another_shape_lies_in_the_same_layout(spec, shape, expected):
     assert spec.replace(shape=shape, strides=expected.strides) == expected
 
 
+def test_derived_classes_take_what_they_take():
+    class Handing(ConvolutionSpec):
+        """Of a user: hands its keywords on."""
+
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+
+    class Taking(ConvolutionSpec):
+        """Of a user in whose module a spec of ours has no name of its own."""
+
+        def __init__(self, like: "dnn.RNNSpec | None" = None, pad: int = 1):
+            super().__init__(padding=pad)
+
+    assert Handing(2, stride=3).stride == 3
+    with pytest.raises(TypeError, match=r"'paddin'; did you mean padding\?$"):
+        Handing(paddin=2)
+    assert Taking(pad=2).padding == 2
+    with pytest.raises(TypeError, match=r"'pads'; did you mean pad\?$"):
+        Taking(pads=2)
+
+
 def test_replace_hints_at_the_field_that_is_meant():
     with pytest.raises(TypeError, match=r"^PoolingSpec has no field 'strid'; did you mean stride\?$"):
         PoolingSpec(2).replace(strid=1)

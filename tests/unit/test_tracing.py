@@ -583,6 +583,19 @@ def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_what_a_script_left_is_read_also_after_sys_exit(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
+        "y = dnn.softmax_forward(handle, handle.array(np.ones((1, 4))))\nsys.exit()\n"
+    )
+    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
+    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "report(" in (tmp_path / "c" / "program.c").read_text().partition("int main(void)")[2]
+
+
+@pytest.mark.processes
 def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
     """What lies there at its end is read then, and is nobody's when it is given back."""
     script = tmp_path / "script.py"

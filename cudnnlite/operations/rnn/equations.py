@@ -176,9 +176,8 @@ class _Direction:
     def __init__(self, network: Network, layer: int, direction: int, off: Array | None, tape: Tape) -> None:
         self.network, self.weights, self.off = network, network.weights[layer][direction], off
         self.cell = CELLS[network.spec.cell]
-        self.clip = (
-            network.spec.clip_in_effect
-        )  # of an LSTM's c where it is read; cy is not clipped (as an H200 does it)
+        # of an LSTM's c where it is read; cy is not clipped (as an H200 does it)
+        self.clip = network.spec.clip_in_effect
         self.tape = {name: array for (*key, name), array in tape.items() if key == [layer, direction]}
         self.x, self.kept, self.dgates = tape[layer, 0, "input"], self.tape["kept"], self.tape["gate_gradients"]
         self.histories = [self.tape[name] for name in self.cell.states]

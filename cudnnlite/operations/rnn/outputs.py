@@ -11,6 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNDataLayout, RNNMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operands import on_device
+from cudnnlite.operations.operation import all_of
 from cudnnlite.operations.plan_by_hand import TrainingReserve
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -123,8 +124,7 @@ def without_sequences(
     if spec.cell == RNNMode.LSTM:
         shapes["cy"] = states, 0, spec.hidden_size
     out = written_of(out, len(shapes))
-    if out is not None and not (isinstance(out, (tuple, list)) and len(out) == len(shapes)):
-        raise ArgumentError(f"out={shown(out)}; needed: a tuple of {', '.join(shapes)}")
+    all_of(out, tuple(shapes))
     lies = {"y": "batch_major" if steps else "sequence_major"}
     specs = {name: TensorSpec(shape, spec.dtype, lies.get(name, "states")) for name, shape in shapes.items()}
     given = [(f"out[{name!r}]", array, name) for name, array in zip(specs, out or (), strict=out is not None)]
