@@ -6,6 +6,7 @@ one of them it also takes the name, in any case: ``math_type="fma"``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -66,8 +67,8 @@ def parse_enum(
         return value
     ours = {} if names is None else names
     own = {name: member for name, member in kind.__members__.items() if name != "COUNT"}  # a C enum's end, no choice
+    wanted = value.upper().replace("-", "_") if isinstance(value, str) else ""
     if isinstance(value, str):
-        wanted = value.upper().replace("-", "_")
         for name, member in (*ours.items(), *own.items()):
             if name.upper() == wanted:
                 return member
@@ -75,9 +76,14 @@ def parse_enum(
         for member in own.values():
             if member == value:
                 return member
+    every = [*ours, *(name for name in own if name.lower() not in ours)]
+    near: list[str] = []
+    if 2 < len(wanted) < 40 and wanted.isidentifier():  # 'avg' abbreviates AVERAGE_..., 'maxpool' begins with MAX
+        in_order = "".join(f"[^{letter}]*{letter}" for letter in wanted)
+        near = [name for name in every if wanted.startswith(name.upper()) or re.match(in_order, name.upper())]
+    allowed = ", ".join(every) + ", in any case" + (f"; did you mean {' or '.join(near)}?" if near else "")
     article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
-    listed = ", ".join((*ours, *(name for name in own if name.lower() not in ours)))
-    raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {listed}, in any case")
+    raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {allowed}")
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:

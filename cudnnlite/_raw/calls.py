@@ -14,6 +14,7 @@ from typing import Any
 from weakref import ref
 
 from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.enums import DataType, TensorFormat
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite.arguments import shown
@@ -94,7 +95,7 @@ _NEEDED_BY = {  # what may be null where another argument asks for nothing
 
 
 # which stand in the other order for tensors than for filters; of the other enums C takes any
-_ENUMS = {"format": "TensorFormat", "dataType": "DataType"}
+_ENUMS: dict[str, type[CEnum]] = {"format": TensorFormat, "dataType": DataType}
 
 
 class CallArgumentError(ArgumentError, ctypes.ArgumentError):
@@ -241,13 +242,19 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
         number = len(converted)
-        why = _what_is_needed(record.argtypes[number], arguments[number]) or error
-        raise CallArgumentError(f"{record.name}, argument {number + 1} ({record.argnames[number]}): {why}") from error
+        name = record.argnames[number]
+        why = _what_is_needed(record.argtypes[number], name, arguments[number]) or error
+        raise CallArgumentError(f"{record.name}, argument {number + 1} ({name}): {why}") from error
     return converted
 
 
-def _what_is_needed(kind: Any, value: Any) -> str:
+def _what_is_needed(kind: Any, name: str, value: Any) -> str:
     """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
+    if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not isinstance(value, int):
+        needed = "a number" if kind._type_ in "fd" else "an integer"
+        if enum := _ENUMS.get(name):
+            needed = f"a {enum.__name__} or an integer; pass one of dnn.{enum.__name__}: {', '.join(map(str, enum))}"
+        return f"{shown(value)} is not {needed}"
     if isinstance(value, float) and kind is ctypes.c_void_p:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
     if value is None or isinstance(value, (int, float)):
@@ -266,8 +273,8 @@ def _what_is_needed(kind: Any, value: Any) -> str:
 def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:
     """Raise TypeError for what C would cut off, or crash at."""
     name = record.argnames[position]
-    if isinstance(value, CEnum) and type(value).__name__ != _ENUMS.get(name, type(value).__name__):
-        raise TypeError(f"{type(value).__name__}.{value} is no {_ENUMS[name]}")
+    if isinstance(value, CEnum) and type(value) is not _ENUMS.get(name, type(value)):
+        raise TypeError(f"{type(value).__name__}.{value} is no {_ENUMS[name].__name__}")
     smallest, largest = _COUNTS.get(name, (-inf, inf))
     if value is None:
         named = _CRASH_AT_NULL[record.name]

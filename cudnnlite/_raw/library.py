@@ -119,10 +119,14 @@ def _check_files(path: str, how: str) -> None:
         return  # of what is no library at all the loader says so
     mapped = {Path(file).name for file in mapped_cudnn_files()}
     parts = [f"libcudnn_{part}.so.9" for part in _PARTS]
-    wrong += [
+    missing = [
         f"{part} is not beside it" for part in parts if part not in mapped and not (front.parent / part).is_file()
     ]
-    if wrong:
+    if missing and not wrong:
+        with front.open("rb") as file:  # at whose beginning its functions are named
+            if b"cudnnGetVersion" not in file.read(1 << 24):
+                raise LibraryNotFoundError(f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN")
+    if wrong := wrong + missing:
         raise LibraryError(
             f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(wrong)}. Install it again"
         )
@@ -183,9 +187,8 @@ def _mixed(library: Library, symptom: str) -> MixedLibrariesError:
 
 
 def _version_check(cdll: ctypes.CDLL, name: str) -> int:
-    try:
-        function = getattr(cdll, name)
-    except AttributeError:  # an older front without that part
+    function = getattr(cdll, name, None)
+    if function is None:  # an older front without that part
         return 0
     function.restype = ctypes.c_int
     return int(function())

@@ -68,11 +68,6 @@ def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool
     from filelock import FileLock, Timeout
 
     name = re.sub(r"\W", "-", uuid) + ".lock"
-    # another user's could not be opened
-    path = folder / name if folder else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
-    # One object for a path, which counts for each thread.  A mere file, instead of a lock that the file system lacks, would
-    # outlive who dies.
-    lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
 
     def release() -> None:
         if lock.lock_counter == 1:  # which it never is in a process that was forked from this one
@@ -81,6 +76,11 @@ def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool
         lock.release()
 
     try:
+        # another user's could not be opened; FileNotFoundError where no temporary folder can be written
+        path = folder / name if folder else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
+        # One object for a path, which counts for each thread.  A mere file, instead of a lock that the file system lacks,
+        # would outlive who dies.
+        lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
         lock.acquire(blocking=wait, poll_interval=_POLL_S)
         stack.callback(release)
     except Timeout:

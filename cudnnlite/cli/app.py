@@ -16,9 +16,9 @@ from cudnnlite import ctrl_c
 from cudnnlite._raw.library import load_library
 from cudnnlite.cli import autotune, doctor, trace
 from cudnnlite.cli.cache import cache_app
-from cudnnlite.cli.common import JSONOption, harmless, output_lost, say
+from cudnnlite.cli.common import JSONOption, errors_told, harmless, output_lost, say
 from cudnnlite.cli.demo import demo
-from cudnnlite.devices.choice import default_device
+from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device, parse_device
 from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.devices.cuda_facts import cuda_state, format_cuda_version
 from cudnnlite.errors import CudnnliteError
@@ -36,6 +36,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
+            if getattr(error, "option_name", "") == "--report" and error.ctx.info_name == "autotune":
+                error.possibilities = ["--html"]
             error.message = harmless(error.message)
             raise
 
@@ -88,6 +90,8 @@ def info(as_json: JSONOption = False) -> None:
         say(json.dumps(facts, indent=2))
     else:
         _print_facts(facts)
+    with errors_told():
+        parse_device(default_device(), DEVICE_VARIABLE)
     if "error" in facts["library"]:
         raise typer.Exit(1)
 

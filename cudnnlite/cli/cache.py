@@ -38,9 +38,7 @@ cache_app = typer.Typer(
 
 GPUOption = Annotated[str | None, typer.Option("--gpu", help="Only the entries of a GPU: 'NVIDIA H200'.")]
 CudnnOption = Annotated[str | None, typer.Option("--cudnn", help="Only those of a version of cuDNN: 9.28.0.")]
-KindOption = Annotated[
-    str | None, typer.Option("--kind", help="Only those of a kind of problem: convolution_forward, rnn_forward.")
-]
+KindOption = Annotated[str | None, typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(KINDS)}.")]
 
 
 @cache_app.command()

@@ -12,6 +12,7 @@ from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.cli.common import misuse, misuse_told
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
+from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution_backward_problem import (
     ConvolutionBackwardDataProblem,
     ConvolutionBackwardFilterProblem,
@@ -22,6 +23,7 @@ from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.operations.rnn.forward_problem import RNNForwardProblem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.layout import layout_of_rank
+from cudnnlite.specs.steps import NAMED_PADDING
 
 REPEATABLE = ("input", "filter", "rnn", "onnx", "shape", "problems")  # of which one is a list, empty if not given
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
@@ -37,6 +39,7 @@ _RNN_FORM = (
     "CELL:steps=T,batch=N,input=I,hidden=H with, if wanted, layers=, projection=, bias=, dropout=, bidirectional, training, "
     "batch_major"
 )
+_FORMS = {"--input": "NxCxHxW", "--filter": "KxCxRxS", "--shape": "NAME=1x3x224x224"}
 # With which of the others a flag goes.
 _GOES_WITH = {
     **dict.fromkeys(("padding", "stride", "dilation", "groups", "operation"), ("input",)),
@@ -119,7 +122,12 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
         if name in shapes:
             raise misuse("--shape names an input twice")
         shapes[name] = _sizes("--shape", sizes)
-    found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+    try:
+        found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
+    except ArgumentError as error:
+        if not str(error).startswith(("shapes[", "batch=")):  # the file's own
+            raise
+        raise misuse(str(error)) from error
     shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(
@@ -164,7 +172,9 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> RNNForwardProbl
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:
     """Read sizes such as 32x64x56x56."""
-    return tuple(_number(int, part, f"{option} {text}") for part in text.lower().split("x"))
+    hint = NAMED_PADDING.get(text.lower(), "") if option == "--padding" else ""
+    form = f"; the form is {_FORMS.get(option, 'one number, or one for each axis as in 1x2')}{hint}"
+    return tuple(_number(int, part, f"{option} {text}", form) for part in text.lower().split("x"))
 
 
 def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
@@ -173,13 +183,13 @@ def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
     return sizes[0] if sizes is not None and len(sizes) == 1 else sizes
 
 
-def _number(kind: Any, text: str, where: str) -> Any:
+def _number(kind: Any, text: str, where: str, form: str = "") -> Any:
     try:
         if text.isascii() and "_" not in text:  # int() reads 1_000 and other alphabets' digits too
             return kind(text)
     except ValueError:
         pass
-    raise misuse(f"{where}: {text!r} is not {'an integer' if kind is int else 'a number'}")
+    raise misuse(f"{where}: {text!r} is not {'an integer' if kind is int else 'a number'}{form}")
 
 
 def _of_rank(layout: str | None, rank: int) -> str | None:

@@ -41,7 +41,7 @@ def lines_of(
     facts, tunings, limit = tuning.facts, tuning.tunings, policy.workspace_limit
     yield f"{facts['device']}, cuDNN {facts['cuDNN']}, cudnnlite {facts['cudnnlite']}"
     for tuned in tunings if explain or len(tunings) == 1 else ():
-        yield from ("", *candidates(tuned, tuning.policy))
+        yield from ("", *candidates(tuned, tuning.policy, every=explain))
     if tables or len(tunings) > 1:
         yield from tables or ("", *map(printable, str(tuning).splitlines()))
         yield from ["the times are those of the device"] if tuning.policy.get("objective") == "device" else []
@@ -55,8 +55,8 @@ def title_of(tuned: TunedProblem) -> str:
     return f"{tuned.title}: {summary(tuned.problem)}" if tuned.names else summary(tuned.problem)
 
 
-def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
-    """Return the lines of a problem: every candidate, and why it was not chosen."""
+def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> list[str]:
+    """Return the lines of a problem: each candidate, and why it was not chosen; of a failed one a few, or `every`."""
     heading, *cells = tuned.table.cells()
     reasons = tuned.reasons(policy)
     rows = [(*heading[:-1], "outcome")]
@@ -70,9 +70,11 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
     lines = [title_of(tuned)]
     if len(rows) > 1:
         lines += [f"times: {tuned.table.timing}", *aligned(rows, NUMERIC, empty=("-",))]
-    for (algorithm, layout, reason), math_types in refused.items():
+    most = len(refused) if every or tuned.chosen is not None else _MOST_REASONS
+    for (algorithm, layout, reason), math_types in [*refused.items()][:most]:
         how = ", ".join([*math_types, *([f"in {layout}"] if layout else [])])
         lines.append(f"not {algorithm} ({how}): {reason}")
+    lines += [f"nor {counted(len(refused) - most, 'other')}, which --explain lists"] if len(refused) > most else []
     if tuned.chosen is None:
         return [*lines, f"none can be chosen: {why_none(tuned)}"]
     each = cost(tuned.chosen, policy)
@@ -81,11 +83,11 @@ def candidates(tuned: TunedProblem, policy: Policy) -> list[str]:
 
 
 def outcome(tuned: TunedProblem) -> str:
-    """Return what was chosen, and its time."""
+    """Return what was chosen, and its time, which is the device's; what the tables have may be that of a call."""
     row = tuned.chosen
     if row is None:
         return "no algorithm"
-    return named(row) + ("" if row.time_ms is None else f", {row.time_ms:.4g} ms")
+    return named(row) + ("" if row.time_ms is None else f", {row.time_ms:.4g} ms on the device")
 
 
 def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:

@@ -29,6 +29,7 @@ from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, sli
 from cudnnlite.specs.tensor import TensorSpec
 
 _LRN_MAX_N, _LRN_MIN_K, _LRN_MIN_BETA = 16, 1e-5, 0.01  # CUDNN_LRN_MAX_N, ...
+_POOLED = "one for each spatial axis; it is the same at both ends of an axis"
 _SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses bfloat16
 
 
@@ -261,7 +262,7 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
         self, window: AnySteps, padding: AnySteps = 0, stride: AnySteps | None = None, *,
         mode: PoolingMode | str = PoolingMode.MAX, nan: NanPropagation | str = NanPropagation.PROPAGATE,
     ) -> None:  # fmt: skip
-        taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0)
+        taps, pads = parse_steps(window, "window", 1), parse_steps(padding, "padding", 0, _POOLED)
         steps = taps if stride is None else parse_steps(stride, "stride", 1)
         kind, propagation = parse_enum(PoolingMode, mode, "mode"), parse_enum(NanPropagation, nan, "nan")
         self._freeze(window=taps, padding=pads, stride=steps, mode=kind, nan=propagation)

@@ -15,21 +15,23 @@ from cudnnlite.specs.layout import MAX_SPATIAL_RANK
 Steps = int | tuple[int, ...]
 Padding = int | tuple[int | tuple[int, int], ...]
 AnySteps = int | Iterable[int]  # as users give them
+# what the words of other libraries are in numbers
+NAMED_PADDING = {
+    "same": ". 'same', at stride 1, is dilation * (taps - 1) in all, before and behind; at others it depends on the image",
+    "valid": ". 'valid' is 0",
+}
 
 
-def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
-    """Return an integer, or one for each axis."""
+def parse_steps(value: Any, argument: str, smallest: int, each: str = "one for each spatial axis") -> Steps:
+    """Return an integer, or one for each axis; `each` is what a message says is allowed besides an integer."""
     with suppress(TypeError):
         index(value)
         return integer(value, argument, smallest)  # which a bool is not
     try:
         numbers = integers(value, argument, MAX_SPATIAL_RANK)
     except ArgumentError:
-        same = "; it is the same at both ends of an axis" if argument == "padding" else ""
-        if isinstance(value, str) and value.lower() == "same":
-            same += ". 'same', at stride 1, is dilation * (taps - 1) // 2; (before, behind) where that is no integer"
-        allowed = f"allowed: an integer, or one for each spatial axis{same}"
-        raise ArgumentError(f"{argument}={shown(value)}; {allowed}") from None
+        hint = NAMED_PADDING.get(value.lower(), "") if isinstance(value, str) and argument == "padding" else ""
+        raise ArgumentError(f"{argument}={shown(value)}; allowed: an integer, or {each}{hint}") from None
     if not 1 <= len(numbers) <= MAX_SPATIAL_RANK:
         raise ArgumentError(f"{argument}={shown(value)} has {len(numbers)} entries; allowed: 1 to {MAX_SPATIAL_RANK}")
     return tuple(integer(number, argument, smallest) for number in numbers)
@@ -38,7 +40,7 @@ def parse_steps(value: Any, argument: str, smallest: int) -> Steps:
 def parse_padding(value: Any) -> Padding:
     """Return an integer, or for each axis one, or a pair where what is before it and what is behind it differ."""
     if not isinstance(value, (tuple, list)) or not any(isinstance(axis, (tuple, list)) for axis in value):
-        return parse_steps(value, "padding", 0)
+        return parse_steps(value, "padding", 0, "one or (before, behind) for each axis, as in ((0, 1), (0, 1))")
     pairs = [axis if isinstance(axis, (tuple, list)) else (axis, axis) for axis in value]
     if any(len(pair) != 2 for pair in pairs):
         raise ArgumentError(

@@ -153,6 +153,29 @@ def test_what_has_no_algorithm_is_named_on_stderr():
     assert told == "cudnnlite: no algorithm for GRU 3 to 4, T=2 N=2, float32: cuDNN does not say if it is deterministic"
 
 
+def test_of_a_problem_without_an_algorithm_the_few_candidates_that_matter_are_shown():
+    failing = ["--input", "1x3x8x8", "--filter", "4x3x3x3", "--max-error", "1e-30"]
+    result, every = autotune(*failing), autotune(*failing, "--explain")
+    assert (result.exit_code, every.exit_code) == (cli_common.SOME_FAILED,) * 2
+    few, found = ([line for line in told.stdout.splitlines() if line.startswith("not ")] for told in (result, every))
+    assert few == [line for line in found if "the bound is 1.0e-30" in line][:3]
+    assert f"\nnor {len(found) - 3} others, which --explain lists\nnone can be chosen: " in result.stdout
+    assert "--explain" not in every.stdout
+
+
+def test_progress_says_whose_time_it_tells():
+    lines = autotune(*CONVOLUTION, *RNN).stderr.splitlines()
+    assert [bool(re.search(r"of 2: .* ms on the device$", line)) for line in lines[-2:]] == [True, True]
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_info_says_that_the_variable_names_no_device(monkeypatch, as_json):
+    monkeypatch.setenv(DEVICE_VARIABLE, "emulatd")
+    result = CliRunner().invoke(app, ["info", *as_json])
+    assert (result.exit_code, "emulatd" in result.stdout) == (1, True)
+    assert result.stderr.startswith(f"cudnnlite: {DEVICE_VARIABLE}='emulatd' is not a device; allowed: 'cuda'")
+
+
 @pytest.mark.processes
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     command = f"{sys.executable} -m cudnnlite autotune --html a.html {' '.join(CONVOLUTION)} | true"
@@ -278,6 +301,9 @@ def test_a_model_and_a_list_together(tuner, save_model):
     without = autotune("--onnx", "model.onnx")
     assert without.exit_code == 2
     assert "the size of batch, height is open; --batch tells" in " ".join(without.stderr.split())
+    for wrong, why in (("y=1x2", "has no such input; its inputs: x "), ("x=5x7x12x9", "of fixed size on axis 1")):
+        result = autotune("--onnx", "model.onnx", "--shape", wrong)
+        assert (result.exit_code, why in result.stderr) == (cli_common.USAGE, True), result.stderr
 
 
 def test_several_batch_sizes_are_compared(save_model, tmp_path):
@@ -373,6 +399,14 @@ MISUSE = {
     "--input is given twice": [*CONVOLUTION, *CONVOLUTION],
     "same rank": ["--input", "1x2x4", "--filter", "2x2x1x1"],
     "'1_0' is not an integer": ["--input", "1x2x1_0x4", "--filter", "2x2x1x1"],
+    "--input 1,3,8,8: '1,3,8,8' is not an integer; the form is NxCxHxW": ["--input", "1,3,8,8", "--filter", "2x2x1x1"],
+    "'same', at stride 1, is dilation * (taps - 1) in all": [*CONVOLUTION, "--padding", "same"],
+    "'1,2' is not an integer; the form is one number, or one for each axis as in 1x2": [
+        *CONVOLUTION,
+        "--stride",
+        "1,2",
+    ],
+    "No such option: --report (Possible options: --html)": [*CONVOLUTION, "--report", "x.html"],
     "'' is not an integer": ["--input", "1x2x4x", "--filter", "2x2x1x1"],
     "has 3 spatial axes": [*CONVOLUTION, "--padding", "1x2x3"],
     "--padding goes with --input": [*RNN, "--padding", "1"],

@@ -18,6 +18,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
+from cudnnlite.operations.problem import KINDS
 from cudnnlite.operations.problem_list import summary
 
 from .tuning_entries import H100, H200, LATE, convolution, entry, rnn
@@ -125,6 +126,11 @@ def test_without_a_libcudnn_nothing_is_marked(path, monkeypatch):
     monkeypatch.setattr(library, "load_library", find)
     result = run("show")
     assert ("*" in result.stdout, result.stderr) == (False, "")
+
+
+def test_the_help_names_every_kind():
+    told = run("show", "--help").stdout
+    assert [kind for kind in KINDS if kind not in told] == []
 
 
 def test_a_filter_that_finds_nothing_says_what_there_is(path):

@@ -501,6 +501,22 @@ WORDS = {
         ),
         r"argument 2 \(format\): DataType.FLOAT is no TensorFormat",
     ),
+    "an enum's name in a raw call": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(dnn.TensorDescriptor((2, 3)), "NCHW", 0, 2, 3, 4, 5),
+        r"argument 2 \(format\): 'NCHW' is not a TensorFormat or an integer; pass one of dnn.TensorFormat: NCHW, NHWC, ",
+    ),
+    "a dtype's name in a raw call": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(dnn.TensorDescriptor((2, 3)), 0, "float32", 2, 3, 4, 5),
+        r"argument 3 \(dataType\): 'float32' is not a DataType or an integer; pass one of dnn.DataType: FLOAT, DOUBLE, ",
+    ),
+    "a float as an integer of C": (
+        lambda h: h.api.cudnnSetTensor4dDescriptor(dnn.TensorDescriptor((2, 3)), 0, 0, 2, 3, 4, 5.0),
+        r"argument 7 \(w\): 5.0 is not an integer",
+    ),
+    "a text as a number of C": (
+        lambda h: h.api.cudnnSetActivationDescriptor(dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 0, 0, "1"),
+        r"argument 4 \(coef\): '1' is not a number",
+    ),
     "an array as a descriptor": (
         lambda h: h.api.cudnnSetTensor(h, h.empty((2, 3)), 0, None),
         r"argument 2 \(yDesc\): a DeviceArray is no cudnnTensorDescriptor_t; .* dnn.TensorDescriptor\(x.spec\)",

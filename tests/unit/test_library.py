@@ -111,6 +111,27 @@ def test_an_override_that_is_another_library(fresh, monkeypatch):
         fresh.load_library()
 
 
+@pytest.mark.parametrize("kind", ["another library", "no library"])
+def test_an_override_beside_which_there_is_no_part(fresh, monkeypatch, tmp_path, kind):
+    """As of the system's libm; and of a cuDNN whose parts are missing something else is said."""
+    import _ctypes
+
+    wrong = tmp_path / "wrong.so"
+    shutil.copyfile(_ctypes.__file__ if kind == "another library" else "/proc/self/cmdline", wrong)
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(wrong))
+    monkeypatch.setattr(fresh, "mapped_cudnn_files", list)
+    with pytest.raises(LibraryNotFoundError, match=r"wrong.so \(found .*\) has no cudnnGetVersion: it is no cuDNN$"):
+        fresh.load_library()
+
+
+def test_an_override_whose_parts_are_missing(fresh, monkeypatch, here, tmp_path):
+    front = Path(shutil.copyfile(here, tmp_path / "libcudnn.so.9"))
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(front))
+    monkeypatch.setattr(fresh, "mapped_cudnn_files", list)
+    with pytest.raises(LibraryError, match=r"is not whole: libcudnn_graph.so.9 is not beside it; .* Install it again"):
+        fresh.load_library()
+
+
 def test_a_library_of_another_major_version(fresh, monkeypatch, here):
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(here))
     monkeypatch.setattr(ctypes, "CDLL", lambda path: type("Fake", (), {"cudnnGetVersion": FakeFunction(8907)}))

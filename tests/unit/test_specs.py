@@ -553,8 +553,9 @@ BAD_CONVOLUTIONS = {
     "float inside": ({"stride": (1, 2.5)}, r"stride=\(1, 2.5\); allowed: an integer, or one for each spatial axis$"),
     "text": (
         {"padding": "same"},
-        "padding='same'; allowed: .*'same', at stride 1, is dilation",
+        r"padding='same'; allowed: .* as in \(\(0, 1\), \(0, 1\)\). 'same', at stride 1, is dilation \* .*; at others ",
     ),
+    "text for none": ({"padding": "valid"}, r"padding='valid'; allowed: .* 'valid' is 0$"),
     "None": ({"dilation": None}, "dilation=None"),
     "padding of 2^31": ({"padding": TOO_LARGE}, "padding=2147483648.*2147483647"),
     "stride of 2^31": ({"stride": (TOO_LARGE, 1)}, "stride=2147483648"),

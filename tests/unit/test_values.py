@@ -72,6 +72,22 @@ def test_an_enum_whose_name_begins_with_a_vowel_has_its_article():
         parse_enum(dnn.ActivationMode, "gelu", "mode")
 
 
+AVERAGES = ["AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_COUNT_EXCLUDE_PADDING"]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("avg", AVERAGES), ("Average", AVERAGES), ("average-exclude-padding", AVERAGES[1:]), ("maximum", ["MAX"]),
+        ("maxpool", ["MAX"]), ("max_determinstic", ["MAX", "MAX_DETERMINISTIC"]), ("m", []), ("least", []),
+    ],
+)  # fmt: skip
+def test_a_short_name_of_an_enums_member_is_led_to_it(given, meant):
+    with pytest.raises(ArgumentError) as caught:
+        dnn.PoolingSpec(2, mode=given)
+    assert str(caught.value).endswith(f"; did you mean {' or '.join(meant)}?" if meant else ", in any case")
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

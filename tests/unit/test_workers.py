@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,6 +186,16 @@ def test_the_devices_that_are_visible_are_told_without_using_one(monkeypatch):
 
 
 # ---------------------------------------------------------------- one at a time
+
+
+def test_a_gpu_is_measured_on_without_a_lock_where_no_temporary_folder_can_be_written(monkeypatch):
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    gpu = SimpleNamespace(times_mean_nothing=False, facts=lambda: DeviceFacts("H", "9.0", "1", "GPU-1"))
+    with measuring_alone(gpu), measuring_alone(gpu):
+        pass
 
 
 @pytest.mark.processes
