@@ -101,10 +101,10 @@ def test_a_plan_of_attention_is_for_arrays_of_its_rank(handle: dnn.Handle) -> No
     spec, values = dnn.AttentionSpec(2, 4), np.random.default_rng(2).standard_normal((3, 2, 4), dtype=np.float32)
     weights, q, beams = dnn.AttentionWeights(handle, spec), handle.array(values), handle.array(values[:, None])
     with dnn.plan_operation(handle, dnn.multi_head_attention_forward, spec, weights, q, q, q) as plan:
-        assert plan(weights, q, q, q).shape == (3, 2, 4)
+        assert plan(weights, q, q, q).shape == (3, 2, 8)
         with pytest.raises(dnn.ArgumentError, match=r"^q is .*; needed: TensorSpec\(\(3, 2, 4\)"):
             plan(weights, beams, beams, beams)
-    assert dnn.multi_head_attention_forward(handle, spec, weights, beams, beams, beams).shape == (3, 1, 2, 4)
+    assert dnn.multi_head_attention_forward(handle, spec, weights, beams, beams, beams).shape == (3, 1, 2, 8)
 
 
 def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
