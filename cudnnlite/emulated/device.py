@@ -27,7 +27,6 @@ from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, Device
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
-_REMEMBERED_S = 0.1  # so long a search, which asks at each candidate, is told the same of the host
 _addresses = itertools.count(0x1000, 0x10)
 
 
@@ -106,7 +105,6 @@ class EmulatedDevice:
         self._streams: dict[int, ref[EmulatedStream]] = {1: ref(self.default_stream)}
         self.api = EmulatedApi(load_library(), self.memory)
         self.stand_ins = StandIns()
-        self._host = (-1.0, 0)  # when it was asked, and what it had left
 
     def __repr__(self) -> str:
         return f"<emulated:{self.index}>"
@@ -171,11 +169,8 @@ class EmulatedDevice:
         return self.memory.allocate(nbytes)
 
     def memory_info(self) -> tuple[int, int]:
-        """Return (free, total) bytes; what the host has left may be of a moment ago, but not where memory is allocated."""
-        now = time.monotonic()
-        if self._host[0] < now - _REMEMBERED_S:
-            self._host = now, host_memory()
-        return min(self.memory.capacity - self.memory.used, self._host[1]), self.memory.capacity
+        """Return (free, total) bytes."""
+        return self.memory.left, self.memory.capacity
 
     def memory_used(self) -> int:
         """Return the bytes that are allocated now."""

@@ -90,7 +90,9 @@ def assert_ordered(found: dnn.AlgorithmTable) -> None:
     assert ok == sorted(ok, reverse=True)
     assert all(row.time_ms is not None and row.time_ms > 0 for row in found if row.ok)
     times = [row.call_us for row in found if row.ok and row.call_us is not None]
-    assert times[1:] == sorted(times[1:])  # the first may be one that the noise makes equal, with less host time
+    # the first may be one that the noise makes equal, with less host time; before it may come the heuristic's choice
+    moved = 2 if len(found) > 1 and "hardly faster" in found[1].remark else 1
+    assert times[moved:] == sorted(times[moved:])
     for row in found:
         assert row.deterministic is None
         if row.ok:

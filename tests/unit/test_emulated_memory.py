@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.emulated import device as device_module
-from cudnnlite.emulated import memory as memory_module
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.emulated.memory import ALIGNMENT, POISON_FREED, POISON_NEW, EmulatedMemory, IllegalAddressError
 from cudnnlite.errors import DeviceMemoryError
@@ -242,20 +240,6 @@ def test_device_sizes():
     assert device.memory_info() == (1000, 1024)
     assert device.memory_used() == 24
     buffer.close()
-
-
-def test_the_host_is_asked_for_each_large_allocation_and_not_for_each_figure(monkeypatch):
-    asked, left = [], 200 * MIB
-    monkeypatch.setattr(memory_module, "host_memory", lambda: asked.append("to allocate") or left)
-    monkeypatch.setattr(device_module, "host_memory", lambda: asked.append("to tell") or left)
-    device = EmulatedDevice()
-    assert {device.memory_info() for _ in range(1000)} == {(left, 16 << 30)}
-    assert len(asked) < 100
-    left = 20 * MIB
-    with pytest.raises(DeviceMemoryError, match="20 MiB of 16 GiB are free, which is what the host has left"):
-        device.allocate(30 * MIB, None)
-    monkeypatch.setattr(device_module, "_REMEMBERED_S", -1.0)
-    assert device.memory_info() == (left, 16 << 30)
 
 
 @pytest.mark.parametrize("capacity", ["lots", -1, None])
