@@ -17,6 +17,7 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import DataType, TensorFormat
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
+from cudnnlite._raw.unforked import unforked
 from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 
@@ -128,11 +129,12 @@ def watch(wrap: Wrap | None) -> None:
     Nothing is asked at a call, so that one costs what it does where nobody watches.
     """
     global _wrap  # noqa: PLW0603  (functions of every table are watched, or none is)
-    _wrap = wrap
-    for function in _functions:
-        function.call = function.own if wrap is None else wrap(function.own, function.record)
-    for prepared in PREPARED:
-        prepared.function = prepared.bound.call
+    with unforked:
+        _wrap = wrap
+        for function in _functions:
+            function.call = function.own if wrap is None else wrap(function.own, function.record)
+        for prepared in PREPARED:
+            prepared.function = prepared.bound.call
 
 
 def through_c(record: Function, enter: Call) -> Any:
@@ -160,11 +162,24 @@ class CFunction:
     __slots__ = ("__weakref__", "call", "check", "own", "record")
 
     def __init__(self, call: Call, record: Function, check: Callable[[int], None] | None = None) -> None:
-        self.own = call
-        self.call = call if _wrap is None else _wrap(call, record)
+        # those that may wait for a GPU keep no lock that others wait for
+        direct = record.needs_device or record.name.startswith("cudnnBackend")
+        self.own = call if direct else partial(self._first, call)
+        self.call = self.own if _wrap is None else _wrap(self.own, record)
         self.record = record
         self.check = check
         _functions.add(self)
+
+    def _first(self, call: Call, *arguments: Any) -> Any:
+        """Call C for the first time: libcudnn looks a function up then, behind locks of its own."""
+        with unforked:
+            result = call(*arguments)
+            self.own = call
+            self.call = call if _wrap is None else _wrap(call, self.record)
+            for prepared in PREPARED:
+                if prepared.bound is self:
+                    prepared.function = self.call
+        return result
 
     def __call__(self, *arguments: Any) -> Any:
         result = self.call(*convert(self.record, arguments))

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudnnlite._raw.elf import why_unloadable
+from cudnnlite._raw.unforked import unforked
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import log, warn_user
 
@@ -25,7 +25,6 @@ _SONAME = "libcudnn.so.9"
 _PARTS = ("graph", "ops", "cnn", "adv")
 _VERSION_CHECKS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
 
-_lock = threading.Lock()
 _loaded: Library | None = None
 
 
@@ -76,18 +75,10 @@ def load_library() -> Library:
     incompatible copies.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
-    with _lock:
+    with unforked:
         if _loaded is None:
             _loaded = _load()
         return _loaded
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()  # a thread that held it is not in a forked process
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 def _load() -> Library:

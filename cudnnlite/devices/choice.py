@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from cudnnlite._raw.unforked import unforked
 from cudnnlite.arguments import MAX_INT, integer, shown
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, NoDeviceError
@@ -48,7 +48,6 @@ class Devices:
     def __init__(self, make: Callable[[str, int], Device]) -> None:  # of a kind, 'cuda' or 'emulated', and an index
         self._make = make
         self._made: dict[tuple[str, int], Device] = {}
-        self._lock = threading.Lock()
         self._told_fallback = self._forked_from_cuda = False
 
     def get(self, kind: str, index: int) -> Device:
@@ -58,7 +57,7 @@ class Devices:
                 "no CUDA device: this process was forked from one that used CUDA, which does not survive that; start "
                 'processes with multiprocessing.get_context("spawn")'
             )
-        with self._lock:
+        with unforked:
             if (kind, index) not in self._made:
                 self._made[kind, index] = self._make(kind, index)
             return self._made[kind, index]
@@ -71,7 +70,6 @@ class Devices:
 
     def note_fork(self) -> None:
         """Remember in a forked process that CUDA, which does not survive that, was in use."""
-        self._lock = threading.Lock()  # whichever thread had it is not here
         self._forked_from_cuda = any(kind == "cuda" for kind, _ in self._made)
 
 
@@ -110,7 +108,7 @@ def parse_device(device: Any, argument: str) -> tuple[str, int]:
 
 def make_device(kind: str, index: int) -> Device:
     """Return a device of its own: 'cuda' or 'emulated'."""
-    with _importing:
+    with unforked:  # these import much
         if kind == "emulated":
             from cudnnlite.emulated.device import EmulatedDevice
 
@@ -120,7 +118,5 @@ def make_device(kind: str, index: int) -> Device:
         return CudaDevice(index)
 
 
-_importing = threading.RLock()  # nobody forks within an import of ours: the child would wait for the other thread
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
 devices = Devices(make_device)  # of this process
 os.register_at_fork(after_in_child=lambda: devices.note_fork())  # noqa: PLW0108  (whatever `devices` is by then)

@@ -281,6 +281,71 @@ def test_a_fork_beside_threads_in_their_first_calls():
 
 
 @pytest.mark.processes
+def test_a_fork_beside_a_thread_that_loads_libcudnn():
+    done = run_python(
+        """
+        import os, signal, threading, time, warnings
+        import cudnnlite as dnn
+
+        warnings.simplefilter("ignore")
+
+        def make():
+            dnn.TensorDescriptor(dnn.TensorSpec((1, 2, 3, 4))).close()
+
+        def child_of(thread, milliseconds):
+            if not (child := os.fork()):
+                signal.alarm(20)
+                if thread:
+                    thread.start()
+                    time.sleep(milliseconds / 1000)
+                    grandchild = child_of(None, 0)
+                    thread.join()
+                    os._exit(os.waitpid(grandchild, 0)[1] != 0)
+                make()
+                os._exit(0)
+            return child
+
+        for milliseconds in (0, 1, 3, 5, 8, 12, 20, 35):
+            assert os.waitpid(child_of(threading.Thread(target=make), milliseconds), 0)[1] == 0, milliseconds
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.processes
+def test_no_fork_in_the_midst_of_a_first_call():
+    """In which libcudnn looks the function up, behind locks that a child would not get back; later ones are C's alone."""
+    done = run_python(
+        """
+        import os, threading, time, warnings
+        from cudnnlite._raw.calls import CFunction, PreparedCall
+        from cudnnlite._raw.functions import FUNCTIONS
+        from cudnnlite._raw.types import cudnnTensorDescriptor_t
+
+        warnings.simplefilter("ignore")
+        entered, ended = threading.Event(), []
+
+        def slow(*arguments):
+            entered.set()
+            time.sleep(0.3)
+            ended.append(arguments)
+            return 0
+
+        function = CFunction(slow, FUNCTIONS["cudnnDestroyTensorDescriptor"])
+        prepared = PreparedCall(function, cudnnTensorDescriptor_t(4096))
+        thread = threading.Thread(target=prepared)
+        thread.start()
+        entered.wait()
+        child = os.fork()
+        if not child:
+            os._exit(len(ended))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), prepared.function is function.call is slow)
+        """
+    )
+    assert done.stdout.split() == ["1", "True"], done.stderr
+
+
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_beside_threads_that_compute():
     done = run_python(

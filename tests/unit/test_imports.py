@@ -17,7 +17,8 @@ LAYERS = (
     ("_raw._naming", "_raw._attributes", "_raw._parse", "_raw._emit", "_raw.generate"),  # the generator: nothing at run time
     ("version", "errors", "ctrl_c", "kept", "warn", "arguments", "unknown", "sizes", "texts", "enums", "dtypes", "_raw.cenum",
      "_raw.enums", "_raw.types",
-     "_raw.record", "_raw.functions", "_raw.signatures", "_raw.attributes", "_raw.dlpack", "_raw.opaque", "_raw.elf"),
+     "_raw.record", "_raw.functions", "_raw.signatures", "_raw.attributes", "_raw.dlpack", "_raw.opaque", "_raw.elf",
+     "_raw.unforked"),
     ("_raw.check", "_raw.library", "_raw.calls", "_raw.api"),
     ("specs",),
     ("descriptors",),
