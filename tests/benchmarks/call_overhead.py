@@ -47,6 +47,8 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
     replaying = dnn.plan_convolution_forward(handle, x, w, conv, replay=True)
     replaying(x, w, out=y)
     engine(x, w, out=y)
+    with dnn.trace() as trace:
+        engine(x, w, out=y)
     with dnn.capture(handle) as graph:
         engine(x, w, out=y)
     fresh = itertools.cycle([handle.empty(y.spec) for _ in range(CALLS)])  # more than a plan remembers
@@ -58,6 +60,9 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
         ctypes.c_void_p if issubclass(kind, ctypes.c_void_p) else kind
         for kind in FUNCTIONS["cudnnConvolutionForward"].argtypes
     ]
+    execute = library.cudnnBackendExecute
+    execute.restype, execute.argtypes = ctypes.c_int, [ctypes.c_void_p] * 3
+    known = tuple(trace.calls[-1].arguments.values())
     scratch = handle.device.allocate(max(plan.workspace, 1), handle.stream)
     descriptors = (dnn.TensorDescriptor(x.spec), dnn.FilterDescriptor(w_shape, dtype, layout),
                    dnn.ConvolutionDescriptor(padding=1), dnn.TensorDescriptor(y.spec))  # fmt: skip
@@ -69,6 +74,7 @@ def contenders(handle: dnn.Handle, x_shape, w_shape, dtype, layout):
 
     functions = {
         "bare ctypes": lambda keep=keep: bare(*arguments),
+        "bare cudnnBackendExecute": lambda: execute(*known),
         "descriptor plan(x, w, out=y)": lambda: plan(x, w, out=y),
         "plan(x, w, out=y)": lambda: engine(x, w, out=y),
         "plan(x, w)": lambda: engine(x, w),
