@@ -43,7 +43,7 @@ _COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, Dat
 
 
 def parse_dtype(value: object, argument: str = "dtype") -> DataType:
-    """Turn 'float32', 'bfloat16', a NumPy dtype or scalar type, or a `DataType` into a `DataType`.
+    """Turn 'float32', 'bfloat16', a dtype of NumPy or PyTorch, a scalar type or a `DataType` into a `DataType`.
 
     ArgumentError where cuDNN has no such data type, or cudnnlite cannot exchange it with NumPy.
     """
@@ -67,6 +67,8 @@ def _parse_dtype(value: Any, argument: str) -> DataType:
         raise ArgumentError(
             f"{argument}={shown(value)}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
         )
+    if type(value).__module__ == "torch":
+        value = str(value).removeprefix("torch.")
     try:  # numpy.dtype takes more than names of types: None, and whatever has a `dtype`
         name = np.dtype(value).name if isinstance(value, (str, type, np.dtype)) else ""
     except Exception:  # its parser of texts has errors of many kinds

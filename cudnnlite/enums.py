@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TypeVar
 
 from cudnnlite._raw.cenum import CEnum
@@ -80,7 +81,9 @@ def parse_enum(
     near: list[str] = []
     if 2 < len(wanted) < 40 and wanted.isidentifier():  # 'avg' abbreviates AVERAGE_..., 'maxpool' begins with MAX
         in_order = "".join(f"[^{letter}]*{letter}" for letter in wanted)
-        near = [name for name in every if wanted.startswith(name.upper()) or re.match(in_order, name.upper())]
+        upper = {name.upper(): name for name in every}
+        close = get_close_matches(wanted, upper, 1, 0.9)
+        near = [upper[each] for each in close or upper if close or wanted.startswith(each) or re.match(in_order, each)]
     allowed = ", ".join(every) + ", in any case" + (f"; did you mean {' or '.join(near)}?" if near else "")
     article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
     raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {allowed}")

@@ -17,11 +17,13 @@ Array = np.ndarray[Any, Any]
 def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> Array:
     """Return numbers as an array, of a dtype if one is given; see `Handle.array`."""
     one_of(casting, "casting", "unsafe", None)
+    if "torch.bfloat16" in str(getattr(values, "dtype", "")):  # which NumPy cannot read; float32 holds each value
+        values, dtype = values.float(), "bfloat16" if dtype is None else dtype
     try:
         source = np.asarray(values)
     except (ValueError, MemoryError, OverflowError) as error:  # a ragged list; a range of too many
         raise ArgumentError(f"values cannot be turned into an array: {error}") from error
-    except TypeError as error:  # another device's array
+    except (TypeError, RuntimeError) as error:  # another device's array; PyTorch's with a gradient
         raise ArrayTypeError(
             f"values of type {type(values).__name__} cannot be copied from the host: {error}"
         ) from error
@@ -31,7 +33,8 @@ def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> A
         except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
             raise ArrayTypeError(f"values of type {type(values).__name__} cannot be copied: {error}") from error
     if source.dtype.kind == "O":
-        raise ArrayTypeError(f"an array of {type(values).__name__} objects cannot be copied to a device")
+        kinds = ", ".join(sorted({type(value).__name__ for value in source.ravel()[:1000]}) or [type(values).__name__])
+        raise ArrayTypeError(f"an array of {kinds} objects cannot be copied to a device")
     wanted = numpy_dtype(parse_dtype(source.dtype if dtype is None else dtype))
     if source.dtype != wanted or isinstance(values, MaskedArray):
         source = _converted(values, source, wanted, casting)

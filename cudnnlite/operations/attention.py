@@ -136,7 +136,7 @@ def multi_head_attention_backward_data(
     handle : Handle
         That of the forward call, or another of its device.
     reserve : AttentionReserve
-        What the forward call in training returned.
+        That of what the forward call in training returned.
     dy : device array
         The gradient of its output, laid out as that, and 0 beyond a query's end: the gradient of the output's bias
         counts what stands there in some cases, and not in others.  (It is the gradient of a residual, too.)

@@ -8,7 +8,7 @@ from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.arguments import one_of, real_number, shown
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
+from cudnnlite.enums import ActivationMode, BatchNormMode, DataType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.operations.operands import on_device, use
@@ -16,6 +16,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last
 
+_AUTO = {"auto": BatchNormMode.SPATIAL}  # what it is where it makes no difference
 _SAVED = ("saved_mean", "saved_inv_variance")
 _BOTH = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 
@@ -29,6 +30,8 @@ def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
 def _check(specs: Any, options: Any) -> None:
     if not 0 <= options["epsilon"] < float("inf"):
         raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
+    if not 0 <= options.get("momentum", 0) <= 1:
+        raise ArgumentError(f"momentum={options['momentum']}; needed: a number from 0 to 1")
     x, expected = specs["x"], _parameters(specs["x"], options["mode"])
     for name, spec in specs.items():
         if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
@@ -132,8 +135,8 @@ def batch_normalization_inference(
     scale, bias, mean, variance : device arrays
         ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` per activation; float64 beside float64, float32 otherwise.
     mode : BatchNormMode or str
-        "spatial": statistics for each channel; "per_activation": for each value of an image, channels first;
-        "spatial_persistent".
+        "spatial", or "auto" as in training: statistics for each channel; "per_activation": for each value of an image,
+        channels first; "spatial_persistent".
     epsilon : float
         Added to the variance.
 
@@ -145,7 +148,8 @@ def batch_normalization_inference(
     ...     print(dnn.batch_normalization_inference(handle, x, one, one, one, one, epsilon=0).numpy().ravel())
     [3. 5.]
     """
-    return call(handle, INFERENCE, (x, scale, bias, mean, variance), (mode, epsilon), alpha, beta, out)
+    kind = parse_enum(BatchNormMode, mode, "mode", _AUTO)
+    return call(handle, INFERENCE, (x, scale, bias, mean, variance), (kind, epsilon), alpha, beta, out)
 
 
 @documented(
@@ -167,7 +171,7 @@ def batch_normalization_training(
         Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum * batch``.  The variance is the
         unbiased one.
     momentum : float
-        How fast; 1 / (calls so far) gives the mean over all calls.
+        How fast, from 0 to 1; 1 / (calls so far) gives the mean over all calls.
     epsilon, mode
         As in `batch_normalization_inference`.  "auto" is "spatial" with the channels first, and "spatial_persistent" with
         the channels last, where the other took 7 to 67 times as long on an H200, or with an activation, which needs it.  That
@@ -203,8 +207,8 @@ def _mode(mode: Any, handle: Handle, x: Any, activation: Any, addition: str) -> 
         raise ArgumentError(
             f"{addition} is given without an activation; cuDNN adds z before a relu alone: activation='relu'"
         )
-    if not (isinstance(mode, str) and mode == "auto"):
-        return mode
+    if not (isinstance(mode, str) and mode.lower() == "auto"):
+        return parse_enum(BatchNormMode, mode, "mode", _AUTO)
     use(handle)
     spec = on_device(handle, x, "x").spec
     last = spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, ""))

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.dtypes import dtype_name
-from cudnnlite.enums import ConvolutionFwdAlgo, TensorFormat
+from cudnnlite.enums import ConvolutionFwdAlgo, DataType, TensorFormat
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -34,7 +34,10 @@ def flops(y: TensorSpec, w: FilterSpec) -> int:
 
 
 def _hint(problem: Any) -> str:
-    if problem.w.format == TensorFormat.NHWC and not problem.x.is_channels_last:
+    last = problem.x.is_channels_last
+    if problem.x.dtype == DataType.INT8 and not (last and problem.x.shape[1] % 4 == problem.w.shape[0] % 4 == 0):
+        return "int8 runs with the channels last (layout='NHWC') in x and w, and in multiples of four"
+    if problem.w.format == TensorFormat.NHWC and not last and problem.x.layout != "strided":
         return "a filter whose channels come last needs an input of that layout; give both in one layout"
     if problem.y.dtype != problem.x.dtype:
         return f"out is {dtype_name(problem.y.dtype)}, x is {dtype_name(problem.x.dtype)}; give out the dtype of x"

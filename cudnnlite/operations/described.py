@@ -118,5 +118,7 @@ def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
 def involve(error: CudnnError, problem: Problem) -> CudnnError:
     """Add the specs to an error's message, and what is known to be refused; returns the error."""
     hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
-    error.notes += (hint,) if hint else ()
+    gaps = [name for name, spec in problem.specs.items() if getattr(spec, "layout", "") == "strided"]
+    packs = f"{', '.join(gaps)}: with gaps, or axes in an order of their own; .copy() is without gaps" if gaps else ""
+    error.notes += tuple(filter(None, (hint, packs)))
     return error.involving(**problem.specs, **problem.options)

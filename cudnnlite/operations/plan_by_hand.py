@@ -138,7 +138,8 @@ class TrainingReserve(Generic[CallT]):
     def checked(cls: type[ReserveT], handle: Handle, reserve: Any) -> ReserveT:
         """Return what was given; ArgumentError or ArrayTypeError unless it is such a reserve space on the handle's device."""
         if not isinstance(reserve, cls):
-            raise ArgumentError(f"reserve={shown(reserve)} is not what {cls._passes[0]}(..., training=True) returns")
+            needed = f"the one among what {cls._passes[0]}(..., training=True) returns"
+            raise ArgumentError(f"reserve={shown(reserve)} is no {cls.__name__}; needed: {needed}")
         on_device(handle, reserve.array, "reserve")
         return reserve
 

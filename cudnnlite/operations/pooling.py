@@ -11,7 +11,7 @@ FORWARD = Operation("pooling_forward", "cudnnPoolingForward", ("x",), ("y",), _O
 BACKWARD = gradient_of(FORWARD, "cudnnPoolingBackward", ("y", "dy", "x"))
 
 
-@documented(FORWARD, "``(N, C, *pooled)``, of the dtype and layout of `x`")
+@documented(FORWARD, "``(N, C, *pooled)``, of the dtype and layout of `x`, channels first if that has gaps")
 def pooling_forward(
     handle: Handle, x: AnyArray, pooling: PoolingSpec, *, alpha: float = 1.0, beta: float = 0.0,
     out: AnyArray | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from cudnnlite.devices.foreign import AnyArray
@@ -15,6 +16,8 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Refuse what cuDNN 9.19 computes wrongly on an H200, and calls a success."""
     check_alike(specs)
     name, first = next(iter(specs.items()))
+    if first.rank < 2:
+        raise ArgumentError(f"{name} is {first}; needed: (N, C, *spatial)")
     if first.dtype == DataType.DOUBLE and options["mode"] == SoftmaxMode.CHANNEL and first.layout == "NDHWC":
         raise ArgumentError(f"{name} is {first}: in float64 and five dimensions the channels must come first")
 
@@ -22,7 +25,7 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 def _one_way(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return mode=INSTANCE where there is one position, and both are the same: it is faster."""
     x = next(iter(specs.values()))
-    return {**options, "mode": SoftmaxMode.INSTANCE} if x.size == x.shape[0] * x.shape[1] else options
+    return {**options, "mode": SoftmaxMode.INSTANCE} if x.size == prod(x.shape[:2]) else options
 
 
 _OPTIONS, _NAMES = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}, {"algo": "algorithm"}

@@ -290,7 +290,10 @@ class PoolingSpec(SpatialSpec, told_by="cudnnSetPoolingNdDescriptor"):
         return cls(spec.shape[2:], mode=mode, nan=nan)
 
     def output_spec(self, x: TensorSpec) -> TensorSpec:
-        """Return the output's spec: packed, in the dtype and layout of `x`; ArgumentError where no window fits."""
+        """Return the output's spec: packed, in the dtype and layout of `x`, channels first if that has gaps.
+
+        ArgumentError where no window fits.
+        """
         if not 3 <= instance_of(x, TensorSpec, "x").rank <= 5:
             raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 3, 4 or 5")
         window, padding, stride = self.steps(x.rank - 2)

@@ -351,6 +351,20 @@ def test_the_channels_last_are_normalised_as_the_channels_first(handle: dnn.Hand
         assert_near(one, other, 8 * OPERATION_BOUNDS[dtype], np.abs(other.astype(np.float64)).max())
 
 
+def test_auto_is_a_mode_of_every_normalisation(handle: dnn.Handle) -> None:
+    x = handle.array(np.random.default_rng(0).standard_normal((2, 3, 4, 5), np.float32))
+    one, mean, variance = (handle.array(np.full((1, 3, 1, 1), value, np.float32)) for value in (1.5, 0.25, 2))
+    by_name, by_auto = (
+        dnn.batch_normalization_inference(handle, x, one, one, mean, variance, mode=mode)
+        for mode in ("spatial", "Auto")
+    )
+    np.testing.assert_array_equal(by_auto.numpy(), by_name.numpy())
+    y, *saved = dnn.batch_normalization_training(
+        handle, x, one, one, running_mean=mean, running_var=variance, mode="AUTO"
+    )
+    dnn.batch_normalization_backward(handle, x, y, one, *saved, mode="AUTO")
+
+
 def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(handle: dnn.Handle) -> None:
     """A scale made without a word about layouts fits images with the channels last too."""
     host = np.random.default_rng(0).standard_normal((2, 3, 4, 5), np.float32)

@@ -159,6 +159,26 @@ def test_handle_array_copies_a_tensor(handle: dnn.Handle, torch: Any) -> None:
     np.testing.assert_array_equal(on_host.numpy(), host)
 
 
+def test_handle_array_copies_a_tensor_of_a_type_that_numpy_has_not(handle: dnn.Handle, torch: Any) -> None:
+    host = torch.from_numpy(random_values(np.random.default_rng(0), X, "float32")).bfloat16()
+    copy = handle.array(host)
+    assert copy.spec.dtype == dnn.DataType.BFLOAT16
+    np.testing.assert_array_equal(copy.numpy().astype(np.float32), host.float().numpy())
+    assert handle.array(host, dtype="float32").spec.dtype == dnn.DataType.FLOAT
+
+
+def test_a_tensor_on_the_host_that_wants_gradients_is_detached_first(handle: dnn.Handle, torch: Any) -> None:
+    with pytest.raises(dnn.ArrayTypeError, match="detach"):
+        handle.array(torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "int8"])
+def test_torchs_data_types_are_data_types(handle: dnn.Handle, torch: Any, name: str) -> None:
+    assert handle.zeros((2, 3), dtype=getattr(torch, name)).spec == dnn.TensorSpec((2, 3), name)
+    with pytest.raises(dnn.ArgumentError, match="dtype='complex64' is not a data type"):
+        handle.zeros((2, 3), dtype=torch.complex64)
+
+
 # Order between streams: each producer is kept busy first, so that whoever does not wait for it reads too early.
 
 

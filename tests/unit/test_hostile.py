@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import time
+from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
@@ -512,6 +513,8 @@ FOREIGN = {
         h, LSTM, None, h.empty((4, 2, 2)), algorithms=itertools.repeat(1)
     ),
     "a bare list as x of a normalisation": lambda h: dnn.batch_normalization_inference(h, *[h.empty((6,))] * 5),
+    "softmax of one axis": lambda h: dnn.softmax_forward(h, h.empty((3,))),
+    "softmax of a number": lambda h: dnn.softmax_backward(h, h.array(1.0), h.array(1.0), mode="instance"),
     "half a device": lambda h: dnn.Handle(SimpleNamespace(copy_in=3)),
     "no device": lambda h: dnn.Workspace(itertools.count(), "10%"),
     "problems without an end": lambda h: dnn.tune_model(range(2**62), device=h),
@@ -541,6 +544,15 @@ def plan(h, padding=1, **options):
 def gradient(h, x, out):
     dy, w = h.empty((1, 4, 6, 6)), h.empty((4, 3, 3, 3))
     return dnn.convolution_backward_data(h, w, dy, x=x, out=h.empty((1, 3, 8, 8), *out))
+
+
+def normalise(h, **options):
+    x, one, mean, variance = h.zeros((2, 3, 4, 4)), *(h.full((1, 3, 1, 1), 1) for _ in range(3))
+    return dnn.batch_normalization_training(h, x, one, one, running_mean=mean, running_var=variance, **options)
+
+
+def rnn_trained(h):
+    return dnn.rnn_forward(h, LSTM, dnn.RNNWeights(h, LSTM), h.zeros((4, 2, 2)), training=True)
 
 
 WORDS = {
@@ -598,6 +610,24 @@ WORDS = {
         lambda h: dnn.multi_head_attention_forward(h, HEADS, None, *[h.empty((2, 3, 3))] * 3),
         r"q is TensorSpec\(\(2, 3, 3\), 'float32', 'NCW'\); needed: \(2, 3, 2\) in float32",
     ),
+    "all that a training call returns as its reserve": (
+        lambda h: dnn.rnn_backward_data(h, rnn_trained(h), h.empty((4, 2, 3))),
+        r"reserve=RNNTrainingOutput.* is no RNNReserve; needed: the one among what rnn_forward\(..., training=True\) returns",
+    ),
+    "a momentum that destroys": (lambda h: normalise(h, momentum=-20), "momentum=-20.0; needed: a number from 0 to 1"),
+    "a momentum of nothing": (lambda h: normalise(h, momentum=float("nan")), "momentum=nan; needed"),
+    "another mode": (lambda h: normalise(h, mode="foo"), "mode='foo' is not a BatchNormMode; allowed: auto, PER_ACT"),
+    "a window of images whose channels are last": (
+        lambda h: dnn.convolution_forward(
+            h, h.empty((1, 8, 9, 9), layout="NHWC")[:, :, 1:, 1:], h.empty((4, 8, 3, 3), layout="NHWC")
+        ),
+        r"(?m)^x: with gaps, or axes in an order of their own; .copy\(\) is without gaps$",
+    ),
+    "integers with the channels first": (
+        lambda h: dnn.convolution_forward(h, h.empty((1, 8, 9, 9), "int8"), h.empty((4, 8, 3, 3), "int8")),
+        r"int8 runs with the channels last \(layout='NHWC'\) in x and w, and in multiples of four",
+    ),
+    "numbers of Python's that are no number of NumPy's": (lambda h: h.array([Decimal(1)]), "array of Decimal objects"),
     "a replay of no images": (lambda h: plan(h, replay=3), "replay=3"),
     "both of no images": (
         lambda h: plan(h, interface="descriptor", algorithm=dnn.Engine(0)),

@@ -63,6 +63,11 @@ def test_parse_enum_refuses(value):
     )
 
 
+def test_a_name_that_is_nearly_one_is_led_to_it_and_not_to_what_it_begins_with():
+    with pytest.raises(ArgumentError, match=r"did you mean WINOGRAD_NONFUSED\?$"):
+        parse_enum(dnn.ConvolutionFwdAlgo, "winograd_non_fused", "algorithm")
+
+
 def test_an_enum_whose_name_begins_with_a_vowel_has_its_article():
     with pytest.raises(
         ArgumentError, match=r"^cell='LSTM ' is not an RNNMode; allowed: RELU, TANH, LSTM, GRU, in any case$"
@@ -79,7 +84,7 @@ AVERAGES = ["AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_COUNT_EXCLUDE_PADDING"]
     ("given", "meant"),
     [
         ("avg", AVERAGES), ("Average", AVERAGES), ("average-exclude-padding", AVERAGES[1:]), ("maximum", ["MAX"]),
-        ("maxpool", ["MAX"]), ("max_determinstic", ["MAX", "MAX_DETERMINISTIC"]), ("m", []), ("least", []),
+        ("maxpool", ["MAX"]), ("max_determinstic", ["MAX_DETERMINISTIC"]), ("m", []), ("least", []),
     ],
 )  # fmt: skip
 def test_a_short_name_of_an_enums_member_is_led_to_it(given, meant):

@@ -286,7 +286,7 @@ def rnn_backward_data(
     Parameters
     ----------
     reserve : RNNReserve
-        What the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
+        That of what the training call returned.  It holds that call's operands, which must be unchanged.  It is overwritten, so
         that this can be done once for each training call.
     dy : device array, optional
         Shaped as y.  What lies beyond a sequence's end is not read.
@@ -324,7 +324,7 @@ def rnn_backward_weights(
     Parameters
     ----------
     reserve : RNNReserve
-        What the training call returned, and `rnn_backward_data` was called with.
+        That of what the training call returned, with which `rnn_backward_data` was called.
     out : RNNWeights, optional
         Where to write the gradients; new weights if not given.
     accumulate : bool
