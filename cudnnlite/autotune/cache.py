@@ -99,8 +99,7 @@ class TuningCache:
 
     def close(self) -> None:
         """Refuse further use; harmless when called again.  A cache that is never closed loses nothing that was written."""
-        if not self._closed:
-            self._save()
+        self._save()
         self._closed = True
 
     def get(self, key: TuningKey) -> TuningEntry | None:
@@ -237,18 +236,17 @@ class TuningCache:
         try:
             check_file(file, _MOST_BYTES, str(file))
             data = file.read_bytes()
-            return TuningEntry.from_json(data, file.stem)
+            return TuningEntry.from_json(data, file)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 self._tell("reading", f"{file}: {by_system(error).strerror}; the cache cannot be read")
         except TuningCacheError as error:
             self._newer.add(file)
-            self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
+            self._tell("newer", f"{error}; it is left as it is, and not used, as are others like it")
         except ArgumentError as error:
-            what = str(error) if data is None else f"{file} {error}"
             # without data nobody knows what it is
-            if data is None or self.read_only or not _set_aside(file, data, what):
-                self._tell(file, f"{what}; it is left as it is, and not used")
+            if data is None or self.read_only or not _set_aside(file, data, str(error)):
+                self._tell(file, f"{error}; it is left as it is, and not used")
         return None
 
     def _write(self, entry: TuningEntry) -> bool:
