@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
@@ -26,7 +26,7 @@ _MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
 _SQLITE, _OLD = b"SQLite format 3\0", "a tuning cache of an older version of cudnnlite, an SQLite file"
 
 
-class TuningCache:
+class TuningCache(AbstractContextManager["TuningCache"]):
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
     A file is named by the hash of its key, which is readable in it; it may be copied to another cache, and removed.  A damaged
@@ -91,9 +91,6 @@ class TuningCache:
         """How many entries are in this process's memory only, because the folder could not be written."""
         return len(self._kept) if isinstance(self.path, Path) else 0
 
-    def __enter__(self) -> TuningCache:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -112,12 +109,8 @@ class TuningCache:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
 
         It is kept in memory where the folder cannot be written, with one warning for this cache; without one if the cache is
-        read-only, or a newer cudnnlite has put an entry of that key, which stays.
-
-        Raises
-        ------
-        ArgumentError
-            Not an entry, or one of the emulated device, whose times say nothing of a GPU.
+        read-only, or a newer cudnnlite has put an entry of that key, which stays.  ArgumentError for one of the emulated
+        device, whose times say nothing of a GPU.
         """
         if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
             raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
@@ -127,17 +120,10 @@ class TuningCache:
     def entries(
         self, *, gpu: str | None = None, cudnn: int | None = None, kind: str | None = None
     ) -> list[TuningEntry]:
-        """Return the entries, the oldest first.
+        """Return the entries, the oldest first; TuningCacheError if the folder cannot be read.
 
-        Parameters
-        ----------
-        gpu, cudnn, kind : optional
-            Only those of a GPU ("NVIDIA H200"); of a cuDNN (92800 for 9.28.0); of a kind of problem ("convolution_forward").
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            A filter of another type, or no kind of problem; the folder cannot be read.
+        Filters leave those of a GPU ("NVIDIA H200"), of a cuDNN (92800 for 9.28.0), of a kind of problem
+        ("convolution_forward"); ArgumentError for one of another type, or no kind of problem.
         """
         for name, value, wanted in (("gpu", gpu, str), ("cudnn", cudnn, int), ("kind", kind, str)):
             if value is not None and type(value) is not wanted:
@@ -162,12 +148,8 @@ class TuningCache:
         """Write the entries, filtered as in `entries`, to another folder, which can be shipped; return how many are written.
 
         A tuning cache that is there has these entries afterwards and no others, but for those of a newer cudnnlite: they are
-        kept, and counted in a warning.  Anything else is refused.
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            The path is this cache's own, or none; it cannot be written, or is not a tuning cache; or as in `entries`.
+        kept, and counted in a warning.  TuningCacheError if there is something else, or it cannot be written; ArgumentError for
+        this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
         if folder.resolve() == self._folder.resolve():
@@ -187,13 +169,8 @@ class TuningCache:
     def merge(self, path: str | os.PathLike[str]) -> int:
         """Take over the entries of another cache's folder that are not here, or newer there; return how many.
 
-        It is only read; entries that cannot be are passed over, with a warning.
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            It is not there, or not a tuning cache; or this cache is read-only or cannot be written.  What was taken over
-            until then stays.
+        It is only read; entries that cannot be are passed over, with a warning.  TuningCacheError if it is not there, or not a
+        tuning cache; or if this cache is read-only or cannot be written: what was taken over until then stays.
         """
         self._require_open(to_write=True)
         folder, taken = check_place(path), 0
@@ -206,22 +183,14 @@ class TuningCache:
         return taken
 
     def clear(self, **filters: Any) -> int:
-        """Remove the entries, filtered as in `entries`; return how many.
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            This cache is read-only or cannot be written; or as in `entries`.
-        """
+        """Remove the entries, filtered as in `entries`; return how many.  TuningCacheError if this cache cannot be written."""
         self._require_open(to_write=True)
-        digests = {entry.key.digest for entry in self.entries(**filters)}
-        self._remove(digests)
+        self._remove(digests := {entry.key.digest for entry in self.entries(**filters)})
         return len(digests)
 
     def _save(self, *entries: TuningEntry) -> None:
         """Write entries, after what could not be written before; keep what cannot be written now."""
-        waiting = list(self._kept.values()) if self._is_written else []
-        for entry in [*waiting, *entries]:
+        for entry in [*list(self._kept.values() if self._is_written else ()), *entries]:
             try:
                 if self._write(entry):
                     continue

@@ -110,12 +110,8 @@ def make_key(
 
 def canonical(parts: Any) -> str:
     """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
-    return json.dumps(json.loads(json.dumps(parts), parse_float=_number), **_SHORT)
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
+    plain = json.loads(json.dumps(parts), parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n)
+    return json.dumps(plain, **_SHORT)
 
 
 @dataclass(frozen=True)
@@ -242,10 +238,9 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
     raise TypeError(f"not of type {kind.__name__}")
 
 
-_ROWS = (ConvolutionResult, RNNResult)  # which have every field between them
 _RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
-_HINTS = [hint for kind in _ROWS for hint in get_type_hints(kind).items() if hint[0] not in LEFT_OUT]
-_FIELDS: dict[str, tuple[Any, ...]] = {name: get_args(hint) or (hint,) for name, hint in _HINTS}  # their types
+_ROWS = (ConvolutionResult, RNNResult)  # which have every field between them; these are its types
+_FIELDS = {n: get_args(h) or (h,) for kind in _ROWS for n, h in get_type_hints(kind).items() if n not in LEFT_OUT}
 _EMPTY = {item.name: item.default for kind in _ROWS for item in fields(kind) if item.default in (None, "", False)}
 _SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
