@@ -277,24 +277,19 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
         import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
-    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else _parse_folder(path, argument)
+    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else check_place(path, argument, file_too=True)
 
 
-def _parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return the absolute path of a folder, or of a file, such as an older cache; ArgumentError if none, or a device's."""
+def check_place(path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False) -> Path:
+    """Return the absolute path of a folder, which need not be there; ArgumentError for none, TuningCacheError for a file."""
     found = path_of(path, argument, "the path of a folder").absolute()
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
     if file_type(found) not in (0, S_IFDIR, S_IFREG):
         raise ArgumentError(f"{argument}={shown(path)} is a device, not a folder")
-    return found
-
-
-def check_place(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a cache, or of where one can be; as `_parse_folder`, and TuningCacheError for a file."""
-    if why := _why_unfit(folder := _parse_folder(path)):
+    if not file_too and (why := _why_unfit(found)):
         raise TuningCacheError(why)
-    return folder
+    return found
 
 
 def entry_files(folder: Path) -> list[Path]:

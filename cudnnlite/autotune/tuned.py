@@ -54,13 +54,7 @@ class TunedProblem(NamedTuple):
 
     @property
     def place(self) -> int | None:
-        """The index of the chosen row in the table; None where none was taken.
-
-        Raises
-        ------
-        ArgumentError
-            The table does not contain it.
-        """
+        """The index of the chosen row in the table, or None; ArgumentError if the table does not contain it."""
         return None if self.chosen is None else place_of(self.table, self.chosen)
 
     def total_ms(self, policy: Policy | None = None) -> float | None:
@@ -98,13 +92,7 @@ class TunedProblem(NamedTuple):
 
 
 def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
-    """Return the index of a row in its table.
-
-    Raises
-    ------
-    ArgumentError
-        The table does not contain it.
-    """
+    """Return the index of a row in its table; ArgumentError if the table does not contain it."""
     # not by equality: an error that is NaN equals nothing once it came from another process
     wanted = _identity(chosen)
     for index, row in enumerate(table):
