@@ -69,8 +69,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
-        # in memory: a folder that cannot be
-        self._folder = self.path if isinstance(self.path, Path) else Path(os.devnull, self.path)
+        self._folder = Path(os.devnull, self.path)  # the path itself, which is absolute; in memory: one that cannot be
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
         self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
         self._newer: set[Path] = set()  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
@@ -125,20 +124,18 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         Filters leave those of a GPU ("NVIDIA H200"), of a cuDNN (92800 for 9.28.0), of a kind of problem
         ("convolution_forward"); ArgumentError for one of another type, or no kind of problem.
         """
-        for name, value, wanted in (("gpu", gpu, str), ("cudnn", cudnn, int), ("kind", kind, str)):
-            if value is not None and type(value) is not wanted:
-                raise ArgumentError(f"{name}={shown(value)} is not of type {wanted.__name__}")
+        filters = (("device", "gpu", gpu, str), ("device", "cudnn", cudnn, int), ("problem", "kind", kind, str))
+        for _, name, wanted, of_type in filters:
+            if wanted is not None and type(wanted) is not of_type:
+                raise ArgumentError(f"{name}={shown(wanted)} is not of type {of_type.__name__}")
         if kind is not None and kind not in KINDS:
             raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
         self._require_open()
         read = filter(None, map(self._read, entry_files(self._folder)))
-        found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
-
-        def is_meant(key: TuningKey) -> bool:
-            own = (key.device.gpu, key.device.cudnn, key.plain["problem"]["kind"])
-            return all(wanted in (None, value) for wanted, value in zip((gpu, cudnn, kind), own, strict=True))
-
-        return sorted(filter(lambda e: is_meant(e.key), found.values()), key=lambda e: (e.tuned_at, e.key.digest))
+        found = list({entry.key: entry for entry in (*read, *list(self._kept.values()))}.values())
+        for part, name, wanted, _ in filters:
+            found = [entry for entry in found if wanted in (None, entry.key.plain[part][name])]
+        return sorted(found, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
