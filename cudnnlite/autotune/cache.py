@@ -149,7 +149,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
-        if folder.resolve() == self._folder.resolve():
+        if os.path.realpath(folder) == os.path.realpath(self._folder):  # `resolve` raises where a link leads to itself
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
         with _refusals_told(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -189,11 +189,11 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         """Write entries, after what could not be written before; keep what cannot be written now."""
         for entry in [*list(self._kept.values() if self._is_written else ()), *entries]:
             try:
-                if self._write(entry):
-                    continue
+                if not self._write(entry):
+                    self._kept[entry.key.digest] = entry
             except TuningCacheError as error:
+                self._kept[entry.key.digest] = entry
                 self._tell(self.path, f"{error}; what is tuned is kept in this process's memory only")
-            self._kept[entry.key.digest] = entry
 
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""

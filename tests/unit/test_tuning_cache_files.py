@@ -460,6 +460,15 @@ def test_only_one_thread_sets_a_file_aside(filled):
     assert (found, len(caught), len(list(filled.glob("*.damaged")))) == ([None] * 4, 1, 1)
 
 
+def test_a_warning_that_is_an_error_comes_after_what_it_tells(path):
+    path.parent.joinpath("file").touch()
+    with TuningCache(path.parent / "file" / "tuning") as cache, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TuningCacheWarning, match="memory only"):
+            cache.put(entry())
+        assert cache.get(entry().key) == entry()
+
+
 def test_warnings_that_are_errors_lose_nothing(filled):
     DAMAGE["text"](file_of(filled))
     with warnings.catch_warnings():
