@@ -107,20 +107,11 @@ def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
 
 
 def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = None) -> list[tuple[int, float]]:
-    """Return what a model costs under one workspace that its problems use in turn.
+    """Return what a model costs under one workspace that its problems use in turn: (bytes, milliseconds from there on).
 
-    Parameters
-    ----------
-    tunings : sequence of TunedProblem
-        Those of which no row can be used, or none was timed, are left out.
-    policy : mapping, optional
-        Its objective says which time counts.
-
-    Returns
-    -------
-    list of (int, float)
-        Bytes, and the total in milliseconds from there on: each problem by its cheapest row that fits.  The bytes grow and
-        the total falls; the first is the least workspace that every problem can run in.
+    The bytes grow and the total falls: each problem by its cheapest row that fits, by the time that the policy's objective
+    looks at.  The first bytes are the least that every problem can run in; those of which no row can be used, or none was
+    timed, are left out.
     """
     # (bytes, problem, the milliseconds that it costs from there on)
     steps: list[tuple[int, int, float]] = []

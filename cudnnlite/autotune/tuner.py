@@ -37,23 +37,13 @@ SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
 
 
 class Search(NamedTuple):
-    """How problems of one kind are searched.
+    """How problems of one kind are searched."""
 
-    Attributes
-    ----------
-    operands_of : callable
-        (handle, problem, alignments) -> operands by name: made up.
-    check : callable
-        (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written.
-    search : callable
-        (handle, problem, policy, operands, progress) -> AlgorithmTable, the best first.
-    aligned : tuple of str
-        The operands whose alignment calls tell: to those of another alignment another choice may be right.
-    """
-
-    operands_of: Callable[..., Mapping[str, Any]]
+    operands_of: Callable[..., Mapping[str, Any]]  # (handle, problem, alignments) -> operands by name: made up
+    # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written
     check: Callable[..., Mapping[str, Any]]
-    search: Callable[..., AlgorithmTable]
+    search: Callable[..., AlgorithmTable]  # (handle, problem, policy, operands, progress) -> the best first
+    # The operands whose alignment calls tell: to those of another alignment another choice may be right.
     aligned: tuple[str, ...] = ()
 
 
