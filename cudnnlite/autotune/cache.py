@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
@@ -26,7 +26,7 @@ _MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
 _SQLITE, _OLD = b"SQLite format 3\0", "a tuning cache of an older version of cudnnlite, an SQLite file"
 
 
-class TuningCache:
+class TuningCache(AbstractContextManager["TuningCache"]):
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
     A file is named by the hash of its key, which is readable in it; it may be copied to another cache, and removed.  A damaged
@@ -69,8 +69,7 @@ class TuningCache:
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False
         self._is_written = isinstance(self.path, Path) and not read_only
-        # in memory: a folder that cannot be
-        self._folder = self.path if isinstance(self.path, Path) else Path(os.devnull, self.path)
+        self._folder = Path(os.devnull, self.path)  # the path itself, which is absolute; in memory: one that cannot be
         # no lock: each use of it is one step for Python, so that a fork, or another thread, may come between any two
         self._kept: dict[str, TuningEntry] = {}  # by digest: what is in no file
         self._newer: set[Path] = set()  # files met so far that a newer cudnnlite wrote: neither replaced nor removed
@@ -91,16 +90,12 @@ class TuningCache:
         """How many entries are in this process's memory only, because the folder could not be written."""
         return len(self._kept) if isinstance(self.path, Path) else 0
 
-    def __enter__(self) -> TuningCache:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Refuse further use; harmless when called again.  A cache that is never closed loses nothing that was written."""
-        if not self._closed:
-            self._save()
+        self._save()
         self._closed = True
 
     def get(self, key: TuningKey) -> TuningEntry | None:
@@ -113,12 +108,8 @@ class TuningCache:
         """Remember an entry, in place of one of the same key; when this returns it survives the process.
 
         It is kept in memory where the folder cannot be written, with one warning for this cache; without one if the cache is
-        read-only, or a newer cudnnlite has put an entry of that key, which stays.
-
-        Raises
-        ------
-        ArgumentError
-            Not an entry, or one of the emulated device, whose times say nothing of a GPU.
+        read-only, or a newer cudnnlite has put an entry of that key, which stays.  ArgumentError for one of the emulated
+        device, whose times say nothing of a GPU.
         """
         if (device := instance_of(entry, TuningEntry, "entry").key.device).is_emulated:
             raise ArgumentError(f"entry of {device.gpu}: times of the emulated device are not kept in a cache")
@@ -128,32 +119,23 @@ class TuningCache:
     def entries(
         self, *, gpu: str | None = None, cudnn: int | None = None, kind: str | None = None
     ) -> list[TuningEntry]:
-        """Return the entries, the oldest first.
+        """Return the entries, the oldest first; TuningCacheError if the folder cannot be read.
 
-        Parameters
-        ----------
-        gpu, cudnn, kind : optional
-            Only those of a GPU ("NVIDIA H200"); of a cuDNN (92800 for 9.28.0); of a kind of problem ("convolution_forward").
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            A filter of another type, or no kind of problem; the folder cannot be read.
+        Filters leave those of a GPU ("NVIDIA H200"), of a cuDNN (92800 for 9.28.0), of a kind of problem
+        ("convolution_forward"); ArgumentError for one of another type, or no kind of problem.
         """
-        for name, value, wanted in (("gpu", gpu, str), ("cudnn", cudnn, int), ("kind", kind, str)):
-            if value is not None and type(value) is not wanted:
-                raise ArgumentError(f"{name}={shown(value)} is not of type {wanted.__name__}")
+        filters = (("device", "gpu", gpu, str), ("device", "cudnn", cudnn, int), ("problem", "kind", kind, str))
+        for _, name, wanted, of_type in filters:
+            if wanted is not None and type(wanted) is not of_type:
+                raise ArgumentError(f"{name}={shown(wanted)} is not of type {of_type.__name__}")
         if kind is not None and kind not in KINDS:
             raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
         self._require_open()
         read = filter(None, map(self._read, entry_files(self._folder)))
-        found = {entry.key: entry for entry in (*read, *list(self._kept.values()))}
-
-        def is_meant(key: TuningKey) -> bool:
-            own = (key.device.gpu, key.device.cudnn, key.plain["problem"]["kind"])
-            return all(wanted in (None, value) for wanted, value in zip((gpu, cudnn, kind), own, strict=True))
-
-        return sorted(filter(lambda e: is_meant(e.key), found.values()), key=lambda e: (e.tuned_at, e.key.digest))
+        found = list({entry.key: entry for entry in (*read, *list(self._kept.values()))}.values())
+        for part, name, wanted, _ in filters:
+            found = [entry for entry in found if wanted in (None, entry.key.plain[part][name])]
+        return sorted(found, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
     def __len__(self) -> int:
         self._require_open()
@@ -163,15 +145,11 @@ class TuningCache:
         """Write the entries, filtered as in `entries`, to another folder, which can be shipped; return how many are written.
 
         A tuning cache that is there has these entries afterwards and no others, but for those of a newer cudnnlite: they are
-        kept, and counted in a warning.  Anything else is refused.
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            The path is this cache's own, or none; it cannot be written, or is not a tuning cache; or as in `entries`.
+        kept, and counted in a warning.  TuningCacheError if there is something else, or it cannot be written; ArgumentError for
+        this cache's own folder.
         """
         folder, entries = check_place(path), self.entries(**filters)
-        if folder.resolve() == self._folder.resolve():
+        if os.path.realpath(folder) == os.path.realpath(self._folder):  # `resolve` raises where a link leads to itself
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
         with _refusals_told(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -188,13 +166,8 @@ class TuningCache:
     def merge(self, path: str | os.PathLike[str]) -> int:
         """Take over the entries of another cache's folder that are not here, or newer there; return how many.
 
-        It is only read; entries that cannot be are passed over, with a warning.
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            It is not there, or not a tuning cache; or this cache is read-only or cannot be written.  What was taken over
-            until then stays.
+        It is only read; entries that cannot be are passed over, with a warning.  TuningCacheError if it is not there, or not a
+        tuning cache; or if this cache is read-only or cannot be written: what was taken over until then stays.
         """
         self._require_open(to_write=True)
         folder, taken = check_place(path), 0
@@ -207,28 +180,20 @@ class TuningCache:
         return taken
 
     def clear(self, **filters: Any) -> int:
-        """Remove the entries, filtered as in `entries`; return how many.
-
-        Raises
-        ------
-        ArgumentError, TuningCacheError
-            This cache is read-only or cannot be written; or as in `entries`.
-        """
+        """Remove the entries, filtered as in `entries`; return how many.  TuningCacheError if this cache cannot be written."""
         self._require_open(to_write=True)
-        digests = {entry.key.digest for entry in self.entries(**filters)}
-        self._remove(digests)
+        self._remove(digests := {entry.key.digest for entry in self.entries(**filters)})
         return len(digests)
 
     def _save(self, *entries: TuningEntry) -> None:
         """Write entries, after what could not be written before; keep what cannot be written now."""
-        waiting = list(self._kept.values()) if self._is_written else []
-        for entry in [*waiting, *entries]:
+        for entry in [*list(self._kept.values() if self._is_written else ()), *entries]:
             try:
-                if self._write(entry):
-                    continue
+                if not self._write(entry):
+                    self._kept[entry.key.digest] = entry
             except TuningCacheError as error:
+                self._kept[entry.key.digest] = entry
                 self._tell(self.path, f"{error}; what is tuned is kept in this process's memory only")
-            self._kept[entry.key.digest] = entry
 
     def _read(self, file: Path) -> TuningEntry | None:
         """Return the entry in a file; None, with a warning, where there is something else; what is damaged is set aside."""
@@ -237,18 +202,17 @@ class TuningCache:
         try:
             check_file(file, _MOST_BYTES, str(file))
             data = file.read_bytes()
-            return TuningEntry.from_json(data, file.stem)
+            return TuningEntry.from_json(data, file)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 self._tell("reading", f"{file}: {by_system(error).strerror}; the cache cannot be read")
         except TuningCacheError as error:
             self._newer.add(file)
-            self._tell("newer", f"{file} {error}; it is left as it is, and not used, as are others like it")
+            self._tell("newer", f"{error}; it is left as it is, and not used, as are others like it")
         except ArgumentError as error:
-            what = str(error) if data is None else f"{file} {error}"
             # without data nobody knows what it is
-            if data is None or self.read_only or not _set_aside(file, data, what):
-                self._tell(file, f"{what}; it is left as it is, and not used")
+            if data is None or self.read_only or not _set_aside(file, data, str(error)):
+                self._tell(file, f"{error}; it is left as it is, and not used")
         return None
 
     def _write(self, entry: TuningEntry) -> bool:
@@ -310,24 +274,19 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
         import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
-    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else _parse_folder(path, argument)
+    return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else check_place(path, argument, file_too=True)
 
 
-def _parse_folder(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return the absolute path of a folder, or of a file, such as an older cache; ArgumentError if none, or a device's."""
+def check_place(path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False) -> Path:
+    """Return the absolute path of a folder, which need not be there; ArgumentError for none, TuningCacheError for a file."""
     found = path_of(path, argument, "the path of a folder").absolute()
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
     if file_type(found) not in (0, S_IFDIR, S_IFREG):
         raise ArgumentError(f"{argument}={shown(path)} is a device, not a folder")
-    return found
-
-
-def check_place(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a cache, or of where one can be; as `_parse_folder`, and TuningCacheError for a file."""
-    if why := _why_unfit(folder := _parse_folder(path)):
+    if not file_too and (why := _why_unfit(found)):
         raise TuningCacheError(why)
-    return folder
+    return found
 
 
 def entry_files(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache
 from math import inf, isfinite
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
@@ -109,12 +110,8 @@ def make_key(
 
 def canonical(parts: Any) -> str:
     """Return JSON in which what is equal is written in one way: 1.0 and -0.0 are the integers 1 and 0, a tuple is a list."""
-    return json.dumps(json.loads(json.dumps(parts), parse_float=_number), **_SHORT)
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
+    plain = json.loads(json.dumps(parts), parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n)
+    return json.dumps(plain, **_SHORT)
 
 
 @dataclass(frozen=True)
@@ -157,8 +154,8 @@ class TuningEntry:
         return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
     @classmethod
-    def from_json(cls, text: str | bytes, digest: str) -> TuningEntry:
-        """Return the entry that was written, whose key has this digest.
+    def from_json(cls, text: str | bytes, file: Path) -> TuningEntry:
+        """Return the entry that was written to a file, whose name is its key's digest.
 
         ArgumentError if it is not what was written; TuningCacheError if a newer version of cudnnlite has written it.
         """
@@ -166,17 +163,15 @@ class TuningEntry:
             values = json.loads(text)
             form = values.pop("format")
             if type(form) is int and form > FORMAT:
-                raise TuningCacheError(f"is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
+                raise TuningCacheError(f"{file} is of format {form}, from a newer cudnnlite; this one has {FORMAT}")
             key = TuningKey(json.dumps(parts := values.pop("key"), **_SHORT))
-            if type(form) is not int or form < 1 or key.digest != digest:
+            if type(form) is not int or form < 1 or key.digest != file.stem:
                 raise ValueError("its key is not that of its name")
-            DeviceIdentity(**parts["device"])  # these parts every entry is asked for
-            asked = [parts[name] for name in ("problem", "policy", "alignments")]
-            if {*map(type, asked)} != {dict} or "kind" not in asked[0]:
-                raise TypeError("its problem, policy or alignments are no object, or it is a problem of no kind")
+            # these parts every entry is asked for
+            _ = DeviceIdentity(**parts["device"]), parts["problem"]["kind"], {**parts["policy"], **parts["alignments"]}
             return cls(key=key, rows=tuple(map(row_from_plain, values.pop("rows"))), **values)
         except _MISTAKES as error:
-            raise ArgumentError(f"is no entry of a tuning cache ({error})") from error
+            raise ArgumentError(f"{file} is no entry of a tuning cache ({error})") from error
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
@@ -213,56 +208,44 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     name = value = None
     try:
         for name, value in plain.items():
-            values[name] = value if type(value) in (kinds := _FIELDS[name]) else _read(kinds, value)
+            kinds = _FIELDS[name]
+            if type(value) is dict and kinds == (Any,):
+                values[name] = _read((Engine,), value["engine"], *value["knobs"].items())
+            elif (read := value if type(value) in kinds else _read(kinds, value)) != _EMPTY.get(name, ...):
+                values[name] = read  # what is empty may be a field of another kind of row
         found = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
-        for name in values.keys() - _HINTS[found].keys():  # those of other kinds are empty
-            if values[name] in (None, ""):
-                del values[name]
-        if not _HINTS[found].keys() >= values.keys() >= {"algorithm", "math_type"}:
+        if not found.__dataclass_fields__.keys() >= values.keys() >= {"algorithm", "math_type"}:
             return found(**values)  # which says what is wrong
-        # the constructor takes longer than all the rest; what is missing has its default in the class
-        vars(row := object.__new__(found)).update(values)
+        vars(row := object.__new__(found)).update(values)  # the constructor takes longer than all the rest
         return row
     except _MISTAKES as error:
         raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
 
 
-@lru_cache(maxsize=1024, typed=True)  # a model's 1,003 rows named 107 engines; to make them took half of the reading
-def _engine(number: int, *knobs: tuple[str, int]) -> Engine:
-    return Engine.from_plain({"engine": number, "knobs": dict(knobs)})
-
-
-@lru_cache(maxsize=1024)  # to find a member takes longer than to read the rest of a row
-def _member(kind: type[CEnum], name: str) -> CEnum:
-    if not issubclass(kind, CEnum):
-        raise TypeError("not one of cuDNN's enums")
-    unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", name)  # UNKNOWN_17 is the member 17, which may have a name by now
-    return kind(int(unknown[1])) if unknown else kind[name]
-
-
-def _read(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Return as a value of one of a field's types what JSON, or NumPy, has another type for."""
-    if kinds == (Any,) and isinstance(value, dict):
-        return _engine(value["engine"], *value["knobs"].items())
-    if kinds == (Any,):
+@lru_cache(maxsize=2048, typed=True)  # of a model's 1,003 rows it was half of the reading; they name 107 engines
+def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
+    """Return as a value of one of a field's types what JSON, or NumPy, has another type for; of an engine its number."""
+    kind = kinds[0]
+    if kind is Engine:
+        return Engine.from_plain({"engine": value, "knobs": dict(knobs)})
+    if kind is Any:  # of which the name says the enum
         name, _, value = value.partition(".")
-        return _member(getattr(enums, name), value)
-    if issubclass(kinds[0], CEnum):
-        return _member(kinds[0], value)
+        kind = getattr(enums, name)
+    if issubclass(kind, CEnum):
+        unknown = re.fullmatch(r"UNKNOWN_(-?\d+)", value)  # UNKNOWN_17 is the member 17, which may have a name by now
+        return kind(int(unknown[1])) if unknown else kind[value]
     value = value.item() if hasattr(value, "item") else value
-    if kinds[0] is float and (value in ("nan", "inf", "-inf") or type(value) is int):
+    if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
         return float(value)
     if type(value) in kinds:
         return value
-    raise TypeError(f"not of type {kinds[0].__name__}")
+    raise TypeError(f"not of type {kind.__name__}")
 
 
-_HINTS = {kind: get_type_hints(kind) for kind in (AlgorithmResult, ConvolutionResult, RNNResult)}
-_FIELDS: dict[str, tuple[Any, ...]] = {  # the types of each field of a row
-    name: get_args(hint) or (hint,) for hints in _HINTS.values() for name, hint in hints.items() if name not in LEFT_OUT
-}
 _RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
-_EMPTY = {item.name: item.default for kind in _HINTS for item in fields(kind) if item.default in (None, "", False)}
+_ROWS = (ConvolutionResult, RNNResult)  # which have every field between them; these are its types
+_FIELDS = {n: get_args(h) or (h,) for kind in _ROWS for n, h in get_type_hints(kind).items() if n not in LEFT_OUT}
+_EMPTY = {item.name: item.default for kind in _ROWS for item in fields(kind) if item.default in (None, "", False)}
 _SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 

@@ -54,13 +54,7 @@ class TunedProblem(NamedTuple):
 
     @property
     def place(self) -> int | None:
-        """The index of the chosen row in the table; None where none was taken.
-
-        Raises
-        ------
-        ArgumentError
-            The table does not contain it.
-        """
+        """The index of the chosen row in the table, or None; ArgumentError if the table does not contain it."""
         return None if self.chosen is None else place_of(self.table, self.chosen)
 
     def total_ms(self, policy: Policy | None = None) -> float | None:
@@ -98,13 +92,7 @@ class TunedProblem(NamedTuple):
 
 
 def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
-    """Return the index of a row in its table.
-
-    Raises
-    ------
-    ArgumentError
-        The table does not contain it.
-    """
+    """Return the index of a row in its table; ArgumentError if the table does not contain it."""
     # not by equality: an error that is NaN equals nothing once it came from another process
     wanted = _identity(chosen)
     for index, row in enumerate(table):
@@ -119,20 +107,11 @@ def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
 
 
 def shared_workspace(tunings: Sequence[TunedProblem], policy: Policy | None = None) -> list[tuple[int, float]]:
-    """Return what a model costs under one workspace that its problems use in turn.
+    """Return what a model costs under one workspace that its problems use in turn: (bytes, milliseconds from there on).
 
-    Parameters
-    ----------
-    tunings : sequence of TunedProblem
-        Those of which no row can be used, or none was timed, are left out.
-    policy : mapping, optional
-        Its objective says which time counts.
-
-    Returns
-    -------
-    list of (int, float)
-        Bytes, and the total in milliseconds from there on: each problem by its cheapest row that fits.  The bytes grow and
-        the total falls; the first is the least workspace that every problem can run in.
+    The bytes grow and the total falls: each problem by its cheapest row that fits, by the time that the policy's objective
+    looks at.  The first bytes are the least that every problem can run in; those of which no row can be used, or none was
+    timed, are left out.
     """
     # (bytes, problem, the milliseconds that it costs from there on)
     steps: list[tuple[int, int, float]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -37,23 +37,13 @@ SLOW_SECONDS = 1.0  # of measuring inside a call, which are told
 
 
 class Search(NamedTuple):
-    """How problems of one kind are searched.
+    """How problems of one kind are searched."""
 
-    Attributes
-    ----------
-    operands_of : callable
-        (handle, problem, alignments) -> operands by name: made up.
-    check : callable
-        (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written.
-    search : callable
-        (handle, problem, policy, operands, progress) -> AlgorithmTable, the best first.
-    aligned : tuple of str
-        The operands whose alignment calls tell: to those of another alignment another choice may be right.
-    """
-
-    operands_of: Callable[..., Mapping[str, Any]]
+    operands_of: Callable[..., Mapping[str, Any]]  # (handle, problem, alignments) -> operands by name: made up
+    # (handle, problem, operands) -> operands by name: the user's, found to be the problem's, none that is written
     check: Callable[..., Mapping[str, Any]]
-    search: Callable[..., AlgorithmTable]
+    search: Callable[..., AlgorithmTable]  # (handle, problem, policy, operands, progress) -> the best first
+    # The operands whose alignment calls tell: to those of another alignment another choice may be right.
     aligned: tuple[str, ...] = ()
 
 
@@ -65,7 +55,7 @@ SEARCHES: dict[Operation, Search] = {
 SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
 
 
-class Tuner:
+class Tuner(AbstractContextManager["Tuner"]):
     """Finds the best algorithm for a problem on a handle's device, and remembers it.
 
     Parameters
@@ -143,9 +133,6 @@ class Tuner:
         if self.owns_cache:
             self.cache.close()
 
-    def __enter__(self) -> Tuner:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -177,13 +164,12 @@ class Tuner:
         self.handle.use()
         policy = self._policy_within(None)
         if operands is None:
-            return self._look_up(self._key(problem, {}, policy)) or self._measure(policy, problem, {})
+            return self._look_up(self._key(problem, {}, policy)) or self._measure(problem, {}, policy)
         if not isinstance(operands, Mapping):
             raise ArgumentError(f"operands={shown(operands)} is not a mapping of names to arrays")
         checked = search.check(self.handle, problem, operands)
         aligned = {name: alignment_of(array) for name, array in checked.items() if name in search.aligned}
-        with measuring_alone(self.handle.device, self.cache):
-            return self._search(policy, problem, aligned, checked)
+        return self._measure(problem, aligned, policy, checked)
 
     def choose(
         self,
@@ -228,20 +214,24 @@ class Tuner:
             if table is not None:
                 break
         else:
+            start, why = time.perf_counter(), ""
             try:
-                start = time.perf_counter()
-                why = self._why_not_now()
-                table = None if why else self._measure(policy, posed, aligned)
-            except DeviceMemoryError as error:
+                if not self.measures:
+                    why = "and this tuner does not measure"
+                elif self.handle.device.is_capturing(self.handle.stream):
+                    why = "and cannot be while a CUDA graph is recorded"
+                else:
+                    table = self._measure(posed, aligned, policy)
+            except (DeviceMemoryError, CaptureError) as error:  # the latter: another thread's capture
                 if key is None:
                     raise
-                why = f"for want of memory ({error})"
-            except CaptureError as error:  # another thread's capture
-                if key is None:
-                    raise
-                why = f"and cannot be now ({error})"
+                why = "for want of memory" if isinstance(error, DeviceMemoryError) else "and cannot be now"
+                why += f" ({error})"
             if table is None:
-                self._tell_untuned(posed, why)
+                if posed not in self._told:
+                    self._told.add(posed)
+                    told = f"{posed} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead"
+                    warn_user(told, TuningWarning)
                 return None
             if key is not None and not self._told_slow and (seconds := time.perf_counter() - start) > SLOW_SECONDS:
                 self._told_slow = True
@@ -280,52 +270,36 @@ class Tuner:
         entry = self.cache.get(key) if self._uses_cache else None
         return entry.table(self._memory) if entry else own if hopeless else None
 
-    def _measure(self, policy: TuningPolicy, problem: Problem, aligned: Mapping[str, int]) -> AlgorithmTable:
-        with measuring_alone(self.handle.device, self.cache):
-            found = self._look_up(self._key(problem, aligned, policy))  # by somebody else, while this one waited
-            return found or self._search(policy, problem, aligned, None)
-
-    def _search(
-        self, policy: TuningPolicy, problem: Problem, aligned: Mapping[str, int], operands: Any
+    def _measure(
+        self, problem: Problem, aligned: Mapping[str, int], policy: TuningPolicy, operands: Any = None
     ) -> AlgorithmTable:
         """Measure, with operands that are made up if there are None, and remember the table: in the cache, or here."""
-        refuse_search(self.handle)
-        start, search = time.perf_counter(), search_of(problem)
-        log.info("tuning %s on %s", problem, self.handle.device)
-        with _choosing(self.handle, None):
-            operands = operands or search.operands_of(self.handle, problem, aligned)
-            table = search.search(self.handle, problem, policy, operands, self._progress)
-        seconds, key = time.perf_counter() - start, self._key(problem, aligned, policy)
-        log.info("tuned %s in %.1f s: %s", problem, seconds, next((row for row in table if row.ok), "nothing serves"))
-        self.measured += 1
-        self._choices.clear()
-        untried = [row for row in table if row.transient]
-        if untried:
-            names, why = sorted({str(row.algorithm) for row in untried}), untried[0].why_not or untried[0].status
-            told = f"{table.title}: {', '.join(names)} failed for a reason that may pass ({why})"
-            warn_user(f"{told}; the choice is kept for this tuner only", TuningWarning)
-        if untried or not self._uses_cache or not _is_useful(table):
-            self._own[key] = table
-        else:
-            self._own.pop(key, None)
-            now = datetime.now(timezone.utc).isoformat()
-            self.cache.put(TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__))
-        return table
-
-    def _why_not_now(self) -> str:
-        """Return why nothing may be measured now; empty if it may."""
-        if not self.measures:
-            return "and this tuner does not measure"
-        if self.handle.device.is_capturing(self.handle.stream):
-            return "and cannot be while a CUDA graph is recorded"
-        return ""
-
-    def _tell_untuned(self, problem: Problem, why: str) -> None:
-        """Say once that a problem is left to the heuristic."""
-        if problem not in self._told:
-            self._told.add(problem)
-            told = f"{problem} was never tuned, {why}: cuDNN's heuristic chooses; tune_model tunes ahead"
-            warn_user(told, TuningWarning)
+        key = self._key(problem, aligned, policy)
+        with measuring_alone(self.handle.device, self.cache):
+            if operands is None and (found := self._look_up(key)):  # by somebody else, while this one waited
+                return found
+            refuse_search(self.handle)
+            start, search = time.perf_counter(), search_of(problem)
+            log.info("tuning %s on %s", problem, self.handle.device)
+            with _choosing(self.handle, None):
+                operands = operands or search.operands_of(self.handle, problem, aligned)
+                table = search.search(self.handle, problem, policy, operands, self._progress)
+            seconds, best = time.perf_counter() - start, next((row for row in table if row.ok), "nothing serves")
+            log.info("tuned %s in %.1f s: %s", problem, seconds, best)
+            self.measured += 1
+            self._choices.clear()
+            untried = [row for row in table if row.transient]
+            if untried:
+                names, why = sorted({str(row.algorithm) for row in untried}), untried[0].why_not or untried[0].status
+                told = f"{table.title}: {', '.join(names)} failed for a reason that may pass ({why})"
+                warn_user(f"{told}; the choice is kept for this tuner only", TuningWarning)
+            if untried or not self._uses_cache or not _is_useful(table):
+                self._own[key] = table
+            else:
+                self._own.pop(key, None)
+                now = datetime.now(timezone.utc).isoformat()
+                self.cache.put(TuningEntry(key, table.title, table.timing, tuple(table), 0, now, seconds, __version__))
+            return table
 
 
 @contextmanager

@@ -326,6 +326,15 @@ def test_an_export_over_itself(filled, how, tmp_path):
     assert len(TuningCache(filled)) == MANY
 
 
+@pytest.mark.parametrize("below", ["", "tuning"])
+def test_a_link_that_leads_to_itself_is_no_place(filled, tmp_path, below):
+    (tmp_path / "link").symlink_to("link")
+    with TuningCache(filled) as cache:
+        for use in (cache.export, cache.merge):
+            with pytest.raises(TuningCacheError, match=r"link.*: |does not exist"):
+                use(tmp_path / "link" / below)
+
+
 @pytest.mark.parametrize("where", ["folder", ":memory:"])
 def test_merge(filled, tmp_path, where):
     other = tmp_path / "other"

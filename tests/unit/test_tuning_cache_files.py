@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.entries import row_to_plain
+from cudnnlite.autotune.entries import TuningKey, canonical, row_to_plain
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 
 from .tuning_entries import LATE, entry, run_child
@@ -75,6 +75,19 @@ def test_a_damaged_file_is_set_aside(filled, damage, use, tmp_path):
         cache.put(entry(4))
     with TuningCache(filled) as cache:  # without a warning
         assert found_in(cache) == list(range(MANY))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"device": {}}, {"problem": {}}, {"problem": "kind"}, {"policy": None}, {"policy": "x"}, {"alignments": [1]}],
+)
+def test_a_key_that_lacks_what_every_entry_is_asked_for(filled, part):
+    """Though its hash is the file's name."""
+    key = TuningKey(canonical(entry().key.plain | part))
+    file = file_of(filled).rename(filled / f"{key.digest}.json")
+    change(file, key=key.plain)
+    with TuningCache(filled) as cache, pytest.warns(TuningCacheWarning, match=f"{file.name} is no entry .* it is now"):
+        assert len(cache.entries()) == MANY - 1
 
 
 def test_what_was_set_aside_is_never_overwritten(filled):
@@ -445,6 +458,15 @@ def test_only_one_thread_sets_a_file_aside(filled):
     with pytest.warns(TuningCacheWarning) as caught:
         run([threading.Thread(target=work, args=(TuningCache(filled),)) for _ in range(4)])
     assert (found, len(caught), len(list(filled.glob("*.damaged")))) == ([None] * 4, 1, 1)
+
+
+def test_a_warning_that_is_an_error_comes_after_what_it_tells(path):
+    path.parent.joinpath("file").touch()
+    with TuningCache(path.parent / "file" / "tuning") as cache, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TuningCacheWarning, match="memory only"):
+            cache.put(entry())
+        assert cache.get(entry().key) == entry()
 
 
 def test_warnings_that_are_errors_lose_nothing(filled):
