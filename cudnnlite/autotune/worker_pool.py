@@ -11,8 +11,9 @@ from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
-from signal import Signals
 from typing import Any
+
+from cudnnlite.texts import SIGNALS
 
 
 class WorkerDiedError(BrokenExecutor):
@@ -90,7 +91,7 @@ class _Process(subprocess.Popen[bytes]):
         """Wait until the process has ended, which it does without its pipe, and say how."""
         self.pipe.close()
         code = self.wait()
-        return f"killed by {Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"killed by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"exit status {code}"
 
 
 def serve(descriptor: int) -> None:

@@ -44,8 +44,9 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, str]:
-    """Return folder -> file names: of cuDNN's files in a process one folder is healthy, two are a mixture."""
-    groups = groupby(sorted(paths, key=os.path.dirname), os.path.dirname)
+    """Return folder -> file names, of cuDNN's files alone: in a process one folder is healthy, two are a mixture."""
+    ours = (path for path in paths if os.path.basename(path).startswith("libcudnn"))
+    groups = groupby(sorted(ours, key=os.path.dirname), os.path.dirname)
     return {folder: ", ".join(map(os.path.basename, files)) for folder, files in groups}
 
 
@@ -75,9 +76,8 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
     chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
     has_driver = any(state.get(name) for name in ("supports", "driver", "code"))
     # how bad it is that no GPU can be used
-    bad = {"emulated": NOTE, "auto": WARNING if has_driver else NOTE, "": BROKEN if has_driver else WARNING}.get(
-        kind, BROKEN
-    )
+    bads = {"emulated": NOTE, "auto": WARNING if has_driver else NOTE, "": BROKEN if has_driver else WARNING}
+    bad = bads.get(kind, BROKEN)
     if "message" in state:
         text, crashed = f"CUDA could not be asked: {state['message']}", state.get("crashed")
         fix = "look at nvidia-smi, and update the driver" if crashed else "mend what is broken above first"
@@ -93,7 +93,15 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
             rules = (odd, WARNING, f"{text}, for '{odd}' is none here", _UNMASK), (True, OK, text, "")
             yield first("cuda.visible", {"value": mask, "visible": seen}, *rules)
     if named and ("trial" in probe.steps or probe.during == "trial"):
-        yield _trial(probe.step("trial"))
+        trial = probe.step("trial")
+        text, error = f"a small convolution on {trial.get('device')}", trial.get("error")
+        yield first(
+            "cuda.trial", {name: value for name, value in trial.items() if name != "mapped"},
+            (error, BROKEN, f"a small convolution fails: {error}: {trial.get('message')}",
+             "mend what is broken above first; if nothing is, report this output"),
+            (not trial.get("right"), BROKEN, f"{text} returns wrong numbers", "try another cuDNN, and report this output"),
+            (True, OK, f"{text} is right", ""),
+        )  # fmt: skip
 
 
 def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, mask: str | None) -> Finding:
@@ -157,17 +165,6 @@ def _names_device(environment: Mapping[str, str]) -> bool:
     with suppress(ArgumentError):
         return bool(parse_device(environment.get(DEVICE_VARIABLE) or "auto", DEVICE_VARIABLE))
     return False
-
-
-def _trial(trial: Mapping[str, Any]) -> Finding:
-    text, error = f"a small convolution on {trial.get('device')}", trial.get("error")
-    return first(
-        "cuda.trial", {name: value for name, value in trial.items() if name != "mapped"},
-        (error, BROKEN, f"a small convolution fails: {error}: {trial.get('message')}",
-         "mend what is broken above first; if nothing is, report this output"),
-        (not trial.get("right"), BROKEN, f"{text} returns wrong numbers", "try another cuDNN, and report this output"),
-        (True, OK, f"{text} is right", ""),
-    )  # fmt: skip
 
 
 _STUBS, _NO_CUDNN = "a folder 'stubs' has a libcuda that is no driver", "there is no libcudnn.so.9 in its lib or lib64"

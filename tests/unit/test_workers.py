@@ -360,6 +360,8 @@ def test_a_pool_calls_functions_in_processes_of_their_own():
         assert second.result() not in (first, os.getpid())
         with pytest.raises(WorkerDiedError, match="exit status 3"):
             pool.submit(os._exit, 3).result()
+        with pytest.raises(WorkerDiedError, match=f"killed by signal {signal.SIGRTMIN + 1}"):  # it has no name
+            pool.submit(signal.raise_signal, signal.SIGRTMIN + 1).result()
         third = pool.submit(os.getpid).result()
     assert not any(map(is_alive, (first, second.result(), third)))
     with pytest.raises(RuntimeError, match="after shutdown"):
