@@ -183,32 +183,29 @@ _RULES = (
 
 def judge_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Tell what the variables change."""
-    yield from (_variable(environment, name, environment[name]) for name in VARIABLES if name in environment)
+    for name, value in ((name, environment[name]) for name in VARIABLES if name in environment):
+        paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
+        lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
+        fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
+        no_device = name == DEVICE_VARIABLE and not _names_device(environment)
+        no_cudnn = name == "CUDNN_PATH" and value and not any(map(glob, fronts))
+        is_other = name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value)
+        gone = NOTE if name == "LD_LIBRARY_PATH" else WARNING  # container images name folders that few machines have
+        rules = (rule[1:] for rule in _RULES if rule[0] == name)
+        yield first(
+            f"environment.{name}", {"name": name, "value": value, "missing": lost},
+            *((re.fullmatch(fits, value), bad, f"{name}={value}: {why}", fix) for fits, bad, why, fix in rules),
+            (no_device, BROKEN, f"{name}={value} names no device", "set it to cuda, cuda:1, emulated or auto, or unset it"),
+            (lost, gone, f"{name}={value}: {', '.join(lost)} does not exist", "unset it, or name what is there"),
+            (no_cudnn, WARNING, f"{name}={value}: {_NO_CUDNN}", "unset it, or correct it"),
+            (is_other, WARNING, f"{name}={value}: CUDA_PATH names another folder, {toolkit}", "unset one of the two"),
+            (True, OK, f"{name}={value}", ""),
+        )  # fmt: skip
     known = (*VARIABLES[:3], "CUDNNLITE_REQUIRE_GPU")  # the last is for the tests
     for name in sorted(name for name in environment if name.startswith("CUDNNLITE_") and name not in known):
         close = difflib.get_close_matches(name, known, 1, 0.8)
         fix = f"set {close[0]} instead" if close else f"unset {name}; cudnnlite's are {', '.join(known[:3])}"
         yield Finding("environment.unknown", WARNING, f"{name} is set, but cudnnlite has no such variable", fix)
-
-
-def _variable(environment: Mapping[str, str], name: str, value: str) -> Finding:
-    paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
-    lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
-    fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
-    no_device = name == DEVICE_VARIABLE and not _names_device(environment)
-    no_cudnn = name == "CUDNN_PATH" and value and not any(map(glob, fronts))
-    is_other = name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value)
-    gone = NOTE if name == "LD_LIBRARY_PATH" else WARNING  # container images name folders that few machines have
-    rules = (rule[1:] for rule in _RULES if rule[0] == name)
-    return first(
-        f"environment.{name}", {"name": name, "value": value, "missing": lost},
-        *((re.fullmatch(fits, value), bad, f"{name}={value}: {why}", fix) for fits, bad, why, fix in rules),
-        (no_device, BROKEN, f"{name}={value} names no device", "set it to cuda, cuda:1, emulated or auto, or unset it"),
-        (lost, gone, f"{name}={value}: {', '.join(lost)} does not exist", "unset it, or name what is there"),
-        (no_cudnn, WARNING, f"{name}={value}: {_NO_CUDNN}", "unset it, or correct it"),
-        (is_other, WARNING, f"{name}={value}: CUDA_PATH names another folder, {toolkit}", "unset one of the two"),
-        (True, OK, f"{name}={value}", ""),
-    )  # fmt: skip
 
 
 def judge_cache(probe: Probe) -> Iterator[Finding]:
@@ -241,7 +238,7 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         text = f"{damaged} of the files in {path} cannot be read"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)
-    names = {(name, driver) for name, _, driver, _ in probe.devices}
+    names = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}
     used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
     if kinds and cudnn and not used:
         told = ", ".join(f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}" for kind in kinds)

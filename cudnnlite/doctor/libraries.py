@@ -108,7 +108,9 @@ class LibraryFacts(NamedTuple):
 
 def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str]) -> LibraryFacts:
     """Look for copies of libcudnn, and for what the one in use needs; nothing is loaded."""
-    loaded, mapped, places = probe.step("library"), probe.mapped, all_places(environment)
+    loaded, devices, places = probe.step("library"), probe.step("cuda").get("devices"), all_places(environment)
+    lists = (probe.step(name)["mapped"] for name in ("trial", "cuda", "library"))
+    mapped = tuple(next(filter(None, lists), ()))  # as late as that is known
     # what the loader knows; and a libcudnn names the folders of what was installed with it
     mine = os.path.dirname(os.path.realpath(loaded.get("path", "")))
     seen = {"LD_LIBRARY_PATH", _CACHE, *(how for how, folder in places if os.path.realpath(folder) == mine)}
@@ -117,7 +119,7 @@ def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str]
     copies = find_copies([*places, *(("", folder) for folder in by_folder(mapped))])
     imports = {package: probe.step(f"import {package}") for package in packages}
     wheels = tuple(map(" ".join, versions_of(f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)).items()))
-    uses_gpu = bool(probe.devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith("emulated")
+    uses_gpu = bool(devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith("emulated")
     return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, needs, uses_gpu)
 
 

@@ -43,17 +43,6 @@ class Probe(NamedTuple):
             happened += f": the process {self.end}" + (f" before, during '{self.during}'" if self.during else "")
         return {"error": "ProbeError", "message": happened, "crashed": name == self.during, "mapped": []}
 
-    @property
-    def devices(self) -> list[list[str]]:
-        """What CUDA says of each device: name, compute capability, driver, UUID."""
-        return self.step("cuda").get("devices") or []
-
-    @property
-    def mapped(self) -> tuple[str, ...]:
-        """The files of cuDNN, cuBLAS and NVRTC that the process had loaded, as late as that is known."""
-        lists = (self.step(name)["mapped"] for name in ("trial", "cuda", "library"))
-        return tuple(next(filter(None, lists), ()))
-
 
 def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = 180.0) -> Probe:
     """Start the probe, and wait for its end; for `device` and `packages` see `main`.
