@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 
 
 def tune_task(
-    problem: Problem, policy: TuningPolicy, device: str, like: tuple[str, str] | None = None, avoid: str = "",
+    problem: Problem, policy: TuningPolicy, device: str, like: DeviceIdentity | None = None, avoid: str = "",
     cache: str = IN_MEMORY, token: str = "",  # of `hand_over`
 ) -> Answer:  # fmt: skip
     """Tune a problem in a worker, on a `claimed_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
@@ -114,12 +114,11 @@ class TuningRun:
         waiting: dict[Future[Answer], int] = {}
         died: set[int] = set()  # problems whose worker did
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        like = self.device.gpu, self.device.compute_capability
         place = self.cache.path if isinstance(executor, HERE) and not self.cache.read_only else IN_MEMORY
         avoid = "" if own is None else own.device.facts().uuid
 
         def submit(index: int) -> None:
-            task = tune_task, self.listed[index].problem, self.policy, device, like, avoid, str(place)
+            task = tune_task, self.listed[index].problem, self.policy, device, self.device, avoid, str(place)
             future = Future[Answer]() if executor is None else hand_over(executor, *task)
             waiting[future] = index
             future.add_done_callback(done.put)
