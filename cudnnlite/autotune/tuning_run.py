@@ -29,8 +29,6 @@ from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 HERE = (ProcessPoolExecutor, ThreadPoolExecutor)  # whose workers reach what this process does
-# what says that a problem cannot be tuned, for want of memory for instance, and nothing of the worker
-_ANSWERS = (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError)
 
 
 class Worker(NamedTuple):
@@ -72,7 +70,9 @@ def tune_on(where: Device | Handle, problem: Problem, policy: TuningPolicy, cach
         with nullcontext(where) if isinstance(where, Handle) else Handle(where) as handle:
             tuner = Tuner(handle, cache, policy)
             table = tuner.tune(problem)
-    except _ANSWERS as error:  # it is not raised: an exception that is a MemoryError too does not travel through Dask
+    except (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError) as error:
+        # The problem cannot be tuned, which says nothing of the worker.  It is not raised: an exception that is a MemoryError
+        # too does not travel through Dask.
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
     worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
