@@ -71,8 +71,7 @@ def tune_on(where: Device | Handle, problem: Problem, policy: TuningPolicy, cach
             tuner = Tuner(handle, cache, policy)
             table = tuner.tune(problem)
     except (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError) as error:
-        # The problem cannot be tuned, which says nothing of the worker.  It is not raised: an exception that is a MemoryError
-        # too does not travel through Dask.
+        # which is not the worker's fault; nor raised: an exception that is a MemoryError too does not travel through Dask
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
     worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
