@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from signal import Signals
+
+SIGNALS = {int(each): each.name for each in Signals}  # most of the real-time ones have no name
 
 
 def aligned(rows: Sequence[Sequence[str]], numeric: Collection[str] = (), empty: Collection[str] = ()) -> list[str]:

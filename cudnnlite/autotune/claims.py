@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cudnnlite.arguments import by_system, refusals_ignored
 from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device
 
@@ -40,15 +41,15 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 
 
 @contextmanager
-def claimed_device(device: str, like: tuple[str, str] | None = None, avoid: str = "") -> Iterator[Device]:
+def claimed_device(device: str, like: DeviceIdentity | None = None, avoid: str = "") -> Iterator[Device]:
     """Yield the device that this thread may measure on, alone until the end of the block.
 
     "cuda" leaves open which GPU, and so does "auto" where there are any: the one that this thread had before, or else one that
-    nobody measures on; of a name and compute capability, if this process sees such; the one with a UUID to be avoided last of
-    all.  UUIDs tell them apart, since CUDA may number them otherwise in each process.
+    nobody measures on; of the kind that is wanted, if this process sees such; the one with a UUID to be avoided last of all.
+    UUIDs tell them apart, since CUDA may number them otherwise in each process.
     """
     seen = list(enumerate(visible_gpus())) if device.lower() in ("cuda", "auto") else []
-    gpus = [(index, gpu) for index, gpu in seen if like in (None, (gpu.name, gpu.compute_capability))] or seen
+    gpus = [(index, gpu) for index, gpu in seen if like is None or like.is_like(gpu)] or seen
     # processes that start together begin at different ones
     begin, last = os.getpid(), getattr(_this_thread, "gpu", None)
     gpus = sorted(gpus, key=lambda each: (each[1].uuid == avoid, each[0] != last, (each[0] - begin) % len(seen)))

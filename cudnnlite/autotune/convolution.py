@@ -86,8 +86,7 @@ def search_convolution(
     Of the operands "out" is overwritten: bring a copy.  `progress`: whether a bar on stderr shows how far a search over knobs
     is.  Returns the best first by the policy's objective; what cannot be used, or is excluded and not run, comes last.
     """
-    limit, total = policy.workspace_limit, handle.device.memory_info()[1]
-    algorithms = problem.operation.algorithms
+    limit, algorithms = policy.workspace_limit, problem.operation.algorithms
     assert algorithms is not None
     assert limit is None or isinstance(limit, int)
     with own_stream(handle) as stream, ExitStack() as stack:
@@ -127,7 +126,7 @@ def search_convolution(
         if policy.objective == "latency":
             ordered = with_replay(ordered, trial.replayed)
     knobs = NO_KNOBS * (policy.search == "knobs") if climbed is None else f"; {climbed}"
-    return AlgorithmTable(ordered, title=str(problem), timing=f"{contest.timing}{knobs}", device_memory=total)
+    return AlgorithmTable(ordered, title=str(problem), timing=f"{contest.timing}{knobs}", device_memory=contest.memory)
 
 
 def candidates(
@@ -191,7 +190,7 @@ class _Trial:
             if not row.why_not:
                 contest.enter(key, lambda: plan(*self._read.values(), out=self._y))
         except (CudnnError, DeviceMemoryError) as error:
-            return failed(self._handle, row, error)
+            return failed(row, error, contest.memory)
         except ArgumentError as refused:
             if not row.layout:
                 raise

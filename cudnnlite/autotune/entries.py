@@ -17,7 +17,7 @@ from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.backend.engines import Engine
-from cudnnlite.devices.device import Device
+from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.kept import kept
@@ -55,6 +55,10 @@ class DeviceIdentity:
         """Return what a device is."""
         facts, version = device.facts(), int(device.api.cudnnGetVersion())
         return cls(facts.name, facts.compute_capability, facts.driver, version, device.kind)
+
+    def is_like(self, gpu: DeviceFacts) -> bool:
+        """Tell whether a GPU is of this kind, whatever its driver."""
+        return (self.gpu, self.compute_capability) == (gpu.name, gpu.compute_capability)
 
     @property
     def is_emulated(self) -> bool:

@@ -156,8 +156,7 @@ def _find_out(device: Any, executor: Executor | None) -> tuple[str, DeviceIdenti
     identity, memory = identify(local)
     if local.kind != "cuda" or not any_gpu:
         return f"{local.kind}:{local.index}", identity, memory, 1
-    like = (identity.gpu, identity.compute_capability)
-    return "cuda", identity, memory, sum((gpu.name, gpu.compute_capability) == like for gpu in visible_gpus())
+    return "cuda", identity, memory, sum(map(identity.is_like, visible_gpus()))
 
 
 def _facts(run: TuningRun) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.warn import warn_user
 
 HERE = (ProcessPoolExecutor, ThreadPoolExecutor)  # whose workers reach what this process does
-# what says that a problem cannot be tuned, for want of memory for instance, and nothing of the worker
-_ANSWERS = (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError)
 
 
 class Worker(NamedTuple):
@@ -56,7 +54,7 @@ class Answer(NamedTuple):
 
 
 def tune_task(
-    problem: Problem, policy: TuningPolicy, device: str, like: tuple[str, str] | None = None, avoid: str = "",
+    problem: Problem, policy: TuningPolicy, device: str, like: DeviceIdentity | None = None, avoid: str = "",
     cache: str = IN_MEMORY, token: str = "",  # of `hand_over`
 ) -> Answer:  # fmt: skip
     """Tune a problem in a worker, on a `claimed_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
@@ -72,7 +70,8 @@ def tune_on(where: Device | Handle, problem: Problem, policy: TuningPolicy, cach
         with nullcontext(where) if isinstance(where, Handle) else Handle(where) as handle:
             tuner = Tuner(handle, cache, policy)
             table = tuner.tune(problem)
-    except _ANSWERS as error:  # it is not raised: an exception that is a MemoryError too does not travel through Dask
+    except (errors.CudnnError, errors.DeviceMemoryError, errors.NoAlgorithmError, errors.ArgumentError) as error:
+        # which is not the worker's fault; nor raised: an exception that is a MemoryError too does not travel through Dask
         return Answer(why_none=str(error))
     entry = cache.get(make_key(problem, {}, policy, tuner.device))
     worker = Worker(os.uname().nodename, os.getpid(), tuner.device, handle.device.facts().uuid)
@@ -114,12 +113,11 @@ class TuningRun:
         waiting: dict[Future[Answer], int] = {}
         died: set[int] = set()  # problems whose worker did
         done: SimpleQueue[Future[Answer]] = SimpleQueue()
-        like = self.device.gpu, self.device.compute_capability
         place = self.cache.path if isinstance(executor, HERE) and not self.cache.read_only else IN_MEMORY
         avoid = "" if own is None else own.device.facts().uuid
 
         def submit(index: int) -> None:
-            task = tune_task, self.listed[index].problem, self.policy, device, like, avoid, str(place)
+            task = tune_task, self.listed[index].problem, self.policy, device, self.device, avoid, str(place)
             future = Future[Answer]() if executor is None else hand_over(executor, *task)
             waiting[future] = index
             future.add_done_callback(done.put)

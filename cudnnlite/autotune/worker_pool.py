@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from queue import SimpleQueue
-from signal import Signals
+from subprocess import DEVNULL, Popen
 from typing import Any
+
+from cudnnlite.texts import SIGNALS
 
 
 class WorkerDiedError(BrokenExecutor):
@@ -30,16 +30,15 @@ class WorkerPool(ThreadPoolExecutor):
     def __init__(self, count: int) -> None:
         super().__init__(count, thread_name_prefix="cudnnlite-worker")
         self._replacing, self._is_open = threading.Lock(), True
-        self._processes, self._idle = [_Process() for _ in range(count)], SimpleQueue[_Process]()
-        for process in self._processes:
-            self._idle.put(process)
+        self._processes = [_Process() for _ in range(count)]
+        self._idle = list(self._processes)  # as many as there are threads, so that each finds one
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Schedule a call of a module's function; arguments and result are pickled."""
         return super().submit(self._call, (fn, args, kwargs))
 
     def _call(self, call: Any) -> Any:
-        process = self._idle.get()
+        process = self._idle.pop()
         try:
             process.pipe.send(call)
             good, value = process.pipe.recv()
@@ -51,7 +50,7 @@ class WorkerPool(ThreadPoolExecutor):
                     self._processes.append(process)
             raise WorkerDiedError(died) from error
         finally:
-            self._idle.put(process)
+            self._idle.append(process)
         if good:
             return value
         raise value
@@ -67,7 +66,7 @@ class WorkerPool(ThreadPoolExecutor):
             process.end()
 
 
-class _Process(subprocess.Popen[bytes]):
+class _Process(Popen[bytes]):
     """A process that answers the calls that come through a pipe."""
 
     def __init__(self) -> None:
@@ -76,21 +75,18 @@ class _Process(subprocess.Popen[bytes]):
         code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import serve; serve({theirs.fileno()})"
         # idle threads of NumPy's BLAS spin: those of two processes doubled the time of every call on 32 cores
         one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+        command, environment = [sys.executable, "-c", code], one | os.environ  # what the user has set counts
+        # what libraries print is no part of the program's output, and Ctrl-C is the program's to handle
         with theirs:
             super().__init__(
-                [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what libraries print is no part of the program's output
-                env=one | os.environ,  # what the user has set counts
-                start_new_session=True,  # Ctrl-C is the program's to handle
+                command, env=environment, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=2, start_new_session=True
             )
 
     def end(self) -> str:
         """Wait until the process has ended, which it does without its pipe, and say how."""
         self.pipe.close()
         code = self.wait()
-        return f"killed by {Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"killed by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"exit status {code}"
 
 
 def serve(descriptor: int) -> None:

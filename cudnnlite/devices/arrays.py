@@ -241,9 +241,8 @@ class DeviceArray:
         spec, own = source.spec, self.spec
         itself = source.ptr == self.ptr and spec == own
         packed = own.size * self.dtype.itemsize == own.nbytes == spec.nbytes
-        if not itself and (
-            (spec.shape, spec.dtype) != (own.shape, own.dtype) or spec.strides != own.strides or not packed
-        ):
+        alike = (spec.shape, spec.dtype, spec.strides) == (own.shape, own.dtype, own.strides)
+        if not (itself or (alike and packed)):
             hint = "transform_tensor(handle, source, out=...) converts layouts and dtypes"
             raise ArgumentError(f"source is {spec}, the array {own}; allowed: the same, without gaps; {hint}")
         if not itself and abs(source.ptr - self.ptr) < self.nbytes:
@@ -381,9 +380,8 @@ def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:
             raise ArrayTypeError(f"{argument} is on {array.device}, the handle on {device}")
         return array
     check_viewable(array, argument)
-    foreign = device.adopt(array, argument, stream)
-    spec = spec_of(foreign, argument)
-    return DeviceArray(spec, device, foreign.ptr, foreign.owner, stream, readonly=foreign.readonly)
+    found = device.adopt(array, argument, stream)
+    return DeviceArray(spec_of(found, argument), device, found.ptr, found.owner, stream, readonly=found.readonly)
 
 
 def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
@@ -397,6 +395,5 @@ def on_stream(array: DeviceArray, stream: Any) -> DeviceArray:
 
 def part_of(array: DeviceArray, spec: TensorSpec, offset: int = 0, *, stream: Any = None) -> DeviceArray:
     """Return another array in the same memory, which it keeps alive; `offset` is in bytes, and is not checked."""
-    ptr, owner = array.ptr + offset, array._owner
-    stream = array.stream if stream is None else stream
-    return DeviceArray(spec, array.device, ptr, owner, stream, readonly=array.readonly)
+    on = array.stream if stream is None else stream
+    return DeviceArray(spec, array.device, array.ptr + offset, array._owner, on, readonly=array.readonly)

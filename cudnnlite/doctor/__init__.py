@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,24 +50,20 @@ def examine(packages: Iterable[str] = ()) -> Examination:
     `packages` are imported before libcudnn is loaded, as a program does that uses 'torch' first.
     """
     variables, packages, findings = dict(os.environ), tuple(packages), list[Finding]()
-    found = probe.Probe({}, "was not started")
 
-    def tried() -> tuple[Finding, ...]:
-        nonlocal found
-        found = probe.run_probe(variables.get(DEVICE_VARIABLE) or "auto", packages)
-        return ()
-
-    for name, judge in (
-        ("probe", tried),
-        ("libraries", lambda: libraries.judge(libraries.gather(variables, found, packages))),
-        ("cuda", lambda: environment.judge_cuda(variables, found)),
-        ("settings", lambda: environment.judge_variables(variables)),
-        ("cache", lambda: environment.judge_cache(found)),
-    ):
+    def look(name: str, work: Callable[[], Any]) -> Any:
         try:
-            findings.extend(judge())
+            return work()
         except Exception as error:  # what was found before stays
             text = f"'{name}' could not be looked at: {type(error).__name__}: {error}"
             fix = "report this output: it is a mistake of the doctor"
             findings.append(Finding("doctor.check", Verdict.WARNING, text, fix, facts={"name": name}))
+            return None
+
+    found = look("probe", lambda: probe.run_probe(variables.get(DEVICE_VARIABLE) or "auto", packages))
+    found = found or probe.Probe({}, "was not started")
+    look("libraries", lambda: findings.extend(libraries.judge(libraries.gather(variables, found, packages))))
+    look("cuda", lambda: findings.extend(environment.judge_cuda(variables, found)))
+    look("settings", lambda: findings.extend(environment.judge_variables(variables)))
+    look("cache", lambda: findings.extend(environment.judge_cache(found)))
     return Examination(tuple(findings))

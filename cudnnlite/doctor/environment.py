@@ -44,8 +44,9 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, str]:
-    """Return folder -> file names: of cuDNN's files in a process one folder is healthy, two are a mixture."""
-    groups = groupby(sorted(paths, key=os.path.dirname), os.path.dirname)
+    """Return folder -> file names, of cuDNN's files alone: in a process one folder is healthy, two are a mixture."""
+    ours = (path for path in paths if os.path.basename(path).startswith("libcudnn"))
+    groups = groupby(sorted(ours, key=os.path.dirname), os.path.dirname)
     return {folder: ", ".join(map(os.path.basename, files)) for folder, files in groups}
 
 
@@ -75,9 +76,8 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
     chosen = -1 if kind == "emulated" else int(index) if index.isdecimal() else 0
     has_driver = any(state.get(name) for name in ("supports", "driver", "code"))
     # how bad it is that no GPU can be used
-    bad = {"emulated": NOTE, "auto": WARNING if has_driver else NOTE, "": BROKEN if has_driver else WARNING}.get(
-        kind, BROKEN
-    )
+    bads = {"emulated": NOTE, "auto": WARNING if has_driver else NOTE, "": BROKEN if has_driver else WARNING}
+    bad = bads.get(kind, BROKEN)
     if "message" in state:
         text, crashed = f"CUDA could not be asked: {state['message']}", state.get("crashed")
         fix = "look at nvidia-smi, and update the driver" if crashed else "mend what is broken above first"
@@ -93,7 +93,15 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
             rules = (odd, WARNING, f"{text}, for '{odd}' is none here", _UNMASK), (True, OK, text, "")
             yield first("cuda.visible", {"value": mask, "visible": seen}, *rules)
     if named and ("trial" in probe.steps or probe.during == "trial"):
-        yield _trial(probe.step("trial"))
+        trial = probe.step("trial")
+        text, error = f"a small convolution on {trial.get('device')}", trial.get("error")
+        yield first(
+            "cuda.trial", {name: value for name, value in trial.items() if name != "mapped"},
+            (error, BROKEN, f"a small convolution fails: {error}: {trial.get('message')}",
+             "mend what is broken above first; if nothing is, report this output"),
+            (not trial.get("right"), BROKEN, f"{text} returns wrong numbers", "try another cuDNN, and report this output"),
+            (True, OK, f"{text} is right", ""),
+        )  # fmt: skip
 
 
 def _driver(state: Mapping[str, Any], wanted: str, bad: Verdict, has_driver: bool, mask: str | None) -> Finding:
@@ -159,17 +167,6 @@ def _names_device(environment: Mapping[str, str]) -> bool:
     return False
 
 
-def _trial(trial: Mapping[str, Any]) -> Finding:
-    text, error = f"a small convolution on {trial.get('device')}", trial.get("error")
-    return first(
-        "cuda.trial", {name: value for name, value in trial.items() if name != "mapped"},
-        (error, BROKEN, f"a small convolution fails: {error}: {trial.get('message')}",
-         "mend what is broken above first; if nothing is, report this output"),
-        (not trial.get("right"), BROKEN, f"{text} returns wrong numbers", "try another cuDNN, and report this output"),
-        (True, OK, f"{text} is right", ""),
-    )  # fmt: skip
-
-
 _STUBS, _NO_CUDNN = "a folder 'stubs' has a libcuda that is no driver", "there is no libcudnn.so.9 in its lib or lib64"
 _SLOW, _PRELOADED = "each kernel is waited for: calls are slow", "every program started from here has these libraries"
 # Variable, what its value has to match, how bad that is, why, and what to do; the first that fits counts.
@@ -186,32 +183,29 @@ _RULES = (
 
 def judge_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Tell what the variables change."""
-    yield from (_variable(environment, name, environment[name]) for name in VARIABLES if name in environment)
+    for name, value in ((name, environment[name]) for name in VARIABLES if name in environment):
+        paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
+        lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
+        fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
+        no_device = name == DEVICE_VARIABLE and not _names_device(environment)
+        no_cudnn = name == "CUDNN_PATH" and value and not any(map(glob, fronts))
+        is_other = name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value)
+        gone = NOTE if name == "LD_LIBRARY_PATH" else WARNING  # container images name folders that few machines have
+        rules = (rule[1:] for rule in _RULES if rule[0] == name)
+        yield first(
+            f"environment.{name}", {"name": name, "value": value, "missing": lost},
+            *((re.fullmatch(fits, value), bad, f"{name}={value}: {why}", fix) for fits, bad, why, fix in rules),
+            (no_device, BROKEN, f"{name}={value} names no device", "set it to cuda, cuda:1, emulated or auto, or unset it"),
+            (lost, gone, f"{name}={value}: {', '.join(lost)} does not exist", "unset it, or name what is there"),
+            (no_cudnn, WARNING, f"{name}={value}: {_NO_CUDNN}", "unset it, or correct it"),
+            (is_other, WARNING, f"{name}={value}: CUDA_PATH names another folder, {toolkit}", "unset one of the two"),
+            (True, OK, f"{name}={value}", ""),
+        )  # fmt: skip
     known = (*VARIABLES[:3], "CUDNNLITE_REQUIRE_GPU")  # the last is for the tests
     for name in sorted(name for name in environment if name.startswith("CUDNNLITE_") and name not in known):
         close = difflib.get_close_matches(name, known, 1, 0.8)
         fix = f"set {close[0]} instead" if close else f"unset {name}; cudnnlite's are {', '.join(known[:3])}"
         yield Finding("environment.unknown", WARNING, f"{name} is set, but cudnnlite has no such variable", fix)
-
-
-def _variable(environment: Mapping[str, str], name: str, value: str) -> Finding:
-    paths = [path for path in split_path(environment, name) if "/" in path] if name in _PATHS else []
-    lost, toolkit = [path for path in paths if not os.path.exists(path)], environment.get("CUDA_PATH") or value
-    fronts = (os.path.join(escape(value), folder, "libcudnn.so.9") for folder in LIB_FOLDERS)
-    no_device = name == DEVICE_VARIABLE and not _names_device(environment)
-    no_cudnn = name == "CUDNN_PATH" and value and not any(map(glob, fronts))
-    is_other = name == "CUDA_HOME" and os.path.realpath(toolkit) != os.path.realpath(value)
-    gone = NOTE if name == "LD_LIBRARY_PATH" else WARNING  # container images name folders that few machines have
-    rules = (rule[1:] for rule in _RULES if rule[0] == name)
-    return first(
-        f"environment.{name}", {"name": name, "value": value, "missing": lost},
-        *((re.fullmatch(fits, value), bad, f"{name}={value}: {why}", fix) for fits, bad, why, fix in rules),
-        (no_device, BROKEN, f"{name}={value} names no device", "set it to cuda, cuda:1, emulated or auto, or unset it"),
-        (lost, gone, f"{name}={value}: {', '.join(lost)} does not exist", "unset it, or name what is there"),
-        (no_cudnn, WARNING, f"{name}={value}: {_NO_CUDNN}", "unset it, or correct it"),
-        (is_other, WARNING, f"{name}={value}: CUDA_PATH names another folder, {toolkit}", "unset one of the two"),
-        (True, OK, f"{name}={value}", ""),
-    )  # fmt: skip
 
 
 def judge_cache(probe: Probe) -> Iterator[Finding]:
@@ -244,7 +238,7 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         text = f"{damaged} of the files in {path} cannot be read"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)
-    names = {(name, driver) for name, _, driver, _ in probe.devices}
+    names = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}
     used = [kind for kind in kinds if kind.cudnn == cudnn and (not names or (kind.gpu, kind.driver) in names)]
     if kinds and cudnn and not used:
         told = ", ".join(f"{kind.gpu} with driver {kind.driver}, cuDNN {format_version(kind.cudnn)}" for kind in kinds)

@@ -93,7 +93,7 @@ class LibraryFacts(NamedTuple):
     @property
     def lines(self) -> dict[str, str]:
         """Folder that files of cuDNN were loaded from -> that, the version and the files in words."""
-        versions, folders = {copy.folder: str(copy) for copy in self.copies}, _cudnn_folders(self.mapped)
+        versions, folders = {copy.folder: str(copy) for copy in self.copies}, by_folder(self.mapped)
         return {f: f"{f} ({versions.get(f, 'of unknown version')}): {names}" for f, names in folders.items()}
 
     def wheel(self, copy: Copy) -> str:
@@ -108,16 +108,18 @@ class LibraryFacts(NamedTuple):
 
 def gather(environment: Mapping[str, str], probe: Probe, packages: Iterable[str]) -> LibraryFacts:
     """Look for copies of libcudnn, and for what the one in use needs; nothing is loaded."""
-    loaded, mapped, places = probe.step("library"), probe.mapped, all_places(environment)
+    loaded, devices, places = probe.step("library"), probe.step("cuda").get("devices"), all_places(environment)
+    lists = (probe.step(name)["mapped"] for name in ("trial", "cuda", "library"))
+    mapped = tuple(next(filter(None, lists), ()))  # as late as that is known
     # what the loader knows; and a libcudnn names the folders of what was installed with it
     mine = os.path.dirname(os.path.realpath(loaded.get("path", "")))
     seen = {"LD_LIBRARY_PATH", _CACHE, *(how for how, folder in places if os.path.realpath(folder) == mine)}
     names = [f"{need[1]}.so.{major}" for need in _NEEDS if (major := loaded.get("cudart", 0) // 1000)]
     needs = tuple((name, *look_up(name, mapped, seen, places)) for name in names)
-    copies = find_copies([*places, *(("", folder) for folder in _cudnn_folders(mapped))])
+    copies = find_copies([*places, *(("", folder) for folder in by_folder(mapped))])
     imports = {package: probe.step(f"import {package}") for package in packages}
     wheels = tuple(map(" ".join, versions_of(f"nvidia-cudnn-cu{number}" for number in (11, 12, 13)).items()))
-    uses_gpu = bool(probe.devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith("emulated")
+    uses_gpu = bool(devices) and not environment.get(DEVICE_VARIABLE, "").lower().startswith("emulated")
     return LibraryFacts(loaded, mapped, imports, copies, wheels, environment, needs, uses_gpu)
 
 
@@ -131,7 +133,7 @@ def all_places(environment: Mapping[str, str], root: str = "/") -> list[tuple[st
 
     override = environment.get(LIBRARY_VARIABLE, "")
     add(LIBRARY_VARIABLE, [override if os.path.isdir(override) else os.path.dirname(override)])
-    add("LD_PRELOAD", _cudnn_folders(split_path(environment, "LD_PRELOAD")))
+    add("LD_PRELOAD", by_folder(split_path(environment, "LD_PRELOAD")))
     add("LD_LIBRARY_PATH", split_path(environment, "LD_LIBRARY_PATH"))
     for name in ("CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"):
         add(name, [environment.get(name, "")], LIB_FOLDERS)
@@ -153,9 +155,7 @@ def loader_cache() -> list[str]:
     return list(dict.fromkeys(_CACHE_LINE.findall(done.stdout)))
 
 
-def look_up(
-    name: str, mapped: Iterable[str], seen: Iterable[str], places: Iterable[tuple[str, str]]
-) -> tuple[str, str]:
+def look_up(name: str, mapped: Iterable[str], seen: set[str], places: Iterable[tuple[str, str]]) -> tuple[str, str]:
     """Return the file that cuDNN gets for a name, or ''; then one in a place that it does not see, or ''."""
     paths = {os.path.join(folder, name): how for how, folder in places if os.path.isfile(os.path.join(folder, name))}
     loaded = [path for path in mapped if f"{os.path.basename(path)}.".startswith(f"{name}.")]
@@ -191,14 +191,10 @@ def _numbers(path: str) -> str:
     return os.path.basename(path).partition(".so.")[2]
 
 
-def _cudnn_folders(paths: Iterable[str]) -> dict[str, str]:
-    return by_folder(path for path in paths if os.path.basename(path).startswith("libcudnn"))
-
-
 def judge(facts: LibraryFacts) -> Iterator[Finding]:
     """Tell what is to be said of libcudnn."""
     for package, step in facts.imports.items():
-        files = "; ".join(f"{folder}: {names}" for folder, names in _cudnn_folders(step["mapped"]).items())
+        files = "; ".join(f"{folder}: {names}" for folder, names in by_folder(step["mapped"]).items())
         failed, fix = step.get("error"), f"install {package} in this environment, or leave out --import {package}"
         yield first(
             "library.import", {"package": package},
@@ -232,9 +228,8 @@ def judge(facts: LibraryFacts) -> Iterator[Finding]:
 def _in_use(facts: LibraryFacts, version: str) -> Iterator[Finding]:
     loaded, lines = facts.loaded, tuple(facts.lines.values())
     how = "which was already loaded" if loaded["how"] == "already loaded" else f"found through {loaded['how']}"
-    text = (
-        f"cuDNN {version} is in use: {loaded['path']}, {how}, built with CUDA {format_cuda_version(loaded['cudart'])}"
-    )
+    built = f"built with CUDA {format_cuda_version(loaded['cudart'])}"
+    text = f"cuDNN {version} is in use: {loaded['path']}, {how}, {built}"
     yield Finding("library.loaded", OK, text, facts={name: loaded[name] for name in loaded if name != "mapped"})
     if len(lines) > 1:  # cuDNN accepted them, or did not look, as it does for its engine libraries
         text = "files of several copies of cuDNN are in one process"
@@ -272,7 +267,7 @@ def _fix(facts: LibraryFacts) -> str:
     strays = set(facts.lines) - {os.path.dirname(facts.path)}
     crashed = "".join(package for package, step in facts.imports.items() if step.get("crashed"))
     torn = [copy for copy in facts.copies if copy.mixture and copy.folder in facts.lines]
-    preloaded = set(map(os.path.realpath, _cudnn_folders(split_path(facts.environment, "LD_PRELOAD"))))
+    preloaded = set(map(os.path.realpath, by_folder(split_path(facts.environment, "LD_PRELOAD"))))
     led = [path for path in split_path(facts.environment, "LD_LIBRARY_PATH") if os.path.realpath(path) in strays]
     nines = [copy for copy in facts.copies if _numbers(copy.path)[:1] == "9"]
     named = [copy for copy in nines if copy.path in message]  # it was found, and cannot be loaded

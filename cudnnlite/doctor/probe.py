@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -23,14 +22,8 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library, mapped_cudnn_files
 from cudnnlite.autotune.cache import CACHE_VARIABLE, IN_MEMORY
 from cudnnlite.devices.cuda_facts import cuda_state
+from cudnnlite.texts import SIGNALS
 
-# with this process's search path, so that it finds the same packages, wherever it is started
-_START = (
-    "import sys; sys.path[:] = sys.argv[1].split('\\n'); from cudnnlite.doctor.probe import main; "
-    "main(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
-)
-_SECONDS = 180.0  # the first use of a GPU can take a minute, where kernels are compiled for it
-_SIGNALS = {int(each): each.name for each in signal.Signals}
 _INTERESTING = ("libcudnn", "libcublas", "libnvrtc")
 
 
@@ -50,30 +43,24 @@ class Probe(NamedTuple):
             happened += f": the process {self.end}" + (f" before, during '{self.during}'" if self.during else "")
         return {"error": "ProbeError", "message": happened, "crashed": name == self.during, "mapped": []}
 
-    @property
-    def devices(self) -> list[list[str]]:
-        """What CUDA says of each device: name, compute capability, driver, UUID."""
-        return self.step("cuda").get("devices") or []
 
-    @property
-    def mapped(self) -> tuple[str, ...]:
-        """The files of cuDNN, cuBLAS and NVRTC that the process had loaded, as late as that is known."""
-        lists = (self.step(name)["mapped"] for name in ("trial", "cuda", "library"))
-        return tuple(next(filter(None, lists), ()))
+def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = 180.0) -> Probe:
+    """Start the probe, and wait for its end; for `device` and `packages` see `main`.
 
-
-def run_probe(device: str, packages: tuple[str, ...] = (), seconds: float = _SECONDS) -> Probe:
-    """Start the probe, and wait for its end; for `device` and `packages` see `main`."""
+    The first use of a GPU can take a minute, where kernels are compiled for it.
+    """
     # files, not pipes: what the packages start may keep a pipe open
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
-        command = [sys.executable, "-c", _START, "\n".join(sys.path), str(file.fileno()), device, *packages]
+        paths = [path for path in sys.path if isinstance(path, str)]  # the same packages, wherever it is started
+        call = f"import sys; sys.path[:] = {paths}; from {__name__} import main; main{file.fileno(), device, packages}"
         null, kept, environment = subprocess.DEVNULL, [file.fileno()], os.environ | {CACHE_VARIABLE: IN_MEMORY}
+        command = [sys.executable, "-c", call]
         process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=null, stdout=null, stderr=errors)
         try:
             code, end = process.wait(seconds), ""
             errors.seek(0)
             if code < 0:
-                end = f"was killed by {_SIGNALS.get(-code, f'signal {-code}')}"
+                end = f"was killed by {SIGNALS.get(-code, f'signal {-code}')}"
             elif code:
                 last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
                 end = f"ended with {code}" + (f" ({last[0]})" if last else "")
@@ -101,7 +88,7 @@ def read_probe(written: bytes, end: str) -> Probe:
     return Probe(steps, end, during if end else "")
 
 
-def main(descriptor: int, device: str, packages: list[str]) -> None:
+def main(descriptor: int, device: str, packages: Iterable[str]) -> None:
     """Do the steps, and write what they find to an open file: what libraries print must not come between.
 
     `device` is where to convolve; 'auto' is CUDA if this process sees a GPU, the emulated one if not; nowhere with 'none', and

@@ -35,6 +35,7 @@ class Contest:
         self._kernels: dict[Any, Hashable] = {}  # of the emulated device, with the first candidate that ran them
         self._twins: dict[Hashable, Hashable] = {}
         self._device = handle.device
+        self.memory = handle.device.memory_info()[1]  # what the device has in all
         self.replayed = False
 
     def enter(self, key: Hashable, work: Callable[[], object]) -> None:
@@ -162,13 +163,13 @@ def joined(*remarks: str) -> str:
     return "; ".join(dict.fromkeys(part for remark in remarks if remark for part in remark.split("; ")))
 
 
-def failed(handle: Handle, row: AlgorithmResult, error: CudnnError | DeviceMemoryError) -> AlgorithmResult:
+def failed(row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: int) -> AlgorithmResult:
     """Return the row of a candidate that could not be run, with the reason, and whether that may be gone another time.
 
     What cuDNN refuses, it will always refuse.  Memory may be there when others have given theirs back, unless the device has
-    not got so much.
+    not got so much: `memory` is its bytes.
     """
-    fits = row.workspace < handle.device.memory_info()[1]
+    fits = row.workspace < memory
     if isinstance(error, CudnnError):
         why = "; ".join(error.notes) or error.detail
         # what an engine cannot compile, it never will

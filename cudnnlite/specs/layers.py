@@ -28,7 +28,6 @@ from cudnnlite.specs.layout import CHANNELS_LAST, if_channels_last, parse_layout
 from cudnnlite.specs.steps import AnySteps, SpatialSpec, Steps, parse_steps, slid
 from cudnnlite.specs.tensor import TensorSpec
 
-_LRN_MAX_N, _LRN_MIN_K, _LRN_MIN_BETA = 16, 1e-5, 0.01  # CUDNN_LRN_MAX_N, ...
 _POOLED = "one for each spatial axis; it is the same at both ends of an axis"
 _SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses bfloat16
 
@@ -115,9 +114,9 @@ class LRNSpec(FrozenSpec, told_by="cudnnSetLRNDescriptor"):
     k: float
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
-        channels, given = integer(n, "n", 1, _LRN_MAX_N), {"alpha": alpha, "beta": beta, "k": k}
+        channels, given = integer(n, "n", 1, 16), {"alpha": alpha, "beta": beta, "k": k}  # CUDNN_LRN_MAX_N
         numbers = {name: real_number(value, name) for name, value in given.items()}
-        for name, smallest in (("beta", _LRN_MIN_BETA), ("k", _LRN_MIN_K)):
+        for name, smallest in (("beta", 0.01), ("k", 1e-5)):  # CUDNN_LRN_MIN_BETA, CUDNN_LRN_MIN_K
             if not numbers[name] >= smallest:
                 raise ArgumentError(f"{name}={shown(given[name])}; allowed: from {smallest} on")
         self._freeze(n=channels, **numbers)
@@ -188,8 +187,7 @@ class ReduceTensorSpec(FrozenSpec, told_by="cudnnSetReduceTensorDescriptor"):
     ) -> None:  # fmt: skip
         kind, propagation = parse_enum(ReduceTensorOp, op, "op"), parse_enum(NanPropagation, nan, "nan")
         places = parse_enum(ReduceTensorIndices, indices, "indices")
-        kinds = parse_dtype(compute_type, "compute_type")
-        self._freeze(op=kind, nan=propagation, compute_type=kinds, indices=places)
+        self._freeze(op=kind, nan=propagation, compute_type=parse_dtype(compute_type, "compute_type"), indices=places)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -327,10 +325,8 @@ class SpatialTransformerSpec(FrozenSpec, told_by="cudnnSetSpatialTransformerNdDe
 
     def __init__(self, shape: Iterable[int], dtype: AnyDtype = DataType.FLOAT) -> None:
         sizes, kind = parse_shape(shape, batch_may_be_empty=False), parse_dtype(dtype)
-        if len(sizes) != 4:
-            raise ArgumentError(
-                f"shape={sizes} has rank {len(sizes)}; needed: (N, C, H, W), cuDNN samples 2-D images only"
-            )
+        if (rank := len(sizes)) != 4:
+            raise ArgumentError(f"shape={sizes} has rank {rank}; needed: (N, C, H, W), cuDNN samples 2-D images only")
         if kind not in _SAMPLED:
             raise ArgumentError(f"dtype={dtype_name(kind)}; allowed: {', '.join(map(dtype_name, _SAMPLED))}")
         self._freeze(shape=sizes, dtype=kind)
@@ -375,9 +371,8 @@ class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor
         sizes = sequence(fold, "fold", "a sequence of numbers, one for each spatial axis")
         blocks = tuple(integer(size, "fold", 1) for size in sizes)
         if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
-            raise ArgumentError(
-                f"padding={shown(padding)}; needed: a number, or a pair of them, for each of 4 or 5 axes"
-            )
+            needed = "a number, or a pair of them, for each of 4 or 5 axes"
+            raise ArgumentError(f"padding={shown(padding)}; needed: {needed}")
         ends: Any = tuple((integer(a, "padding", 0), integer(b, "padding", 0)) for a, b in pairs)
         way = parse_enum(FoldingDirection, direction, "direction")
         if blocks and len(blocks) != len(pairs) - 2:
@@ -394,18 +389,14 @@ class TensorTransformSpec(FrozenSpec, told_by="cudnnSetTensorTransformDescriptor
     def output_shape(self, shape: tuple[int, ...], argument: str = "x") -> tuple[int, ...]:
         """Return the shape of what comes out; ArgumentError if the spec does not fit."""
         shape = parse_shape(shape, instance_of(argument, str, "argument"))
-        if len(shape) != len(self.padding):
-            raise ArgumentError(
-                f"{argument} has shape {shape}; the transformation is one of {len(self.padding)} axes: {self}"
-            )
+        if len(shape) != (rank := len(self.padding)):
+            raise ArgumentError(f"{argument} has shape {shape}; the transformation is one of {rank} axes: {self}")
         n, c, *image = (before + size + after for size, (before, after) in zip(shape, self.padding, strict=True))
-        volume = prod(self.fold)
-        if not self.fold:
-            return (n, c, *image)
+        steps = self.fold or (1,) * len(image)
         if self.direction == FoldingDirection.UNFOLD:
-            if c % volume:
+            if c % prod(steps):
                 raise ArgumentError(f"{argument} has {c} channels, which fold={self.fold} does not divide")
-            return (n, c // volume, *(size * step for size, step in zip(image, self.fold, strict=True)))
-        if any(size % step for size, step in zip(image, self.fold, strict=True)):
+            return (n, c // prod(steps), *(size * step for size, step in zip(image, steps, strict=True)))
+        if any(size % step for size, step in zip(image, steps, strict=True)):
             raise ArgumentError(f"{argument} is padded to {(n, c, *image)}, which fold={self.fold} does not divide")
-        return (n, c * volume, *(size // step for size, step in zip(image, self.fold, strict=True)))
+        return (n, c * prod(steps), *(size // step for size, step in zip(image, steps, strict=True)))

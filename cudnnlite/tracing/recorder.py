@@ -7,8 +7,9 @@ import re
 import time
 from collections import defaultdict
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import chain, pairwise, repeat
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
@@ -32,6 +33,7 @@ from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, answer_name, arr
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _NOWHERE = "at {:#x}, memory of which nothing is known"
+_LOST = "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
 _SCRATCH = ("workspace", "reserve", "states")  # of whose contents nobody knows anything
 _WRITTEN = ("y_tensor", "dx_tensor", "dw_tensor")  # by a graph
 _OPAQUE: dict[str, Any] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
@@ -111,9 +113,7 @@ class Recorder(Memory):
         owner: Any = _owner(seen[0].value.value) if seen and seen[0].kind is cudnnHandle_t else None
         lost = not self._capturing and owner is not None and owner.device.is_capturing(owner.stream)
         if lost:
-            self.tell(
-                "calls went into a CUDA graph that the trace saw no begin of: they are not in the program, nor is what it does"
-            )
+            self.tell(_LOST)
             self._capturing = True  # nothing may be waited for
         step, outputs, memory = self._statement(record, seen)
         status, start = 0, time.perf_counter_ns()
@@ -187,7 +187,7 @@ class Recorder(Memory):
         elif not early:
             self._order(self._stream_of.get(handles[0] or 0, 0), step.device)
         if name == "cudnnBackendExecute":
-            memory.update(self._in_pack(seen[2].value))
+            self._look_into(seen[2].value, memory)
         for buffer in memory:
             if step.on and buffer.alive is None:  # as in `_on`
                 buffer.device = step.on
@@ -195,8 +195,8 @@ class Recorder(Memory):
         self.steps.append(step)
         return step, outputs, memory
 
-    def _in_pack(self, pack: Opaque) -> dict[Buffer, bool]:
-        """Return the memory in a variant pack; it is set again where other memory is at an address than when it was set."""
+    def _look_into(self, pack: Opaque, memory: dict[Buffer, bool]) -> None:
+        """Tell what memory is in a variant pack; it is set again where other memory is at an address than when it was set."""
         address, held = pack.value or 0, self._held[pack.value or 0]
         if any((place := self._place(at)) is None or place[0] is not buffer for at, (buffer, _) in held.items()):
             values = [(attribute, kind, len(array), array) for attribute, kind, array in self._set[address].values()]
@@ -204,12 +204,10 @@ class Recorder(Memory):
             for each in values:
                 self.write_down(FUNCTIONS["cudnnBackendSetAttribute"], pack, *each, early=False)
             self.write_down(FUNCTIONS["cudnnBackendFinalize"], pack, early=False)
-        memory = dict[Buffer, bool]()
         for buffer, uid in self._held[address].values():
             name = self._uids[uid][0].name if uid in self._uids else "workspace"
             buffer.used_as(name.removesuffix("_tensor"))
             memory[buffer] = memory.get(buffer, False) or name in _WRITTEN
-        return memory
 
     def _pointer(self, function: str, argument: Argument, outputs: Any, memory: Any, seen: list[Argument]) -> Part:
         """Return an argument that points somewhere: to a device, to what C reads on the host, or to what it writes there."""
@@ -308,9 +306,8 @@ class Recorder(Memory):
                     part.used_as(name.split("_")[-1].removesuffix("DESC") + "_tensor")
         elif element is ctypes.c_void_p:
             uids = pack.get("VARIANT_PACK_UNIQUE_IDS", ((),))[-1] if name == "VARIANT_PACK_DATA_POINTERS" else ()
-            parts = [
-                self._hold(native.value, at, uid) for at, uid in zip(values, chain(uids, repeat(None)), strict=False)
-            ]
+            pairs = zip(values, chain(uids, repeat(None)), strict=False)
+            parts = [self._hold(native.value, at, uid) for at, uid in pairs]
         else:
             parts = [number(value, c_type) for value in values]
         return array(c_type, parts)
@@ -332,22 +329,18 @@ class Recorder(Memory):
             return int(one * (1 + sum((size - 1) * stride for size, stride in pairs)))
         return 1
 
-    # what was there before
-
     def _thing(self, native: Opaque, function: str, argname: str) -> Part:
-        """Return a handle or descriptor; one that was made before the block is made before the program's."""
+        """Return a handle or descriptor; how one was made before the block is written down before the program."""
         address = native.value
-        if address and address not in self._things:
-            if (owner := _owner(address)) is None:
-                what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
-                return self._unknown(function, argname, what)
-            self._rehearse(owner, address)
-        return self._things[address] if address else "NULL"
-
-    def _rehearse(self, owner: Any, address: int) -> None:
-        """Write down how an object was made: by its own methods, on a table that calls nothing."""
+        if not address or address in self._things:
+            return self._things[address] if address else "NULL"
+        if (owner := _owner(address)) is None:
+            what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
+            return self._unknown(function, argname, what)
+        # by its own methods, on a table that writes calls down and makes none
+        table = {name: partial(self.write_down, record) for name, record in FUNCTIONS.items()}
         twin = object.__new__(type(owner))
-        vars(twin).update(vars(owner), api=_Rehearsal(self, owner.api))
+        vars(twin).update(vars(owner), api=SimpleNamespace(has=owner.api.has, **table))
         if hasattr(owner, "_set_function"):  # of dropout, whose states are there
             twin._set_function = "cudnnRestoreDropoutDescriptor"
         twin._make(type(owner._native)(address))
@@ -359,16 +352,7 @@ class Recorder(Memory):
                 twin.set(name, value)
             if owner.finalized or not owner.values:
                 twin.finalize()
-
-
-class _Rehearsal:
-    """A function table that writes calls down and makes none."""
-
-    def __init__(self, recorder: Recorder, api: Any) -> None:
-        self._recorder, self.has = recorder, api.has
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self._recorder.write_down(FUNCTIONS[name], *arguments)
+        return self._things[address]
 
 
 def _owner(address: int | None) -> Any:
@@ -390,10 +374,9 @@ def _arguments(record: Function, given: Any) -> list[Argument]:
 
 def _described(seen: list[Argument], pointer: Any) -> int:
     """Return how many bytes the descriptor before an argument describes; 0 where that is no tensor's and no filter's."""
-    before = next((one for one, other in pairwise(seen) if other.value is pointer and one.value), None)
-    kind: Any = before and _KINDS.get(before.c_type.removeprefix("const "))
-    with suppress(KeyError, ValueError, CudnnError):
-        return int(kind.read(library_api(), before.value).nbytes) if kind and before else 0
+    with suppress(StopIteration, KeyError, ValueError, CudnnError):
+        before = next(one for one, other in pairwise(seen) if other.value is pointer and one.value)
+        return int(_KINDS[before.c_type.removeprefix("const ")].read(library_api(), before.value).nbytes)
     return 0
 
 

@@ -50,6 +50,9 @@ class Clock:
         self.streams.append(stream)
         return buffer
 
+    def memory_info(self):
+        return 1 << 20, 1 << 20
+
     def fill(self, ptr, nbytes, byte, stream):
         assert [(buffer.handle, buffer.size) for buffer in self.held] == [(ptr, nbytes)]
         self.streams.append(stream)

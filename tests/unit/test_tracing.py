@@ -566,49 +566,53 @@ def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) ->
     assert len(trace._written().files) == 1  # a file has no type
 
 
+def traced_script(tmp_path: Path, text: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run `cudnnlite trace` on a script with arguments, its option among them; return how that ended, and the C `main`."""
+    script, folder = tmp_path / "script.py", tmp_path / "c"
+    script.write_text(text)
+    words = [str(script), *arguments[:1], "--c", str(folder), *arguments[1:]]
+    command = [sys.executable, "-m", "cudnnlite", "trace", *words]
+    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    assert folder.is_dir(), done.stderr
+    return done, (folder / "program.c").read_text().partition("int main(void)")[2]
+
+
 @pytest.mark.processes
 def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+    text = (
         "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\nwith dnn.Handle() as handle:\n"
         "    dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\nsys.exit(5)\n"
     )
-    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "a", "--c", str(tmp_path / "c"), "--", "-b"]
-    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    done, main = traced_script(tmp_path, text, "a", "--", "-b")
     assert done.returncode == 5, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "['a', '-b']"
     assert sum("cudnnSoftmaxForward(" in line for line in lines) == 1
-    assert "script.py:4: dnn.softmax_forward" in (tmp_path / "c" / "program.c").read_text()
+    assert "script.py:4: dnn.softmax_forward" in main
 
 
 @pytest.mark.processes
 def test_what_a_script_left_is_read_also_after_sys_exit(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+    text = (
         "import sys, numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
         "y = dnn.softmax_forward(handle, handle.array(np.ones((1, 4))))\nsys.exit()\n"
     )
-    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
-    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
+    done, main = traced_script(tmp_path, text)
     assert done.returncode == 0, done.stderr
-    assert "report(" in (tmp_path / "c" / "program.c").read_text().partition("int main(void)")[2]
+    assert "report(" in main
 
 
 @pytest.mark.processes
 def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
     """What lies there at its end is read then, and is nobody's when it is given back."""
-    script = tmp_path / "script.py"
-    script.write_text(
+    text = (
         "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\nx = handle.array(np.ones((1, 2, 3, 4)))\n"
         "y = dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))\ndef main():\n    with dnn.Handle() as other:\n"
         "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\nmain()\n"
     )
-    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
-    done = subprocess.run(command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False)
-    text = (tmp_path / "c" / "program.c").read_text().partition("int main(void)")[2]
-    comments = re.findall(r"^ +/\* (.*) \*/$", text, re.MULTILINE)
+    done, main = traced_script(tmp_path, text)
+    comments = re.findall(r"^ +/\* (.*) \*/$", main, re.MULTILINE)
     assert {comment.split(":")[0] for comment in comments} == {"script.py", "read at the end", "given back"}, (
         done.stderr
     )
-    assert re.search(r'read at the end \*/\s+report\("y", y, 32\);', text)
+    assert re.search(r'read at the end \*/\s+report\("y", y, 32\);', main)

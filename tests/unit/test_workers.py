@@ -161,8 +161,8 @@ def test_a_gpu_that_the_caller_has_is_taken_last(pretend):
 
 def test_a_gpu_like_the_one_that_is_wanted_is_taken_if_there_is_one(pretend):
     pretend(MIXED)
-    wanted = (("Pretend A", "9.0"), ("Pretend B", "9.0"), None, ("Pretend A", "9.0"), ("Pretend C", "9.0"))
-    first, second, third, fourth, fifth = (leave_at_once("cuda", each) for each in wanted)
+    a, b, c = (DeviceIdentity(f"Pretend {kind}", "9.0", "another driver", 0) for kind in "ABC")
+    first, second, third, fourth, fifth = (leave_at_once("cuda", each) for each in (a, b, None, a, c))
     # the third asks for nothing and keeps what it has; there is no C, so the last one is content with what it has
     assert (second, third) == (1, 1)
     assert first in (0, 2)
@@ -246,7 +246,7 @@ def test_what_travels_is_what_arrives(pretend, tmp_path):
         again = pickle.loads(pickle.dumps(value))
         assert again == value
         assert repr(again) == repr(value)
-    place = ("cuda", ("a", "9.0"), "GPU-1", str(tmp_path / "cache"))
+    place = ("cuda", DeviceIdentity("a", "9.0", "580.1", 92800), "GPU-1", str(tmp_path / "cache"))
     answer = tune_task(problem(4, padding=1), TuningPolicy(), *place)
     again = pickle.loads(pickle.dumps(answer))
     assert (again.worker, again.entry, tuple(again.table)) == (answer.worker, answer.entry, tuple(answer.table))
@@ -360,6 +360,8 @@ def test_a_pool_calls_functions_in_processes_of_their_own():
         assert second.result() not in (first, os.getpid())
         with pytest.raises(WorkerDiedError, match="exit status 3"):
             pool.submit(os._exit, 3).result()
+        with pytest.raises(WorkerDiedError, match=f"killed by signal {signal.SIGRTMIN + 1}"):  # it has no name
+            pool.submit(signal.raise_signal, signal.SIGRTMIN + 1).result()
         third = pool.submit(os.getpid).result()
     assert not any(map(is_alive, (first, second.result(), third)))
     with pytest.raises(RuntimeError, match="after shutdown"):

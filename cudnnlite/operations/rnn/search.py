@@ -156,8 +156,7 @@ def search_rnn_forward(
         if replay:
             found = with_replay(found, trial.replayed)
         found = _heuristic_first(found, heuristic(spec, data), latency=latency)
-    timing, memory = contest.timing + note, handle.device.memory_info()[1]
-    return AlgorithmTable(found, title=str(problem), timing=timing, device_memory=memory)
+    return AlgorithmTable(found, title=str(problem), timing=contest.timing + note, device_memory=contest.memory)
 
 
 def _heuristic_first(rows: list[AlgorithmResult], own: AlgorithmResult, *, latency: bool) -> list[AlgorithmResult]:
@@ -241,7 +240,8 @@ class _Trial:
                         most = f"{self._handle.timing.give_up:g} times the best"
                         hopeless = f"not compiled: with {row.math_type} math it took more than {most}"
             except (CudnnError, DeviceMemoryError) as refusal:
-                rows[candidate] = failed(self._handle, replace(row, workspace=plan.workspace if plan else 0), refusal)
+                row = replace(row, workspace=plan.workspace if plan else 0)
+                rows[candidate] = failed(row, refusal, contest.memory)
             else:
                 rows[candidate] = row
         return rows
