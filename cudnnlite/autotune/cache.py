@@ -153,9 +153,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
         with _refusals_told(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
-        if others:
-            raise TuningCacheError(f"{folder} is no tuning cache: it has {others[0]}")
+        _refuse_another(folder)
         target = TuningCache(folder)
         written = sum(map(target._write, entries))
         target._remove({other.key.digest for other in target.entries()} - {entry.key.digest for entry in entries})
@@ -173,6 +171,8 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         folder, taken = check_place(path), 0
         if file_type(folder) != S_IFDIR:
             raise TuningCacheError(f"{folder} does not exist")
+        if not entry_files(folder):
+            _refuse_another(folder)
         for entry in TuningCache(folder, read_only=True).entries():
             mine = self.get(entry.key)
             is_wanted = not entry.key.device.is_emulated and (mine is None or mine.tuned_at < entry.tuned_at)
@@ -294,6 +294,14 @@ def entry_files(folder: Path) -> list[Path]:
     with _refusals_told(folder), suppress(FileNotFoundError, NotADirectoryError):
         return [folder / name for name in sorted(os.listdir(folder)) if _ENTRY.fullmatch(name)]
     return []
+
+
+def _refuse_another(folder: Path) -> None:
+    """Raise TuningCacheError for a folder that has anything but what a cache's folder has."""
+    with _refusals_told(folder):
+        others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
+    if others:
+        raise TuningCacheError(f"{folder} is no tuning cache: it has {others[0]}")
 
 
 @contextmanager

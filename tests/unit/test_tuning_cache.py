@@ -376,6 +376,14 @@ def test_merge_of_what_is_no_cache_changes_nothing(filled, tmp_path):
             cache.merge(tmp_path / "notes.txt")
         with pytest.raises(TuningCacheError, match="other does not exist"):
             cache.merge(tmp_path / "other")
+        with pytest.raises(TuningCacheError, match=r"is no tuning cache: it has notes\.txt"):
+            cache.merge(tmp_path)
+
+
+def test_a_cache_with_a_readme_is_merged(filled, tmp_path):
+    (filled / "README.md").write_text("who tuned this")
+    with TuningCache(tmp_path / "mine") as cache:
+        assert cache.merge(filled) == MANY
 
 
 def test_merge_into_a_cache_that_has_no_folder_yet(filled, tmp_path):
