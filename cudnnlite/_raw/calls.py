@@ -7,18 +7,22 @@ there comes out as itself, where ctypes would make an `ArgumentError` of it.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
+from textwrap import shorten
 from typing import Any
 from weakref import ref
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite._raw.enums import DataType, TensorFormat
+from cudnnlite._raw.enums import C_NAMES
+from cudnnlite._raw.functions import C_TYPES
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.unforked import unforked
 from cudnnlite.arguments import shown
+from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
 
 Call = Callable[..., Any]
@@ -95,8 +99,11 @@ _NEEDED_BY = {  # what may be null where another argument asks for nothing
 }
 
 
-# which stand in the other order for tensors than for filters; of the other enums C takes any
-_ENUMS: dict[str, type[CEnum]] = {"format": TensorFormat, "dataType": DataType}
+# by the types of parameters
+_ENUMS = {f"{const}{name}": enum for enum, name in C_NAMES.items() for const in ("", "const ")}
+
+
+_RESULTS = {ctypes.c_int: "cudnnStatus_t", ctypes.c_size_t: "size_t", ctypes.c_char_p: "const char *", None: "void"}
 
 
 class CallArgumentError(ArgumentError, ctypes.ArgumentError):
@@ -152,6 +159,26 @@ def untyped(callback: Any) -> Call:
     return _UNTYPED(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
 
+class _Doc:
+    """The docstring of a class; of its instances, which `help` asks for, what the header says."""
+
+    def __init__(self, of_class: str | None) -> None:
+        self._of_class = of_class
+
+    def __get__(self, function: CFunction | None, owner: object) -> str | None:
+        if function is None:
+            return self._of_class
+        from cudnnlite._raw.signatures import Signatures  # which nothing else needs while it runs
+
+        record = function.record
+        arguments = ",\n    ".join(map(" ".join, zip(C_TYPES[record.name], record.argnames, strict=True))) or "void"
+        prototype = f"{_RESULTS[record.restype]} {record.name}(\n    {arguments}\n)"
+        prototype = re.sub(r"\[\] (\w+)", r" \1[]", prototype).replace("* ", "*")
+        facts = getattr(Signatures, record.name).__doc__
+        raises = "Another status than success raises a `CudnnError`." * record.returns_status
+        return f"{prototype}\n\n{facts}\n{raises}".rstrip()
+
+
 class CFunction:
     """A function of a table: it converts its arguments, calls C, and checks the status.
 
@@ -159,6 +186,7 @@ class CFunction:
     the `CudnnError` of one that is not 0, and is None where C returns none.  `record` is what is known of the function.
     """
 
+    __doc__ = _Doc(__doc__)
     __slots__ = ("__weakref__", "call", "check", "own", "record")
 
     def __init__(self, call: Call, record: Function, check: Callable[[int], None] | None = None) -> None:
@@ -258,17 +286,26 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     except (TypeError, ctypes.ArgumentError) as error:
         number = len(converted)
         name = record.argnames[number]
-        why = _what_is_needed(record.argtypes[number], name, arguments[number]) or error
+        why = _what_is_needed(record.argtypes[number], _enum_of(record, number), arguments[number]) or error
         raise CallArgumentError(f"{record.name}, argument {number + 1} ({name}): {why}") from error
     return converted
 
 
-def _what_is_needed(kind: Any, name: str, value: Any) -> str:
+def _enum_of(record: Function, position: int) -> type[CEnum] | None:
+    """Return the enum that C declares an argument as, and does not hold anybody to; None if it is of another type."""
+    return _ENUMS.get(C_TYPES[record.name][position])
+
+
+def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
     """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
     if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not isinstance(value, int):
         needed = "a number" if kind._type_ in "fd" else "an integer"
-        if enum := _ENUMS.get(name):
-            needed = f"a {enum.__name__} or an integer; pass one of dnn.{enum.__name__}: {', '.join(map(str, enum))}"
+        if enum:
+            name = enum.__name__
+            article = "an" if name.startswith(("A", "E", "I", "O", "RNN")) else "a"
+            members = shorten(", ".join(map(str, enum)), 400, placeholder=" ...")
+            module = "dnn" if name in public_enums else "dnn.raw.enums"
+            needed = f"{article} {name} or an integer; pass one of {module}.{name}: {members}"
         return f"{shown(value)} is not {needed}"
     if isinstance(value, float) and kind is ctypes.c_void_p:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"
@@ -288,8 +325,8 @@ def _what_is_needed(kind: Any, name: str, value: Any) -> str:
 def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:
     """Raise TypeError for what C would cut off, or crash at."""
     name = record.argnames[position]
-    if isinstance(value, CEnum) and type(value) is not _ENUMS.get(name, type(value)):
-        raise TypeError(f"{type(value).__name__}.{value} is no {_ENUMS[name].__name__}")
+    if isinstance(value, CEnum) and (enum := _enum_of(record, position)) not in (None, type(value)):
+        raise TypeError(f"{type(value).__name__}.{value} is no {enum.__name__}")
     smallest, largest = _COUNTS.get(name, (-inf, inf))
     if value is None:
         named = _CRASH_AT_NULL[record.name]

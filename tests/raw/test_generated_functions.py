@@ -6,7 +6,8 @@ import re
 import header_text
 import pytest
 
-from cudnnlite._raw import types
+from cudnnlite._raw import enums, types
+from cudnnlite._raw.calls import CallArgumentError, convert
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import HEADER_VERSION
 
@@ -90,6 +91,29 @@ def test_argument_names_follow_the_text():
     for function, prototype in in_both():
         names = [re.search(r"(\w+)\s*(?:\[[^]]*\])?$", p)[1] for p in prototype.parameters]
         assert names == list(function.argnames), function.name
+
+
+def test_every_enum_parameter_takes_members_of_its_own_and_integers():
+    kinds, seen = {name: kind for kind, name in enums.C_NAMES.items()}, []
+    for function, prototype in in_both():
+        # numbers of 1, and null pointers where the call does not look
+        allowed = [
+            1 if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" else kind()
+            for kind in function.argtypes
+        ]
+        convert(function, tuple(allowed))
+        for number, (own, depth) in enumerate(map(header_text.split_parameter, prototype.parameters)):
+            if own in header_text.enums() and depth == 0:
+                seen.append(own)
+                for name, kind in kinds.items():
+                    given = (*allowed[:number], next(iter(kind)), *allowed[number + 1 :])
+                    if name == own:
+                        convert(function, given)
+                        continue
+                    with pytest.raises(CallArgumentError, match=rf" is no {kinds[own].__name__}$"):
+                        convert(function, given)
+    assert len(seen) > 150, len(seen)
+    assert len({*seen}) > 40
 
 
 def test_result_types_follow_the_text():

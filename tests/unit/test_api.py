@@ -2,6 +2,7 @@
 
 import ctypes
 import inspect
+import pydoc
 import re
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import CudnnApi, library_api
-from cudnnlite._raw.calls import CallArgumentError
+from cudnnlite._raw.calls import CallArgumentError, CFunction
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
@@ -132,6 +133,48 @@ def test_bound_functions_know_their_record_and_check_their_status(api):
         assert pointer.restype is record.restype, name
         assert (function.check is not None) == record.returns_status, name
         assert repr(function) == f"<{name}({', '.join(record.argnames)})>"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "cudnnSetTensorNdDescriptor",
+            """\
+<cudnnSetTensorNdDescriptor(tensorDesc, dataType, nbDims, dimA, strideA)>
+    cudnnStatus_t cudnnSetTensorNdDescriptor(
+        cudnnTensorDescriptor_t tensorDesc,
+        cudnnDataType_t dataType,
+        int nbDims,
+        const int dimA[],
+        const int strideA[]
+    )
+
+    cudnn_ops.h; since 9.0.0.
+    Another status than success raises a `CudnnError`.
+""",
+        ),
+        ("cudnnSetPooling2dDescriptor", "cudnn_ops.h; since 9.0.0; deprecated since 9.0.0."),
+        (
+            "cudnnSetTensor",
+            "    cudnnHandle_t handle,\n        const cudnnTensorDescriptor_t yDesc,\n        void *y,\n",
+        ),
+        ("cudnnGetErrorString", "const char *cudnnGetErrorString(\n        cudnnStatus_t status\n"),
+        ("cudnnGetVersion", "size_t cudnnGetVersion(\n        void\n"),
+    ],
+)
+def test_help_shows_the_prototype_of_c(api, name, words):
+    shown = pydoc.render_doc(getattr(api, name), renderer=pydoc.plaintext)
+    assert words in re.sub(r" +$", "", shown, flags=re.M)
+
+
+def test_every_function_has_a_prototype_to_be_shown_and_the_class_its_docstring(api):
+    for name, record in FUNCTIONS.items():
+        first, *arguments = CFunction(print, record).__doc__.partition("\n)")[0].split("\n")
+        assert first.endswith(f"{name}(")
+        assert [re.sub(r".*?(\w+)(\[\])?,?$", r"\1", each) for each in arguments] == [*(record.argnames or ["void"])]
+    assert CFunction.__doc__.startswith("A function of a table: ")
+    assert "A function of a table: " in pydoc.render_doc(CFunction)
 
 
 def test_a_swapped_descriptor_never_reaches_cudnn(api):

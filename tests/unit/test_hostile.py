@@ -578,6 +578,30 @@ WORDS = {
         ),
         r"argument 2 \(format\): DataType.FLOAT is no TensorFormat",
     ),
+    "enums swapped": (
+        lambda h: h.api.cudnnSoftmaxForward(
+            h, dnn.SoftmaxMode.INSTANCE, dnn.SoftmaxAlgorithm.ACCURATE, None, None, 0, None, None, 0
+        ),
+        r"argument 2 \(algo\): SoftmaxMode.INSTANCE is no SoftmaxAlgorithm",
+    ),
+    "an enum of another kind": (
+        lambda h: h.api.cudnnSetConvolutionMathType(dnn.ConvolutionDescriptor(), dnn.DataType.DOUBLE),
+        r"argument 2 \(mathType\): DataType.DOUBLE is no MathType",
+    ),
+    "an enum of another kind, in C a const": (
+        lambda h: h.api.cudnnSetPoolingNdDescriptor(
+            dnn.PoolingDescriptor(dnn.PoolingSpec(2)), dnn.SoftmaxMode.CHANNEL, 0, 0, None, None, None
+        ),
+        r"argument 2 \(mode\): SoftmaxMode.CHANNEL is no PoolingMode",
+    ),
+    "a float as an enum": (
+        lambda h: h.api.cudnnSetActivationDescriptor(dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0),
+        r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of dnn.ActivationMode: SIGMOID, RELU, ",
+    ),
+    "nothing as an enum that only the raw layer has": (
+        lambda h: h.api.cudnnBackendCreateDescriptor(None, None),
+        r"None is not a BackendDescriptorType or an integer; pass one of dnn.raw.enums.BackendDescriptorType: POINT.* \.\.\.$",
+    ),
     "an enum's name in a raw call": (
         lambda h: h.api.cudnnSetTensor4dDescriptor(dnn.TensorDescriptor((2, 3)), "NCHW", 0, 2, 3, 4, 5),
         r"argument 2 \(format\): 'NCHW' is not a TensorFormat or an integer; pass one of dnn.TensorFormat: NCHW, NHWC, ",
