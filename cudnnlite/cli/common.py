@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cudnnlite import ctrl_c
-from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
+from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
 USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, ctrl_c.INTERRUPTED, 141  # exit codes; 1 is any other error
@@ -102,7 +102,7 @@ def errors_told() -> Iterator[None]:
         try:
             yield
         except CudnnliteError as error:
-            raise failure(str(error)) from error
+            raise failure(str(error).replace(EMULATED_HANDLE, "--device emulated")) from error
         except OSError as error:
             raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
