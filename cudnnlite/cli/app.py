@@ -36,7 +36,8 @@ class _Commands(TyperGroup):
         commands: list[Any] = [self]
         for command in commands:
             for each in command.get_params(ctx):
-                if getattr(each, "is_flag", False):  # the help of typer 0.29 has "<bool>" behind it, but it takes no value
+                # which takes no value, and of which the help of typer from 0.29.1 on says "<bool>"
+                if getattr(each, "is_flag", False):
                     each.metavar = ""
             commands += getattr(command, "commands", {}).values()
         return super().parse_args(ctx, args)

@@ -11,17 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, say, tell
+from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, path, say, tell
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 
-EXIT_CODES = "Ends as the script does: with 0, with its own exit code, with 1 after an exception, with 130 after Ctrl-C."
+EXIT_CODES = "Ends as the script does: with 0, its own exit code, 1 after an exception, 130 after Ctrl-C."
 
 
 def trace(
     script: Annotated[Path, typer.Argument(help="The Python script to run.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--c", metavar="FOLDER", help="Write program.c, its inputs and a Makefile there.")
+        Path | None,
+        typer.Option("--c", metavar="FOLDER", parser=path, help="Write program.c, its inputs and a Makefile there."),
     ] = None,
 ) -> None:
     """Run a Python script; print the C calls of cuDNN that it makes, with the host's microseconds in them.
