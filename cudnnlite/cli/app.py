@@ -32,6 +32,16 @@ _UsageError: Any = typer.BadParameter.__base__
 class _Commands(TyperGroup):
     """The commands; what is wrong with a command line is told without what would command a terminal."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        commands: list[Any] = [self]
+        for command in commands:
+            for each in command.get_params(ctx):
+                # which takes no value, and of which the help of typer from 0.29.1 on says "<bool>"
+                if getattr(each, "is_flag", False):
+                    each.metavar = ""
+            commands += getattr(command, "commands", {}).values()
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

@@ -22,6 +22,7 @@ from cudnnlite.cli.common import (
     failure,
     is_terminal,
     misuse,
+    path,
     say,
     tell,
 )
@@ -69,8 +70,10 @@ def show(
 
 @cache_app.command()
 def compare(
-    a: Annotated[Path | None, typer.Argument(metavar="A", help="A cache.", show_default=CACHE_DEFAULT)] = None,
-    b: Annotated[Path | None, typer.Argument(metavar="B", help="Another; the same, if not given.")] = None,
+    a: Annotated[
+        Path | None, typer.Argument(metavar="A", parser=path, help="A cache.", show_default=CACHE_DEFAULT)
+    ] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="B", parser=path, help="Another; the same, if not given.")] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="Only the entries of a GPU; twice: of A, of B.")] = None,
     cudnn: Annotated[list[str] | None, typer.Option(help="Only those of a cuDNN; twice: of A, of B.")] = None,
     kind: KindOption = None,
@@ -100,7 +103,9 @@ def compare(
 
 @cache_app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="The folder to write; a cache that is there is replaced.")],
+    folder: Annotated[
+        Path, typer.Argument(parser=path, help="The folder to write; a cache that is there is replaced.")
+    ],
     gpu: GPUOption = None,
     cudnn: CudnnOption = None,
     kind: KindOption = None,
@@ -118,7 +123,8 @@ def export(
 
 @cache_app.command()
 def merge(
-    folder: Annotated[Path, typer.Argument(help="The cache to take over; it is only read.")], cache: CacheOption = None
+    folder: Annotated[Path, typer.Argument(parser=path, help="The cache to take over; it is only read.")],
+    cache: CacheOption = None,
 ) -> None:
     """Take over the entries of another cache; where both have one, the newer."""
     with errors_told(), _opened(cache, to_write=True) as opened:

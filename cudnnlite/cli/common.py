@@ -15,16 +15,26 @@ from typing import Annotated, Any
 import typer
 
 from cudnnlite import ctrl_c
-from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
+from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
 USAGE, SOME_FAILED, INTERRUPTED, CLOSED_PIPE = 2, 3, ctrl_c.INTERRUPTED, 141  # exit codes; 1 is any other error
 _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")  # but tab, newline
 
+
+def path(text: str) -> Path:
+    """Return a path of the command line; what a variable that is not set leaves is none, and not the current folder."""
+    if not text:
+        raise typer.BadParameter("'' is not a path")
+    return Path(text)
+
+
 CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a folder in your cache folder"
 # what several commands have; --help shows it together
 _where = partial(typer.Option, rich_help_panel="Where")
-CacheOption = Annotated[Path | None, _where("--cache", help="The cache's folder.", show_default=CACHE_DEFAULT)]
+CacheOption = Annotated[Path | None, _where(
+    "--cache", parser=path, metavar="FOLDER", help="The cache's folder.", show_default=CACHE_DEFAULT
+)]  # fmt: skip
 DeviceOption = Annotated[str | None, _where(
     help="cuda, cuda:1, emulated, or auto: CUDA if there is a GPU.", show_default="$CUDNNLITE_DEVICE, or auto"
 )]  # fmt: skip
@@ -102,7 +112,7 @@ def errors_told() -> Iterator[None]:
         try:
             yield
         except CudnnliteError as error:
-            raise failure(str(error)) from error
+            raise failure(str(error).replace(EMULATED_HANDLE, "--device emulated")) from error
         except OSError as error:
             raise failure(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 

@@ -7,21 +7,22 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import errors_told, misuse, say, tell
+from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, path, say, tell
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 
-EXIT_CODES = "Ends as the script does: with 0, with its own exit code, with 1 after an exception."
+EXIT_CODES = "Ends as the script does: with 0, its own exit code, 1 after an exception, 130 after Ctrl-C."
 
 
 def trace(
     script: Annotated[Path, typer.Argument(help="The Python script to run.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--c", metavar="FOLDER", help="Write program.c, its inputs and a Makefile there.")
+        Path | None,
+        typer.Option("--c", metavar="FOLDER", parser=path, help="Write program.c, its inputs and a Makefile there."),
     ] = None,
 ) -> None:
     """Run a Python script; print the C calls of cuDNN that it makes, with the host's microseconds in them.
@@ -32,11 +33,14 @@ def trace(
         raise misuse(f"{script}: there is no such file")
     if folder is not None and folder.exists() and not folder.is_dir():
         raise misuse(f"--c {folder}: is not a folder")
+    from cudnnlite.tracing.trace import Trace
     from cudnnlite.tracing.trace import trace as traced
 
     os.environ.setdefault(DEVICE_VARIABLE, "auto")
     sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
-    code: int | str | None = 0
+    code: Any = 0
+    found: Trace | None = None  # until it begins
+    process = os.getpid()  # what the script forks comes here too, and ends with its own code and no trace
     with errors_told():
         try:
             with traced() as found:
@@ -45,11 +49,13 @@ def trace(
                     left = runpy.run_path(str(script), run_name="__main__")
                 except SystemExit as end:
                     code, left = end.code, end  # type: ignore[assignment]  # noqa: F841
-        except Exception:
+                if os.getpid() != process:
+                    sys.exit(code)
+        except (Exception, KeyboardInterrupt) as error:
             traceback.print_exc()
-            code = 1
-        say(str(found))
-        if folder is not None:
-            tell(f"written to {found.save(folder)}: program.c, Makefile, inputs")
-    if code:
-        raise typer.Exit(code if isinstance(code, int) else 1)
+            code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        if found is not None and os.getpid() == process:
+            say(str(found))
+            if folder is not None:
+                tell(f"written to {found.save(folder)}: program.c, Makefile, inputs")
+    sys.exit(code)  # also with a text, which Python prints

@@ -14,9 +14,10 @@ from cudnnlite.errors import ArgumentError, NoDeviceError
 from cudnnlite.warn import warn_user
 
 DEVICE_VARIABLE = "CUDNNLITE_DEVICE"
+EMULATED_HANDLE = 'Handle(device="emulated")'  # the command line says its own instead
 _HOW_TO_EMULATE = (
     f"To run on the emulated device (NumPy: right numbers, slow), set {DEVICE_VARIABLE}=emulated, or =auto to fall back to it, "
-    'or use Handle(device="emulated")'
+    f"or use {EMULATED_HANDLE}"
 )
 
 

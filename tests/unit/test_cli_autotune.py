@@ -432,6 +432,7 @@ MISUSE = {
     "--device='gpu' is not a device; allowed: 'cuda'": [*CONVOLUTION, "--device", "gpu"],
     "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
     "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],
+    "'--cache': '' is not a path": [*CONVOLUTION, "--cache", ""],
     "--no-cache and --cache exclude each other": [*CONVOLUTION, "--no-cache", "--cache", "a"],
     "--no-cache and --read-only-cache exclude": [*CONVOLUTION, "--no-cache", "--read-only-cache"],
     "must end in .png or .svg or .pdf": [*CONVOLUTION, "--plot", "a.gif"],
@@ -532,6 +533,15 @@ def test_no_gpu():
     result = autotune(*CONVOLUTION, "--device", "cuda:99")
     assert result.exit_code == 1
     assert result.stderr.startswith("cudnnlite: no CUDA device 99")
+    assert result.stderr.endswith(", or use --device emulated\n")
+
+
+@pytest.mark.parametrize("command", [[], ["autotune"], ["cache"], ["cache", "clear"], ["info"]])
+def test_the_help_shows_no_value_of_what_takes_none(command):
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+    assert "<bool>" not in result.stdout
+    assert re.search(r"--help +-h +Show this message", result.stdout)
+    assert command != ["autotune"] or re.search(r"--deterministic +Only what gives", result.stdout)
 
 
 def test_a_layout_that_is_converted_is_named():

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -313,6 +314,24 @@ def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("cudnnlite: ")
     assert "older version" in result.stderr or "old.sqlite" not in command
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("folder", ["merge", ""]),
+        ("folder", ["export", ""]),
+        ("A", ["compare", "", "default"]),
+        ("B", ["compare", "default", ""]),
+        ("--cache", ["show", "--cache", ""]),
+        ("--cache", ["clear", "--yes", "--cache", ""]),
+    ],
+)
+def test_what_a_variable_leaves_that_is_not_set_is_no_folder(path, tmp_path, name, command):
+    with nothing_written(tmp_path):
+        result = run(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(rf"(?i)'\[?{name}]?': '' is not a path", result.stderr)
 
 
 # ---------------------------------------------------------------- clear
