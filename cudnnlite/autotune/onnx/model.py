@@ -117,11 +117,10 @@ def problems_from_onnx(
         infos = (*graph.input, *graph.value_info, *graph.output)
         known.update((info.name, info) for info in infos if info.HasField("type"))
         known.update((tensor.name, tensor) for tensor in graph.initializer)
+        total = 0
         for raw in graph.node:
             values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
             known.update(zip(raw.output, values, strict=False))
-        total = 0
-        for raw in graph.node:
             name = prefix + (raw.name or next(filter(None, raw.output), raw.op_type))
             node = OnnxNode(onnx, raw, known, kind, layouts)
             try:
@@ -180,11 +179,12 @@ def _check(model: Any, where: str) -> None:
             messages += values if field.type == field.TYPE_MESSAGE else []
             is_text = field.type != field.TYPE_STRING or bytes not in map(type, values)  # as protobuf leaves to readers
             require(is_text, f"{where} is not a whole ONNX model: a name in it is not UTF-8")
-    calls, *bodies = (
-        Counter((node.domain, node.op_type) for graph in _graphs(holder) for node in graph.node)
-        for holder in (model.graph, *model.functions)
-    )
-    functions = dict(zip(((function.domain, function.name) for function in model.functions), bodies, strict=True))
+
+    def operations(holder: Any) -> Counter[tuple[str, str]]:
+        return Counter((node.domain, node.op_type) for graph in _graphs(holder) for node in graph.node)
+
+    functions = {(each.domain, each.name): operations(each) for each in model.functions}
+    calls = operations(model.graph)
     for _ in range(_DEEPEST + 1):
         require(calls.total() <= _MOST_NODES, f"{where} has more than {_MOST_NODES} nodes, its functions inlined")
         called = {operation: calls.pop(operation) for operation in functions.keys() & calls.keys()}
@@ -207,7 +207,7 @@ def _drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
             try:
                 require(folder, "only the path of a model says where its external data is")
                 length = size * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
-                # The last length counts: no more is read than the tensor holds, whatever the model says, or all of the file.
+                # The last length counts: no more is read than the tensor holds, whatever the model says.
                 tensor.external_data.add(key="length", value=str(length))
                 external.load_external_data_for_tensor(tensor, str(folder))
             except Exception as error:  # onnx's own kinds have no common base
