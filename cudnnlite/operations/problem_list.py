@@ -90,7 +90,7 @@ class ProblemList(Sequence[ListedProblem]):
     """
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:
-        self._found: dict[Problem, tuple[int, tuple[str, ...]]] = {}
+        self._found: dict[Problem, tuple[int, dict[str, None]]] = {}  # how often, and the names in order
         self.skipped: list[SkippedNode] = []
         self.notes: list[str] = []
         for problem in sequence(problems, "problems", "an iterable of problems"):
@@ -117,25 +117,24 @@ class ProblemList(Sequence[ListedProblem]):
         if not isinstance(name, str):
             raise ArgumentError(f"name={shown(name)} is not a string")
         count = integer(count, "count", 1, 2**63 - 1)
-        before, names = self._found.get(problem, (0, ()))
+        before, names = self._found.get(problem, (0, {}))
         self._found[problem] = (before + count, names)
         if name:
-            self._name(problem, [name])
+            names[name] = None
 
     def extend(self, others: Iterable[ListedProblem]) -> None:
         """Count the problems of another list too; what that one skipped and noted is added where it has any."""
         for listed in sequence(others, "others", "a list of problems"):
             instance_of(listed, ListedProblem, "others")
             self.add(listed.problem, count=listed.count)
-            self._name(listed.problem, list(listed.names))
+            self._name(listed.problem, listed.names)
         if isinstance(others, ProblemList):
             self.skipped += others.skipped
             self.notes += others.notes
 
-    def _name(self, problem: Problem, names: list[str]) -> None:
+    def _name(self, problem: Problem, names: Iterable[str]) -> None:
         """Remember where a problem of the list occurs."""
-        count, known = self._found[problem]
-        self._found[problem] = (count, tuple(dict.fromkeys([*known, *names])))
+        self._found[problem][1].update(dict.fromkeys(names))
 
     @property
     def total(self) -> int:
@@ -148,7 +147,7 @@ class ProblemList(Sequence[ListedProblem]):
     def __iter__(self) -> Iterator[ListedProblem]:
         # of a copy, made in one step: another thread may be adding
         for problem, (count, names) in list(self._found.items()):
-            yield ListedProblem(problem, count, names)
+            yield ListedProblem(problem, count, tuple(names))
 
     @overload
     def __getitem__(self, index: int) -> ListedProblem: ...

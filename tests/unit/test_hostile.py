@@ -203,6 +203,18 @@ def test_functions_that_double_with_each_are_bounded():
     assert time.monotonic() - start < 5
 
 
+def test_many_problems_take_time_in_proportion():
+    helper, number = onnx.helper, 4000
+    nodes = [helper.make_node("Conv", ["x", f"w{count}"], [f"y{count}"]) for count in range(number)]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 4, 4])
+    kinds = {"data_type": onnx.TensorProto.FLOAT, "data_location": onnx.TensorProto.EXTERNAL}
+    weights = [onnx.TensorProto(name=f"w{count}", dims=[1 + count, 2, 3, 3], **kinds) for count in range(number)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [], weights))
+    start = time.process_time()
+    assert len(dnn.problems_from_onnx(model)) == number
+    assert time.process_time() - start < 8  # each in the square of their number: 20
+
+
 def test_a_function_that_calls_itself_is_refused():
     model = nested(2)
     model.functions[0].node[0].op_type, model.functions[0].node[0].domain = "f2", "m"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import pytest
@@ -54,6 +55,15 @@ def full_list() -> ProblemList:
 
 
 # ---------------------------------------------------------------- counting
+
+
+def test_many_names_of_a_problem_take_time_in_proportion():
+    found, problem, names = ProblemList(), convolution(), tuple(f"layer{count}" for count in range(30_000))
+    start = time.process_time()
+    for name in names:
+        found.add(problem, name)
+    assert time.process_time() - start < 5  # in the square of their number: 30
+    assert list(found) == [ListedProblem(problem, len(names), names)]
 
 
 def test_equal_problems_are_counted_together_in_the_order_of_the_first():

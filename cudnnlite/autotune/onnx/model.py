@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections import ChainMap
+import re
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from math import prod
+from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import shown
-from cudnnlite.autotune.onnx.file import OnnxFile, require, subgraphs
-from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, Known, OnnxNode, UnknownShapeError, problem_of
+from cudnnlite.arguments import by_system, check_file, integer, path_of, sequence, shown
+from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, Known, OnnxNode, problem_of, require, shape_of, show
 from cudnnlite.dtypes import AnyDtype, parse_dtype
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.operations.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import LAYOUTS
+
+# Shape inference reads the values of shapes, axes and scales; of what is larger it needs no more than the shape.
+_SMALL = 65536
+_MOST_BYTES = 2**31 - 1  # protobuf reads no more
+# Functions that call others twice, and so on, double with each: 1.4 KB were 8 million nodes, and took 137 s.
+_MOST_NODES = 1 << 16
+_DEEPEST = 100  # of functions in each other; onnx refuses more, and what calls itself has no end
+_BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 
 
 def problems_from_onnx(
@@ -79,37 +90,204 @@ def problems_from_onnx(
     wanted = "NCHW" if layout is None else layout.upper() if isinstance(layout, str) else ""
     layouts = next((names for names in LAYOUTS.values() if wanted in names.values()), {})
     require(layouts, f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
-    found, file = ProblemList(), OnnxFile(model, batch, shapes)
-    functions = {(function.domain, function.name) for function in file.proto.functions}
+    try:
+        import onnx.inliner
+    except ImportError as error:
+        why = f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
+        raise MissingPackageError(why) from error
+    where, folder, proto = _read(onnx, model)
+    _check(proto, where)
+    unread = _drop_weights(onnx, proto.graph, folder)
+    why = "it uses other operator sets than the model"  # of functions that stay
+    try:
+        proto = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+    except Exception as error:  # onnx's own kinds have no common base
+        why = str(error)
+    _give_sizes(onnx, proto.graph, where, batch, shapes)
+    try:
+        proto = _with_shapes(onnx, proto)
+    except Exception as error:  # onnx's own kinds have no common base
+        raise ArgumentError(f"{where} is not a valid ONNX model: {error}") from error
+    found, functions = ProblemList(), {(function.domain, function.name) for function in proto.functions}
     unknown: list[str] = []  # what is skipped for want of a shape
 
-    def walk(graph: Any, around: Known, prefix: str) -> None:
+    def walk(graph: Any, around: Known, prefix: str) -> int:
+        """Add what a graph and those in it ask for; return how many problems that are."""
         known = around.new_child()  # of the graph itself, before what is around it
         infos = (*graph.input, *graph.value_info, *graph.output)
         known.update((info.name, info) for info in infos if info.HasField("type"))
         known.update((tensor.name, tensor) for tensor in graph.initializer)
+        total = 0
         for raw in graph.node:
             values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
             known.update(zip(raw.output, values, strict=False))
-        for raw in graph.node:
-            node = OnnxNode(raw, known, prefix, kind, layouts)
+            name = prefix + (raw.name or next(filter(None, raw.output), raw.op_type))
+            node = OnnxNode(onnx, raw, known, kind, layouts)
             try:
-                require((raw.domain, raw.op_type) not in functions, file.why_left)
+                is_left = (raw.domain, raw.op_type) in functions
+                require(not is_left, f"a function of the model that cannot be inlined: {why}")
                 if (problem := problem_of(node)) is not None:
-                    found.add(problem, node.name)
+                    found.add(problem, name)
+                    total += 1
             except ArgumentError as error:
-                found.skipped.append(SkippedNode(node.name, node.operation, str(error)))
-                unknown.extend([node.name] if isinstance(error, UnknownShapeError) else [])
-            found.notes.extend(f"{node.name}: {note}" for note in node.notes)
-            before = found.total
-            for attribute, body in subgraphs(raw):
-                walk(body, known, f"{node.name}/{attribute}/")
-            if found.total > before:
+                found.skipped.append(SkippedNode(name, node.operation, str(error)))
+                unknown.extend([name] * node.lacks_shape)
+            found.notes.extend(f"{name}: {note}" for note in node.notes)
+            if inside := sum(walk(body, known, f"{name}/{branch}/") for branch, body in _subgraphs(raw)):
                 how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
-                found.notes.append(f"{node.name} ({node.operation}): {how} counted once")
+                found.notes.append(f"{name} ({node.operation}): {how} counted once")
+                total += inside
+        return total
 
-    walk(file.proto.graph, ChainMap(), "")
-    told = "; ".join(f"{tensor!r}: {why}" for tensor, why in sorted(file.unread.items()))
+    walk(proto.graph, ChainMap(), "")
+    told = "; ".join(f"{tensor!r}: {reason}" for tensor, reason in sorted(unread.items()))
     may = f"may depend on external data that cannot be read: {told}"
-    require(not (unknown and told), f"{file.where}: the shapes of {', '.join(unknown)} {may}")
+    require(not (unknown and told), f"{where}: the shapes of {', '.join(unknown)} {may}")
     return found
+
+
+def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
+    """Return what messages call a model, its folder, and all of it, to be changed."""
+    if isinstance(model, onnx.ModelProto):
+        return f"model {model.graph.name!r}", None, deepcopy(model)
+    is_data = isinstance(model, (bytes, bytearray, memoryview))
+    is_known = is_data or isinstance(model, (str, os.PathLike))
+    require(is_known, f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
+    path = Path() if is_data else path_of(model, "model")
+    where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
+    try:
+        if is_data:
+            return where, None, onnx.load_model_from_string(bytes(model))
+        check_file(path, _MOST_BYTES, where)
+        return where, path.parent, onnx.load_model(path, load_external_data=False)
+    except ArgumentError:
+        raise
+    except OSError as error:
+        raise ArgumentError(f"{where} cannot be read: {by_system(error).strerror}") from error
+    except Exception as error:  # protobuf's, or that of the format that the file's ending names
+        raise ArgumentError(f"{where} is not an ONNX model, or not all of one: {error}") from error
+
+
+def _check(model: Any, where: str) -> None:
+    """Refuse what is no whole model, and what is too large with its functions inlined, before that is tried."""
+    require(model.HasField("graph"), f"{where} is not an ONNX model: it has no graph")
+    require(model.opset_import, f"{where} is not a whole ONNX model: it does not say which operator set it uses")
+    messages = [model]
+    while messages:
+        for field, found in messages.pop().ListFields():
+            values = found if hasattr(found, "append") else [found]
+            messages += values if field.type == field.TYPE_MESSAGE else []
+            is_text = field.type != field.TYPE_STRING or bytes not in map(type, values)  # as protobuf leaves to readers
+            require(is_text, f"{where} is not a whole ONNX model: a name in it is not UTF-8")
+
+    def operations(holder: Any) -> Counter[tuple[str, str]]:
+        return Counter((node.domain, node.op_type) for graph in _graphs(holder) for node in graph.node)
+
+    functions = {(each.domain, each.name): operations(each) for each in model.functions}
+    calls = operations(model.graph)
+    for _ in range(_DEEPEST + 1):
+        require(calls.total() <= _MOST_NODES, f"{where} has more than {_MOST_NODES} nodes, its functions inlined")
+        called = {operation: calls.pop(operation) for operation in functions.keys() & calls.keys()}
+        if not called:
+            return
+        for operation, times in called.items():
+            calls.update({inner: times * number for inner, number in functions[operation].items()})
+    raise ArgumentError(f"{where} has functions in each other to a depth of more than {_DEEPEST}")
+
+
+def _drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
+    """Drop the values of large initializers; read those in other files that shapes may need, or return why not, by name."""
+    types, external, unread = onnx.TensorProto, onnx.external_data_helper, {}
+    scales = {name for node in graph.node if node.op_type in ("Resize", "Upsample") for name in node.input}
+    for tensor in graph.initializer:
+        name, kind, dims, size = tensor.name, tensor.data_type, tensor.dims, prod(tensor.dims)
+        if size > _SMALL:
+            tensor.CopyFrom(types(name=name, data_type=kind, dims=dims, data_location=types.EXTERNAL))
+        elif (kind in (types.INT64, types.INT32) or name in scales) and external.uses_external_data(tensor):
+            try:
+                require(folder, "only the path of a model says where its external data is")
+                length = size * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
+                # The last length counts: no more is read than the tensor holds, whatever the model says.
+                tensor.external_data.add(key="length", value=str(length))
+                external.load_external_data_for_tensor(tensor, str(folder))
+            except Exception as error:  # onnx's own kinds have no common base
+                unread[name] = str(error)
+    for sparse in graph.sparse_initializer:  # of what is made of these inference finds no shape
+        dense = {"name": sparse.values.name, "data_type": sparse.values.data_type, "dims": sparse.dims}
+        graph.initializer.add(**dense, data_location=types.EXTERNAL)
+    del graph.sparse_initializer[:]
+    return unread
+
+
+def _with_shapes(onnx: Any, model: Any) -> Any:
+    """Return a model with the shapes of all values that onnx finds, or else with those that the model says."""
+    declared = []
+    for graph in _graphs(model.graph):
+        # What a model says of values inside is often older than its inputs, and inference would prefer it to what it finds.
+        declared.append(list(graph.value_info))
+        del graph.value_info[:]
+        for info in graph.output:
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    # Of what inference knows nothing, the results of unknown operations for instance, the model is believed.
+    for graph, said in zip(_graphs(model.graph), declared, strict=True):
+        known = {info.name for info in (*graph.value_info, *graph.output) if shape_of(info) is not None}
+        graph.value_info.extend(info for info in said if info.name not in known)
+    return onnx.shape_inference.infer_shapes(model, data_prop=True) if any(declared) else model
+
+
+def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> None:
+    """Give symbolic axes the sizes that were asked for, wherever their names occur; axes of inputs that have none get names."""
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = {info.name: info for info in graph.input if info.name not in constants}
+    axes = [axis for info in inputs.values() for axis in enumerate(info.type.tensor_type.shape.dim)]
+    for number, (_, dim) in enumerate(axes):
+        if dim.dim_value <= 0:
+            dim.dim_param = dim.dim_param or f"unk__{number}_of_inputs"
+    known = ", ".join(f"{name} {show(shape_of(info))}" for name, info in inputs.items()) or "none"
+    shapes = {} if shapes is None else shapes
+    require(isinstance(shapes, Mapping), f"shapes={shown(shapes)} is not a mapping of input names to shapes")
+    wanted = []  # axes, the sizes that they shall have, and who says so
+    for name, given in shapes.items():
+        said = f"shapes[{shown(name)}]"
+        shape = tuple(integer(size, said) for size in sequence(given, said, "a sequence of integers"))
+        require(name in inputs, f"{said}: {where} has no such input; its inputs: {known}")
+        said, kind, before = f"{said}={shape}", inputs[name].type, shape_of(inputs[name])
+        require(kind.HasField("tensor_type"), f"{said}: that input is not a tensor")
+        if before is None:
+            kind.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in shape)
+        dims, is_like = kind.tensor_type.shape.dim, f"{said}: the model's input is {show(before)}"
+        require(len(dims) == len(shape), is_like)
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            require(dim.dim_param or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
+            wanted.append((dim, size, said))
+    if batch is not None:
+        size, said = integer(batch, "batch"), f"batch={batch}"
+        # Named so, or else every first one that is symbolic; a model may also fix it.
+        batches = [dim for _, dim in axes if _BATCH.search(dim.dim_param)]
+        batches = batches or [dim for place, dim in axes if place == 0 and (dim.dim_param or dim.dim_value == size)]
+        require(batches, f"{said}: no input of {where} has a symbolic batch; its inputs: {known}")
+        wanted += [(dim, size, said) for dim in batches]
+    sizes: dict[str, int] = {}
+    for dim, size, said in wanted:
+        other = sizes.setdefault(dim.dim_param, size) if dim.dim_param else size
+        require(other == size, f"{said}: the axis {dim.dim_param!r} would be of size {other} too")
+    for inner in _graphs(graph):
+        for dim in (dim for info in (*inner.input, *inner.value_info) for dim in info.type.tensor_type.shape.dim):
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+
+
+def _graphs(graph: Any) -> list[Any]:
+    """Return a graph and all graphs that its nodes hold, at any depth."""
+    found = [graph]
+    for each in found:  # which grows meanwhile
+        found += [inner for node in each.node for _, inner in _subgraphs(node)]
+    return found
+
+
+def _subgraphs(node: Any) -> list[tuple[str, Any]]:
+    """Return the graphs that a node holds, each with the attribute's name: the branches of If, the body of Loop and Scan."""
+    held = [(each.name, (*([each.g] if each.HasField("g") else []), *each.graphs)) for each in node.attribute]
+    return [(name, graph) for name, graphs in held for graph in graphs]

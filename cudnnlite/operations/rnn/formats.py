@@ -55,7 +55,7 @@ def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -
     given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
     check_names("state_dict", given, rows)
     tensors = {name: checked(f"state_dict[{name!r}]", given[name], shape) for name, shape in rows.items()}
-    return _split(spec, parts, spec.gates, lambda part: tensors[prefix + torch_name(part)], "state_dict")
+    return _split(spec, parts, spec.gates, lambda part: tensors[prefix + torch_name(part)], "state_dict", "state_dict")
 
 
 def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -81,9 +81,13 @@ def _all_parts(spec: RNNSpec) -> list[WeightPart]:
 
 
 def _split(
-    spec: RNNSpec, parts: Iterable[WeightPart], gates: Sequence[str], stack: Callable[[WeightPart], Array], argument: str
+    spec: RNNSpec, parts: Iterable[WeightPart], gates: Sequence[str], stack: Callable[[WeightPart], Array],
+    matrices: str, biases: str,
 ) -> dict[str, Array]:  # fmt: skip
-    """Cut parts out of what holds them, gates in that order; what the spec has not got is dropped, and must be zero."""
+    """Cut parts out of what holds them, gates in that order; what the spec has not got is dropped, and must be zero.
+
+    `matrices` and `biases` are the arguments that messages name.
+    """
     values, wanted = {}, {part.name for part in weight_parts(spec)}
     for part in parts:
         value = stack(part)[part.rows(gates)]
@@ -91,7 +95,8 @@ def _split(
             values[part.name] = value
         elif np.any(value):
             what = f"bias {spec.bias.name}" if part.bias else "input matrix (input_mode='skip')"
-            raise ArgumentError(f"{argument} has a {part.name} that is not zero; the spec says: {what}")
+            holder = biases if part.bias else matrices
+            raise ArgumentError(f"{holder} has a {part.name} that is not zero; the spec says: {what}")
     return values
 
 
@@ -118,7 +123,7 @@ def from_onnx(spec: RNNSpec, W: Any, R: Any, B: Any = None) -> dict[str, Array]:
         tensors = {name: checked(f"{name} of layer {layer}", of[layer], shapes[name]) for name, of in given.items()}
         bias = tensors.get("B", np.zeros(shapes["B"], tensors["W"].dtype))
         stacks += zip(tensors["W"], tensors["R"], *np.split(bias, 2, axis=1), strict=True)
-    return _split(spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "B")
+    return _split(spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "W", "B")
 
 
 def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
@@ -151,7 +156,9 @@ def from_keras(spec: RNNSpec, weights: Iterable[Any]) -> dict[str, Array]:
             if spec.bias == RNNBiasMode.SINGLE_REC and not gru:
                 bias.reverse()  # Keras has one bias here; either place gives the same sums
         stacks.append((kernel.T, recurrent.T, *bias))
-    return _split(spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "weights")
+    return _split(
+        spec, _all_parts(spec), gates, lambda part: stacks[part.pseudo_layer][part.field], "weights", "weights"
+    )
 
 
 def check_names(
