@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,11 +26,8 @@ from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
-from cudnnlite.unknown import meant
 
 Shape: TypeAlias = int | Iterable[int] | TensorSpec
-
-_SETTABLE = ("stream", "timing", "chooser", "workspace.limit")
 
 
 class Chooser(Protocol):
@@ -107,19 +104,6 @@ class Handle(NativeObject[cudnnHandle_t]):
         self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
-
-    if not TYPE_CHECKING:  # which refuses them itself, unless it sees this
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            # a derived class may have attributes of its own; `_finalizer` is the last that is made
-            if (
-                type(self) is Handle
-                and "_finalizer" in vars(self)
-                and name not in vars(self)
-                and not hasattr(Handle, name)
-            ):
-                raise AttributeError(f"a Handle has no attribute {name!r}{meant(name, _SETTABLE)}")
-            super().__setattr__(name, value)
 
     def _set(self, spec: Any) -> None:
         self.api.cudnnSetStream(self.ptr, cudaStream_t(int(self._stream.handle)))

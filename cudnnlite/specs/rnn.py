@@ -178,7 +178,7 @@ class RNNSpec(FrozenSpec):
                 parts.append(f"dtype={dtype_name(value)!r}")
             elif value != getattr(plain, name):
                 shown = dtype_name(value) if isinstance(value, DataType) else getattr(value, "name", value)
-                parts.append(f"{name}={(_BIAS_TEXTS[value] if name == 'bias' else shown)!r}")
+                parts.append(f"{name}={(_BIAS_TEXTS.get(value, shown) if name == 'bias' else shown)!r}")
         return f"RNNSpec({', '.join(parts)})"
 
     @property

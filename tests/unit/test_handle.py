@@ -272,35 +272,6 @@ def test_a_bad_stream_changes_nothing(own_device, bad):
         assert handle.stream is own_device.default_stream
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("workspace_limit", "; did you mean workspace.limit?"),
-        ("timings", "; did you mean timing?"),
-        ("steam", "; did you mean stream?"),
-        ("nothing_known", ""),
-    ],
-)
-def test_an_attribute_that_a_handle_has_not_got(own_device, name, hint):
-    with Handle(own_device) as handle:
-        with pytest.raises(AttributeError) as caught:
-            setattr(handle, name, "1 MiB")
-        assert str(caught.value) == f"a Handle has no attribute {name!r}{hint}"
-        assert not hasattr(handle, name)
-    with pytest.raises(AttributeError):  # a closed one too
-        setattr(handle, name, 1)
-
-
-def test_a_handle_of_a_derived_class_has_attributes_of_its_own(own_device):
-    class Named(Handle):
-        def __init__(self, device, name):
-            super().__init__(device)
-            self.name = name
-
-    with Named(own_device, "mine") as handle:
-        assert handle.name == "mine"
-
-
 def test_a_stream_that_cudnn_refuses_is_not_taken(world):
     with Handle(world.device) as handle:
         world.ledger.fail_next("cudnnSetStream", dnn.Status.BAD_PARAM_STREAM_MISMATCH)

@@ -181,6 +181,9 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp
                     error.__traceback__ = error.__context__ = (
                         None  # keeps what was not left yet, where that was interrupted
                     )
+                except BaseException:  # which a late signal would hide
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    raise
                 assert came_out is raised[number], lost
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
