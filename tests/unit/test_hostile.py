@@ -498,7 +498,6 @@ FOREIGN = {
     ),
     "digits as a stride": lambda h: dnn.ConvolutionSpec(stride=DIGITS),
     "digits as a limit": lambda h: dnn.Handle(h.device, workspace_limit="9" * 5000),
-    "a bias that this cuDNN has not": lambda h: dnn.RNNSpec("lstm", 2, 3, bias=dnn.RNNBiasMode(8)).replace(dtype=0),
     "clip": lambda h: dnn.RNNSpec("lstm", 2, 3, clip=(0, 10**400)),
     "padding_fill": lambda h: dnn.RNNDataSpec((2, 3, 4), padding_fill=10**400),
     "max_error": lambda h: dnn.TuningPolicy(max_error=10**400),

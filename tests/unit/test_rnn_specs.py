@@ -478,3 +478,7 @@ def test_limits_of_the_hidden_size():
                 in told
             )
     assert why_not(RNNSpec("lstm", 6, 100_000), DYNAMIC) == ""
+
+
+def test_a_bias_that_this_package_does_not_know_is_shown():
+    assert repr(dnn.RNNSpec("lstm", 2, 3, bias=dnn.RNNBiasMode(8))).endswith("bias='UNKNOWN_8')")
