@@ -67,7 +67,7 @@ def _parse_dtype(value: Any, argument: str) -> DataType:
         raise ArgumentError(
             f"{argument}={shown(value)}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
         )
-    if type(value).__module__ == "torch":
+    if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):
         value = str(value).removeprefix("torch.")
     try:  # numpy.dtype takes more than names of types: None, and whatever has a `dtype`
         name = np.dtype(value).name if isinstance(value, (str, type, np.dtype)) else ""

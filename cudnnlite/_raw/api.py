@@ -10,6 +10,7 @@ from cudnnlite._raw.check import make_check, read_last_error
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.record import Function
+from cudnnlite._raw.unforked import unforked
 from cudnnlite.errors import SymbolNotFoundError
 from cudnnlite.unknown import meant
 
@@ -65,7 +66,8 @@ class CudnnApi(_Base):
         if self._last_error is None:
             self._last_error = self._pointer(self._record("cudnnGetLastErrorString"))
             self._last_error.argtypes = self._record("cudnnGetLastErrorString").argtypes
-        return read_last_error(self._last_error)
+        with unforked:  # which may be its first call, as in `CFunction`
+            return read_last_error(self._last_error)
 
     def prepare(self, name: str, *arguments: Any) -> PreparedCall:
         """Marshal all arguments of the C function `name` once, for many calls; the status is checked at each."""

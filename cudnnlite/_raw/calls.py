@@ -191,7 +191,7 @@ class CFunction:
 
     def __init__(self, call: Call, record: Function, check: Callable[[int], None] | None = None) -> None:
         # those that may wait for a GPU keep no lock that others wait for
-        direct = record.needs_device or record.name.startswith("cudnnBackend")
+        direct = record.needs_device or record.name in ("cudnnBackendFinalize", "cudnnBackendInitialize")
         self.own = call if direct else partial(self._first, call)
         self.call = self.own if _wrap is None else _wrap(self.own, record)
         self.record = record
@@ -200,13 +200,18 @@ class CFunction:
 
     def _first(self, call: Call, *arguments: Any) -> Any:
         """Call C for the first time: libcudnn looks a function up then, behind locks of its own."""
-        with unforked:
+        # not for ever: the thread of a finalizer may hold what a fork waits for
+        held = unforked.acquire(timeout=5)
+        try:
             result = call(*arguments)
             self.own = call
             self.call = call if _wrap is None else _wrap(call, self.record)
             for prepared in PREPARED:
                 if prepared.bound is self:
                     prepared.function = self.call
+        finally:
+            if held:
+                unforked.release()
         return result
 
     def __call__(self, *arguments: Any) -> Any:

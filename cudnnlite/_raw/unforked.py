@@ -6,6 +6,21 @@ A forked child has one thread.  A lock that another thread held, in Python's imp
 import logging  # noqa: F401  (registers first: the latest is called first, and whoever holds our lock may want to log)
 import os
 import threading
+from typing import Any
 
-unforked = threading.RLock()  # held for moments: a fork waits for it
-os.register_at_fork(before=unforked.acquire, after_in_parent=unforked.release, after_in_child=unforked.release)
+unforked: Any = threading.RLock()  # a fork waits for it
+
+
+def _release() -> None:
+    if unforked._is_owned():  # what a signal handler raises ends the wait, and not the fork
+        unforked.release()
+
+
+def _renew() -> None:
+    if unforked._is_owned():
+        unforked.release()
+    else:  # another thread has it, which is not here
+        unforked._at_fork_reinit()
+
+
+os.register_at_fork(before=unforked.acquire, after_in_parent=_release, after_in_child=_renew)

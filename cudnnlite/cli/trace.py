@@ -51,7 +51,9 @@ def trace(
                     code, left = end.code, end  # type: ignore[assignment]  # noqa: F841
                 if os.getpid() != process:
                     sys.exit(code)
-        except (Exception, KeyboardInterrupt) as error:
+        except SystemExit:
+            raise
+        except BaseException as error:
             traceback.print_exc()
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         if found is not None and os.getpid() == process:

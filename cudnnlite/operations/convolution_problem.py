@@ -35,7 +35,8 @@ def flops(y: TensorSpec, w: FilterSpec) -> int:
 
 def _hint(problem: Any) -> str:
     last = problem.x.is_channels_last
-    if problem.x.dtype == DataType.INT8 and not (last and problem.x.shape[1] % 4 == problem.w.shape[0] % 4 == 0):
+    both = last and problem.w.format == TensorFormat.NHWC
+    if problem.x.dtype == DataType.INT8 and not (both and problem.x.shape[1] % 4 == problem.w.shape[0] % 4 == 0):
         return "int8 runs with the channels last (layout='NHWC') in x and w, and in multiples of four"
     if problem.w.format == TensorFormat.NHWC and not last and problem.x.layout != "strided":
         return "a filter whose channels come last needs an input of that layout; give both in one layout"

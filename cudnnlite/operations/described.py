@@ -14,7 +14,7 @@ from cudnnlite.backend.graph import Graph, convolution_graph
 from cudnnlite.descriptors import DESCRIPTORS, check_describable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
-from cudnnlite.errors import CudnnError, NotSupportedError
+from cudnnlite.errors import BadParamError, CudnnError, NotSupportedError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem
 from cudnnlite.specs.frozen import FrozenSpec
@@ -118,7 +118,7 @@ def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
 def involve(error: CudnnError, problem: Problem) -> CudnnError:
     """Add the specs to an error's message, and what is known to be refused; returns the error."""
     hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
-    gaps = [name for name, spec in problem.specs.items() if getattr(spec, "layout", "") == "strided"]
+    gaps = [name for name in problem.operation.reads if getattr(problem.specs.get(name), "layout", "") == "strided"]
     packs = f"{', '.join(gaps)}: with gaps, or axes in an order of their own; .copy() is without gaps" if gaps else ""
-    error.notes += tuple(filter(None, (hint, packs)))
+    error.notes += tuple(filter(None, (hint, packs * isinstance(error, (NotSupportedError, BadParamError)))))
     return error.involving(**problem.specs, **problem.options)

@@ -8,17 +8,19 @@ A plan tests `active` and records its problem only where that is true, so that n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 
-from cudnnlite._raw.unforked import unforked
 from cudnnlite.operations.problem import Problem
 from cudnnlite.operations.problem_list import ProblemList
 
 active = False  # whether anyone records: read as `recording.active`, because a name that is imported would not change
 
 _lists: tuple[ProblemList, ...] = ()
+_lock = Lock()
 _paused = ContextVar("cudnnlite.operations.recording.paused", default=False)
 
 
@@ -60,21 +62,29 @@ def record_problems() -> Iterator[ProblemList]:
 
 def _begin(found: ProblemList) -> None:
     global active, _lists
-    with unforked:
+    with _lock:
         _lists, active = (*_lists, found), True
 
 
 def _end(found: ProblemList) -> None:
     global active, _lists  # noqa: PLW0603
-    with unforked:
+    with _lock:
         _lists = tuple(other for other in _lists if other is not found)
         active = bool(_lists)
+
+
+def _renew() -> None:
+    global _lock  # noqa: PLW0603
+    _lock = Lock()  # a thread that held it is not in a forked process
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def record(problem: Problem) -> None:
     """Count a problem in every list that records, unless this thread has paused."""
     if not _paused.get():
-        with unforked:
+        with _lock:
             for found in _lists:
                 found.add(problem)
 

@@ -15,6 +15,7 @@ HEAD = (
 ENDS = {
     "raise KeyboardInterrupt": (130, "KeyboardInterrupt\n"),
     "raise ValueError('why')": (1, "ValueError: why\n"),
+    "raise GeneratorExit('why')": (1, "GeneratorExit: why\n"),
     "sys.exit('some text')": (1, "some text\n"),
     "sys.exit(('a', 1))": (1, "('a', 1)\n"),
     "sys.exit(7)": (7, ""),

@@ -359,6 +359,68 @@ def test_no_fork_in_the_midst_of_a_first_call():
 
 
 @pytest.mark.processes
+def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
+    """Python goes on with the fork, and says that the exception was lost."""
+    done = run_python(
+        """
+        import os, signal, threading, time, warnings
+        import cudnnlite as dnn
+        from cudnnlite._raw.unforked import unforked
+
+        warnings.simplefilter("ignore")
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with unforked:
+                held.set()
+                done.wait()
+
+        def handler(number, frame):
+            raise KeyboardInterrupt
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            dnn.TensorDescriptor(dnn.TensorSpec((1, 2, 3, 4))).close()
+            os._exit(0)
+        done.set()
+        thread.join()
+        print(os.waitpid(child, 0)[1], unforked.acquire(blocking=False))
+        """
+    )
+    assert done.stdout.split() == ["0", "True"], done.stderr
+    assert "RuntimeError" not in done.stderr
+
+
+@pytest.mark.processes
+def test_a_first_call_does_not_wait_for_ever():
+    """A finalizer's may come on a thread that holds what the one with the lock waits for."""
+    done = run_python(
+        """
+        import threading
+        from cudnnlite._raw.calls import CFunction
+        from cudnnlite._raw.functions import FUNCTIONS
+        from cudnnlite._raw.types import cudnnTensorDescriptor_t
+        from cudnnlite._raw.unforked import unforked
+
+        function = CFunction(lambda *_: 0, FUNCTIONS["cudnnDestroyTensorDescriptor"])
+        thread = threading.Thread(target=function, args=[cudnnTensorDescriptor_t(4096)])
+        with unforked:
+            thread.start()
+            thread.join(30)
+            print(thread.is_alive())
+        """
+    )
+    assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_beside_threads_that_compute():
     done = run_python(
