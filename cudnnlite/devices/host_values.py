@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> Array:
     """Return numbers as an array, of a dtype if one is given; see `Handle.array`."""
     one_of(casting, "casting", "unsafe", None)
-    if type(values).__module__.startswith("torch") and str(values.dtype) == "torch.bfloat16":
+    if type(values).__module__.startswith("torch") and str(getattr(values, "dtype", "")) == "torch.bfloat16":
         # which NumPy cannot read; float32 holds each value
         values, dtype = values.float(), "bfloat16" if dtype is None else dtype
     try:

@@ -167,6 +167,12 @@ def test_handle_array_copies_a_tensor_of_a_type_that_numpy_has_not(handle: dnn.H
     assert handle.array(host, dtype="float32").spec.dtype == dnn.DataType.FLOAT
 
 
+def test_what_is_torchs_and_no_tensor_is_no_array(handle: dnn.Handle, torch: Any) -> None:
+    for value in (torch.nn.Linear(2, 3), torch.device("cpu"), torch.float32):
+        with pytest.raises(dnn.ArrayTypeError, match="objects cannot be copied to a device"):
+            handle.array(value)
+
+
 def test_a_tensor_on_the_host_that_wants_gradients_is_detached_first(handle: dnn.Handle, torch: Any) -> None:
     with pytest.raises(dnn.ArrayTypeError, match="detach"):
         handle.array(torch.ones(3, requires_grad=True))
