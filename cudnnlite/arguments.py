@@ -73,9 +73,13 @@ def real_number(value: Any, argument: str) -> float:
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:
     """Return an object of a class."""
     if not isinstance(value, kind):
-        article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
-        raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}{hint}")
+        raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}{hint}")
     return value
+
+
+def one_such(kind: type) -> str:
+    """Return what a message calls an object of a class: 'a TensorSpec', 'an RNNSpec'."""
+    return ("an " if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a ") + kind.__name__
 
 
 def sequence(values: Any, argument: str, what: str, most: int = 1 << 20) -> tuple[Any, ...]:

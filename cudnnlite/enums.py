@@ -22,7 +22,7 @@ from cudnnlite._raw.enums import (
 )  # fmt: skip
 
 # isort: on
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import one_such, shown
 from cudnnlite.errors import ArgumentError
 
 __all__ = [
@@ -85,8 +85,7 @@ def parse_enum(
         close = get_close_matches(wanted, upper, 1, 0.9)
         near = [upper[each] for each in close or upper if close or wanted.startswith(each) or re.match(in_order, each)]
     allowed = ", ".join(every) + ", in any case" + (f"; did you mean {' or '.join(near)}?" if near else "")
-    article = "an" if kind.__name__.startswith(("A", "E", "I", "O", "RNN")) else "a"
-    raise ArgumentError(f"{argument}={shown(value)} is not {article} {kind.__name__}; allowed: {allowed}")
+    raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}; allowed: {allowed}")
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:

@@ -21,7 +21,7 @@ from cudnnlite._raw.functions import C_TYPES
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.unforked import unforked
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import one_such, shown
 from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
 
@@ -306,11 +306,9 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
     if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not isinstance(value, int):
         needed = "a number" if kind._type_ in "fd" else "an integer"
         if enum:
-            name = enum.__name__
-            article = "an" if name.startswith(("A", "E", "I", "O", "RNN")) else "a"
             members = shorten(", ".join(map(str, enum)), 400, placeholder=" ...")
-            module = "dnn" if name in public_enums else "dnn.raw.enums"
-            needed = f"{article} {name} or an integer; pass one of {module}.{name}: {members}"
+            module = "dnn" if enum.__name__ in public_enums else "dnn.raw.enums"
+            needed = f"{one_such(enum)} or an integer; pass one of {module}.{enum.__name__}: {members}"
         return f"{shown(value)} is not {needed}"
     if isinstance(value, float) and kind is ctypes.c_void_p:
         return f"{value} is no address; a host scalar goes by ctypes.byref(ctypes.c_float({value}))"

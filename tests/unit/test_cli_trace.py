@@ -1,6 +1,5 @@
 """`cudnnlite trace`: the trace is there however the script ends, of the process that began it alone."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -71,7 +70,6 @@ def test_ctrl_c_ends_the_script_and_not_its_trace(traced, tmp_path, waiting):
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.parametrize(
     ("last", "code"), [("sys.exit(3)", 3), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("pass", 0)]
 )
