@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from math import inf
 from textwrap import shorten
 from typing import Any
@@ -234,16 +234,17 @@ class PreparedCall:
     done when an argument changes, and only for that one.  An `errcheck` of ctypes would take another tenth of it.
     """
 
-    __slots__ = ("__weakref__", "_indices", "_record", "arguments", "bound", "check", "function")
+    __slots__ = ("__weakref__", "_places", "_record", "arguments", "bound", "check", "function")
 
     def __init__(self, function: CFunction, *arguments: Any) -> None:
         self.bound = function
         self.function = function.call
         self.check = function.check
         self._record = function.record
-        self._indices = {name: index for index, name in enumerate(self._record.argnames)}
         convert(self._record, arguments)
-        self.arguments: tuple[Any, ...] = tuple(map(_kept, self._record.argtypes, arguments))
+        keeps = [*map(_keeping, self._record.argtypes)]
+        self._places = {name: (index, keeps[index]) for index, name in enumerate(self._record.argnames)}
+        self.arguments: tuple[Any, ...] = tuple(keep(value) for keep, value in zip(keeps, arguments, strict=True))
         PREPARED.add(self)
 
     def __call__(self) -> None:
@@ -256,8 +257,8 @@ class PreparedCall:
         """Change arguments, by their names in the header."""
         arguments = list(self.arguments)
         for name, value in values.items():
-            index = self._indices[name]
-            arguments[index] = _kept(self._record.argtypes[index], value)
+            index, keep = self._places[name]
+            arguments[index] = keep(value)
         self.arguments = tuple(arguments)
 
     def marshalled(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -346,7 +347,8 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
         raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
-def _kept(kind: Any, value: Any) -> Any:
-    """Return one argument to be passed on many times; a number as an instance of its type, which shows what it is."""
+@cache
+def _keeping(kind: Any) -> Callable[[Any], Any]:
+    """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
-    return kind(getattr(value, "value", value)) if is_number else kind.from_param(value)
+    return (lambda value: kind(getattr(value, "value", value))) if is_number else kind.from_param

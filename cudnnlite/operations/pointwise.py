@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from cudnnlite.arguments import integer, integers, real_number, shown
@@ -219,8 +220,12 @@ def reduce_tensor(
 def _reduced(a: TensorSpec, axes: Any) -> TensorSpec:
     axes = range(a.rank) if axes is None else (axes,) if hasattr(axes, "__index__") else axes
     listed = integers(tuple(axes) if isinstance(axes, (set, frozenset)) else axes, "axes", a.rank)  # in whichever order
-    gone = {integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in listed}
+    gone = frozenset(integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in listed)
     if len(gone) != len(listed):
         raise ArgumentError(f"axes={shown(axes)} names an axis twice")
-    shape = tuple(1 if axis in gone else size for axis, size in enumerate(a.shape))
-    return TensorSpec(shape, a.dtype, None if a.layout in ("strided", "packed") else a.layout)
+    return _without(a, gone, None if a.layout in ("strided", "packed") else a.layout)
+
+
+@lru_cache(maxsize=64)  # equal specs may have layouts of other names
+def _without(a: TensorSpec, gone: frozenset[int], layout: str | None) -> TensorSpec:
+    return TensorSpec(tuple(1 if axis in gone else size for axis, size in enumerate(a.shape)), a.dtype, layout)

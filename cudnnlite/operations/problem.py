@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
+from functools import lru_cache
 from inspect import cleandoc, signature
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -169,11 +170,16 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
     if kind is float:
         return real_number(value, argument)
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
-        return kind(parse_enum(kind.named_by, value, argument))
+        return _named(kind, value, argument)
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     if not hint and issubclass(kind, FrozenSpec):
         hint = f": dnn.{kind.__name__}({', '.join([*signature(kind).parameters][:3])}, ...)"
     return instance_of(value, kind, argument, hint)
+
+
+@lru_cache(maxsize=64, typed=True)
+def _named(kind: Any, value: Any, argument: str) -> Any:
+    return kind(parse_enum(kind.named_by, value, argument))
 
 
 def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:

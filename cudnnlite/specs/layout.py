@@ -6,9 +6,7 @@ Shapes are always written ``(N, C, *spatial)``, whatever the layout, as cuDNN do
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
 from math import prod
-from operator import mul
 from typing import Any
 
 from cudnnlite.arguments import MAX_INT, integers, shown
@@ -67,12 +65,10 @@ def parse_shape(shape: Iterable[Any], argument: str = "shape", *, batch_may_be_e
 
 def packed_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     """Return the strides, in elements, of a gap-free tensor of that shape ``(N, C, *spatial)`` in that layout."""
-    order = memory_order(len(shape), layout)
-    sizes = [max(1, shape[axis]) for axis in order]
-    steps = [1, *accumulate(reversed(sizes[1:]), mul)]
-    strides = [0] * len(shape)
-    for axis, step in zip(reversed(order), steps, strict=True):
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(memory_order(len(shape), layout)):
         strides[axis] = step
+        step *= max(1, shape[axis])
     return tuple(strides)
 
 

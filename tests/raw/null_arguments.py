@@ -61,7 +61,7 @@ def legal_calls(device: Any) -> tuple[Any, dict[str, list[Any]]]:
 
     def replaced(self: Any, **values: Any) -> None:
         for name, value in values.items():
-            seen[self._record.name][self._indices[name]] = value
+            seen[self._record.name][self._record.argnames.index(name)] = value
         replace(self, **values)
 
     calls.convert, calls.PreparedCall.replace = noted, replaced  # type: ignore[method-assign]

@@ -137,7 +137,7 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         x = on_device(self._handle, x, "x")
         if weights is None or weights is not self._weights_seen():
             self._check_weights(weights)
-        if x.spec is not self._x_seen or lengths is not self._lengths_seen:
+        if lengths is not self._lengths_seen or (x.spec is not self._x_seen and x.spec != self._x_seen):
             self.describe(x.spec, lengths)
         hx, cx = self._hidden(hx, cx, "hx", "cx")
         y, hy, cy = self._results(out, ("y", "hy", "cy"), problem.y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import ForwardMode
@@ -118,6 +119,10 @@ def explain(error: CudnnError, request: RNNRequest, data: RNNDataSpec | None) ->
 def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:
     """Return what an input's spec and lengths describe; ArgumentError if it is no input of that network, or has gaps."""
     instance_of(x, TensorSpec, "x")
+    return _full_data(spec, x, layout) if lengths is None else _data(spec, x, lengths, layout)
+
+
+def _data(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout) -> RNNDataSpec:
     rank = 2 if layout == RNNDataLayout.SEQ_MAJOR_PACKED else 3
     if x.rank != rank or x.size == 0:
         zero = ", none of them 0 (rnn_forward alone takes N = 0, in inference, not packed; else leave the call out)"
@@ -135,6 +140,11 @@ def data_spec(spec: RNNSpec, x: TensorSpec, lengths: Any, layout: RNNDataLayout)
             f"x is {x}: it must be packed in C order (for (N, T, vector) there is layout='batch_major')"
         )
     return RNNDataSpec(x.shape, lengths, x.dtype, layout)
+
+
+@lru_cache(maxsize=64)  # each call asks, and it takes 20 us of the host's time
+def _full_data(spec: RNNSpec, x: TensorSpec, layout: RNNDataLayout) -> RNNDataSpec:
+    return _data(spec, x, None, layout)
 
 
 def make_request(
