@@ -154,10 +154,10 @@ def candidates(
 
 
 def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
-    """Yield every engine that cuDNN's heuristics name, with a reason where the policy excludes it before it is tried."""
+    """Yield every engine with the knobs that cuDNN says, with a reason where the policy excludes it before it is tried."""
     dtype = problem.values[problem.operation.reads[0]].dtype
-    for place, row in enumerate(engine_rows(graph, problem)):
-        yield replace(row, heuristic=place, why_not=row.why_not or policy.why_not(row, dtype))
+    for row in engine_rows(graph, problem, all_engines=policy.search != "heuristics"):
+        yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 class _Trial:

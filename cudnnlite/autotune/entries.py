@@ -105,7 +105,7 @@ def make_key(
         if type(name) is not str or type(value) is not int or value < 1 or value & (value - 1):
             raise ArgumentError(f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes")
     wanted = policy.to_plain()
-    if wanted.get("search") == "heuristics":  # which takes as long as it takes
+    if wanted.get("search") != "knobs":  # the others take as long as they take
         wanted["search_seconds"] = TuningPolicy.search_seconds
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
     parts = {"problem": problem.to_plain(), "alignments": aligned, "policy": wanted, "device": asdict(device)}

@@ -17,7 +17,7 @@ from cudnnlite.specs.layout import LAYOUTS
 from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
-SEARCHES = ("heuristics", "knobs")
+SEARCHES = ("heuristics", "engines", "knobs")
 NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"  # where `search` asks for that
 
 
@@ -48,11 +48,12 @@ class TuningPolicy:
     flush_l2 : bool
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
     search : str
-        "heuristics": the engines that cuDNN's heuristics name.  "knobs": besides, for `search_seconds` a problem, settings of
-        their knobs that no heuristic names; what is found is saved like any other choice.  Where no engine runs a problem, an
-        RNN's for instance, there are none: the table's `timing` says so.
+        "heuristics": the engines that cuDNN's heuristics name.  "engines": besides, those that no heuristic names, Winograd's
+        in true float32 for instance; cuDNN compiles some of them first.  "knobs": besides, for `search_seconds` a problem,
+        settings of their knobs that no heuristic names; what is found is saved like any other choice.  Where no engine runs a
+        problem, an RNN's for instance, there are none: the table's `timing` says so.
     search_seconds : float
-        The seconds for that.
+        The seconds for knobs.
 
     Raises
     ------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Container, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from cudnnlite.arguments import integer, shown
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.graph import Graph
 from cudnnlite.enums import MathType
-from cudnnlite.errors import ArgumentError, BadParamError, InternalError, NotSupportedError
+from cudnnlite.errors import ArgumentError, BadParamError, CudnnError, InternalError, NotSupportedError
 
 _FEW = 16  # so many values of a knob are all tried; of more, those nearby
 # multiplications of float32 in fewer bits
@@ -133,6 +133,14 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
     room = [stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE")) for _ in range(BackendKnobType.COUNT)]
     for descriptor in found:
         yield _read(descriptor, room, stack)
+
+
+def unnamed(graph: Graph, named: Container[int], stack: ExitStack) -> Iterator[Configuration]:
+    """Yield a graph's engines but those with these numbers, with the knobs that they choose."""
+    for index in range(graph.descriptor.get("engine_global_count")):
+        if index not in named:
+            with suppress(CudnnError):  # most numbers are those of engines for other graphs
+                yield configure(graph, Engine(index), stack)
 
 
 def _read(descriptor: BackendDescriptor, room: list[BackendDescriptor], stack: ExitStack) -> Configuration:

@@ -100,6 +100,7 @@ def autotune(
         "--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API."
     )] = None,
     flush_l2: Annotated[bool, _want("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
+    engines: Annotated[bool, _want("--engines", help="Try engines that no heuristic of cuDNN's names, too.")] = False,
     knobs: Annotated[_Float, _want(
         metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
     )] = None,
@@ -133,7 +134,8 @@ def autotune(
     policy = _policy(
         objective=objective, workspace_limit=workspace_limit, deterministic=deterministic, max_error=max_error,
         allow_tf32=not no_tf32, layouts=tuple(also_layout or ()), interface=interface,
-        flush_l2=flush_l2, **({} if knobs is None else {"search": "knobs", "search_seconds": knobs}),
+        flush_l2=flush_l2, search="knobs" if knobs is not None else "engines" if engines else "heuristics",
+        **({} if knobs is None else {"search_seconds": knobs}),
     )  # fmt: skip
     common.check_output("--html", html, (".html", ".htm"), "jinja2", "matplotlib")
     common.check_output("--plot", plot, FORMATS, "matplotlib")

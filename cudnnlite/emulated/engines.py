@@ -45,6 +45,7 @@ ENGINES = (
     EngineFacts(narrow=True, notes=(BackendNumericalNote.TENSOR_CORE,)),
     EngineFacts(notes=(BackendNumericalNote.WINOGRAD,)),
     EngineFacts(textures=True),
+    EngineFacts(notes=(BackendNumericalNote.FFT,)),  # no heuristic names it
 )
 _NAMED = {BackendHeurMode.A: (4, 2, 1, 0), BackendHeurMode.B: (3, 1), BackendHeurMode.FALLBACK: (1, 0)}
 _NAMED[BackendHeurMode.INSTANT] = _NAMED[BackendHeurMode.A]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
-from cudnnlite.backend.engines import HEURISTICS, REFUSALS, Configuration, Engine, configure, named_by
+from cudnnlite.backend.engines import HEURISTICS, REFUSALS, Configuration, Engine, configure, named_by, unnamed
 from cudnnlite.backend.graph import ALIGNMENT, Graph
 from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
@@ -99,12 +99,19 @@ def given_engine(described: Described, engine: Engine, stack: ExitStack) -> tupl
     return replace(row_of(configuration, problem), workspace=plan.workspace), plan
 
 
-def engine_rows(graph: Graph, problem: Problem) -> list[AlgorithmResult]:
-    """Return every configuration that cuDNN's heuristics name, the preferred first, with what excludes it; nothing is run."""
+def engine_rows(graph: Graph, problem: Problem, *, all_engines: bool = False) -> list[AlgorithmResult]:
+    """Return every configuration that cuDNN's heuristics name, the preferred first, with what excludes it; nothing is run.
+
+    `all_engines`: then also each engine that none of them names.
+    """
     with ExitStack() as stack:
+        named = list(_named(graph, HEURISTICS, stack))
+        others = unnamed(graph, {each.engine.index for each in named}, stack) if all_engines else ()
         return [
-            replace(row_of(configuration, problem), why_not=excluded(configuration, problem))
-            for configuration in _named(graph, HEURISTICS, stack)
+            replace(
+                row_of(each, problem), why_not=excluded(each, problem), heuristic=place if place < len(named) else None
+            )
+            for place, each in enumerate((*named, *others))
         ]
 
 

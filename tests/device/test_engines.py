@@ -17,6 +17,7 @@ from cudnnlite.backend.engines import HEURISTICS, named_by
 from cudnnlite.backend.graph import Graph, convolution_graph
 from cudnnlite.backend.plan import MOST_PACKS, ExecutionPlan
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
+from cudnnlite.operations.engines import engine_rows
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .test_tuner import hurry
@@ -342,6 +343,29 @@ def test_the_tuner_ranks_both_interfaces(handle: dnn.Handle, monkeypatch: pytest
                 assert row.error is not None
                 problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
         problem.assert_right(problem.run(algorithm=best), best.algorithm, math_type=best.math_type)
+
+
+def test_engines_that_no_heuristic_names_are_ranked_too(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Winograd's transforms in true float32, for one; where the policy asks for them."""
+    hurry(monkeypatch)
+    problem = Problem(handle, (2, 32, 14, 13), (32, 32, 3, 3), padding=1, math_type="fma")
+    with ExitStack() as stack:
+        graph, posed = graph_of(handle, problem, stack), problem_of(problem)
+        rows = engine_rows(graph, posed, all_engines=True)
+        indices = {row.algorithm.index for row in rows if row.heuristic is not None}
+        others = {row.algorithm for row in rows if row.heuristic is None}
+        assert [row.heuristic for row in rows if row.heuristic is not None] == [*range(len(rows) - len(others))]
+        assert others
+        assert not indices & {engine.index for engine in others}
+        assert engine_rows(graph, posed) == [row for row in rows if row.heuristic is not None]
+    for search in ("heuristics", "engines"):
+        with dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(interface="graph", search=search)) as tuner:
+            table = tuner.tune(posed)
+        assert bool(others & {row.algorithm for row in table}) == (search == "engines")
+    timed = [row for row in table if row.algorithm in others and row.ok and row.time_ms]
+    assert timed
+    for row in timed:
+        problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
 
 
 def test_autotuned_calls_run_the_tuned_engine(handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_the_bar_is_on_stderr_and_only_when_asked_for(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"search": "all"}, "search='all'; allowed: 'heuristics', 'knobs'"),
+        ({"search": "all"}, "search='all'; allowed: 'heuristics', 'engines', 'knobs'"),
         ({"search_seconds": 0}, "search_seconds=0; needed: a number of seconds above 0"),
         ({"search_seconds": float("nan")}, "search_seconds=nan"),
         ({"search_seconds": True}, "search_seconds=True"),

@@ -375,6 +375,16 @@ def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
     assert same == {"math_type"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "search"), [((), "heuristics"), (("--engines",), "engines"), (("--engines", "--knobs", 3), "knobs")]
+)
+def test_how_far_is_searched(tuner, flags, search):
+    autotune(*CONVOLUTION, *flags)
+    assert tuner.options["policy"] == TuningPolicy(
+        search=search, **{"search_seconds": 3.0} if "--knobs" in flags else {}
+    )
+
+
 def test_where(tuner, tmp_path, monkeypatch):
     autotune(*CONVOLUTION, "--workers", 3, "--cache", "mine", "--device", "emulated:1")
     assert tuner.options["cache"].path == tmp_path / "mine"

@@ -247,6 +247,8 @@ def test_every_field_of_the_policy_changes_the_key(name):
 def test_what_says_nothing_does_not_change_the_key():
     """The seconds of a search that lasts as long as it lasts; an alignment that every allocation has."""
     assert key(policy=TuningPolicy(search_seconds=2.5)) == key()
+    engines = TuningPolicy(search="engines")
+    assert key(policy=engines.replace(search_seconds=2.5)) == key(policy=engines) != key()
     assert key(alignments={"x": 256, "y": 4096}) == key(alignments={})
 
 
