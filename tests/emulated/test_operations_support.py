@@ -12,18 +12,10 @@ from samples import FLOATS, combinations
 
 import cudnnlite as dnn
 
-# Operations, and options of recorded ones, of which no GPU has been asked yet; to be finished this has to be empty, by
-# `record_operations.py` on a GPU.  Until then the emulated device takes of them what cuDNN documents, and nothing more.
-UNRECORDED: dict[str, tuple[dict[str, str], ...]] = {}  # by operation the options; (): all of it
 ROWS = json.loads((Path(__file__).parent / "data" / "operations_support.json").read_text())["rows"]
-RECORDED = {row[0] for row in ROWS}
 # by how much a result may differ from float64, relative to the largest value: an H200's own errors, and some room
 BOUNDS = {"float64": 1e-14, "float32": 1e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 GROUPS = sorted({(row[0], row[2]) for row in ROWS})
-
-
-def is_recorded(key):
-    return key[0] not in UNRECORDED or (key[1] not in UNRECORDED[key[0]] and UNRECORDED[key[0]] != ())
 
 
 def is_at_a_kink(row):
@@ -31,17 +23,11 @@ def is_at_a_kink(row):
     return row[0] == "activation_backward" and row[1]["mode"] in ("CLIPPED_RELU", "ELU")
 
 
-def test_all_was_recorded_but_what_is_named():
+def test_all_was_recorded():
     keys = [*combinations()]
-    assert [json.dumps(row[:8]) for row in ROWS] == [json.dumps(key) for key in keys if is_recorded(key)]
-    assert {key[0] for key in keys} == RECORDED | UNRECORDED.keys()
+    assert [json.dumps(row[:8]) for row in ROWS] == [json.dumps(key) for key in keys]
     assert len({json.dumps(key) for key in keys}) == len(keys)
     assert Counter(row[8] for row in ROWS)["SUCCESS"] > 5000
-
-
-def test_a_gpu_was_asked():
-    if UNRECORDED:
-        pytest.skip(f"not recorded on a GPU yet (tests/emulated/record_operations.py): {UNRECORDED}")
 
 
 @pytest.mark.parametrize(("kind", "rank"), GROUPS, ids=lambda value: str(value))
@@ -85,22 +71,6 @@ def test_what_no_row_covers_is_refused(name, operands, options):
         arrays = {operand: handle.empty(shape) for operand, shape in operands.items()}
         with pytest.raises((dnn.BadParamError, dnn.NotSupportedError)):
             getattr(dnn, name)(handle, **arrays, **options)
-
-
-@pytest.mark.parametrize("name", sorted(UNRECORDED))
-def test_what_the_emulated_device_computes_of_the_others_is_right(name):
-    """And integers are moved or refused."""
-    counts = Counter()
-    with dnn.Handle(device="emulated") as handle:
-        for key in combinations():
-            if key[0] == name and not is_recorded(key):
-                got, error = record(handle, *key)
-                counts[got] += 1
-                if got == "SUCCESS":
-                    assert error <= BOUNDS[key[6]] if key[3] in FLOATS else error == 0, key
-                else:
-                    assert got in ("NOT_SUPPORTED", "BAD_PARAM", "REFUSED_BY_US"), key
-    assert counts["SUCCESS"] > 30
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
