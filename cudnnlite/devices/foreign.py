@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -85,12 +86,17 @@ def spec_of(array: ForeignArray, argument: str) -> TensorSpec:
     if any(step < 0 for step in array.strides):
         raise ArgumentError(f"{argument} has negative strides {array.strides}; cuDNN reads in front of the buffer then")
     try:
-        spec = TensorSpec(array.shape, array.dtype, strides=array.strides)
+        spec = _spec(array.shape, array.dtype, array.strides)
     except ArgumentError as error:
         raise ArgumentError(f"{argument} cannot be described to cuDNN: {error}") from error
     if array.ptr % array.dtype.itemsize:
         raise ArgumentError(f"{argument} begins at {array.ptr:#x}, which is not aligned to its {array.dtype}")
     return spec
+
+
+@lru_cache(maxsize=256)  # each call with another library's arrays asks
+def _spec(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(shape, dtype, strides=strides)
 
 
 def host_array_error(array: object, argument: str) -> ArrayTypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from math import prod
 from types import EllipsisType
@@ -51,6 +52,7 @@ def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
     return part, start * itemsize(spec.dtype) if part.size else 0
 
 
+@lru_cache(maxsize=256)
 def part_spec(whole: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...]) -> TensorSpec:
     """Return the spec of a part, in a layout with a name where one fits: the strides of axes of size 1 are free."""
     part = TensorSpec(shape, whole.dtype, strides=strides)
