@@ -214,7 +214,9 @@ class CFunction:
                 unforked.release()
         return result
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if named:
+            raise TypeError(f"{self.record.name} takes its arguments by position: {', '.join(self.record.argnames)}")
         result = self.call(*convert(self.record, arguments))
         if self.check is None:
             return result

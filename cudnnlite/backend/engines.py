@@ -137,6 +137,7 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
 
 def unnamed(graph: Graph, named: Container[int], stack: ExitStack) -> Iterator[Configuration]:
     """Yield a graph's engines but those with these numbers, with the knobs that they choose."""
+    assert graph.descriptor is not None
     for index in range(graph.descriptor.get("engine_global_count")):
         if index not in named:
             with suppress(CudnnError):  # most numbers are those of engines for other graphs

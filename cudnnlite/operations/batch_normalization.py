@@ -27,23 +27,31 @@ def _parameters(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     return x.packed((1, *each), DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT)
 
 
+def _parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
+    """Return the spec of a parameter; ArgumentError unless it is one for x."""
+    expected = _parameters(x, mode)
+    if (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
+        needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
+        is_last = mode != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
+        raise ArgumentError(f"{name} is {spec}; needed: {needed}{if_channels_last(x.rank) * is_last}")
+    return spec
+
+
 def _check(specs: Any, options: Any) -> None:
     if not 0 <= options["epsilon"] < float("inf"):
         raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ArgumentError(f"momentum={options['momentum']}; needed: a number from 0 to 1")
-    x, expected = specs["x"], _parameters(specs["x"], options["mode"])
+    x = specs["x"]
     for name, spec in specs.items():
         if options["mode"] == BatchNormMode.PER_ACTIVATION and spec.is_channels_last:
             raise ArgumentError(f"{name} is {spec}; with mode=PER_ACTIVATION the channels must come first")
         if name in ("y", "dy", "dx", "z", "dz"):
             if (spec.shape, spec.dtype) != (x.shape, x.dtype):
                 raise ArgumentError(f"{name} is {spec}; it must have the shape and dtype of x, {x}")
-        elif name != "x" and (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
-            needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={options['mode'].name}"
-            is_last = options["mode"] != BatchNormMode.PER_ACTIVATION and spec.size == x.shape[-1] != x.shape[1]
-            raise ArgumentError(f"{name} is {spec}; needed: {needed}{if_channels_last(x.rank) * is_last}")
-        elif name != "x" and (not spec.fits(spec.layout) or spec != specs["scale"]):
+        elif name != "x" and (
+            not _parameter(name, spec, x, options["mode"]).fits(spec.layout) or spec != specs["scale"]
+        ):
             raise ArgumentError(f"{name} is {spec}; it must be packed, and lie as scale does, {specs['scale']}")
 
 
@@ -64,6 +72,13 @@ def _check_fused(specs: Any, options: Any) -> None:
             raise ArgumentError(f"{name} is {specs[name]}; with an activation the channels must be last, without gaps")
 
 
+def _trained(x: TensorSpec, scale: TensorSpec, mode: BatchNormMode, **_: Any) -> tuple[TensorSpec, ...]:
+    """Return the specs of the result and of the statistics, which are as scale: first of all that has to fit."""
+    if scale.shape != _parameters(x, mode).shape:
+        _parameter("scale", scale, x, mode)
+    return x, scale, scale, scale, scale
+
+
 INFERENCE = Operation(
     "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
     ("x", "scale", "bias", "mean", "variance"), ("y",), lambda x, **_: x, {"mode": BatchNormMode, "epsilon": float},
@@ -77,7 +92,8 @@ def _training(name: str, ops: BatchNormOps, extra: tuple[str, ...] = (), **absen
     activation = {} if ops == BatchNormOps.BN else {"activation": ActivationSpec}
     return Operation(
         f"batch_normalization_training{name}", "cudnnBatchNormalizationForwardTrainingEx", ("x", "scale", "bias", *extra),
-        ("y", *_SAVED, "running_mean", "running_var"), lambda x, scale, **_: (x, *[scale] * 4),
+        ("y", *_SAVED, "running_mean", "running_var"),
+        _trained,
         {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
         {**_BOTH, "exponentialAverageFactor": "momentum", "resultRunningMean": "running_mean", "xData": "x", "yData": "y",
          "resultRunningVariance": "running_var", "resultSaveMean": _SAVED[0], "resultSaveInvVariance": _SAVED[1],

@@ -9,17 +9,19 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
 from functools import lru_cache
 from inspect import cleandoc, signature
+from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cudnnlite.arguments import instance_of, real_number, shown
-from cudnnlite.enums import MathType, parse_enum
+from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
 from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec, from_plain, to_plain
 
+_TOO_LARGE = 3.4028235677973366e38  # from here on a float32 is infinite
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 _RAISES = """\
 Raises
@@ -80,6 +82,10 @@ class Problem:
             written = expected | written
             operation.check_dtypes(specs | written)
             operation.check(specs | written, options | scalars)
+        if DataType.DOUBLE not in (spec.dtype for spec in (specs | written).values()):
+            for name, value in (options | scalars).items():
+                if type(value) is float and _TOO_LARGE <= abs(value) < inf:
+                    raise ArgumentError(f"{name}={value}; allowed: up to 3.4028234e+38, a float32")
         options = dict(operation.complete(specs | written, options))
         if operation.writes:
             operation.check_bare(specs | written | options)

@@ -197,6 +197,17 @@ class NamedWeights(Mapping[str, DeviceArray]):
     def __hash__(self) -> int:
         return id(self)
 
+    def __copy__(self: WeightsT) -> WeightsT:
+        new = object.__new__(type(self))
+        vars(new).update(vars(self))
+        return new
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"an {name} cannot be pickled; pickle its numpy() and spec, and make another by {name}.from_arrays"
+        )
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.spec} on {self.array.device}>"
 

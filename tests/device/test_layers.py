@@ -190,6 +190,9 @@ def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
             given = dict.fromkeys(names, good) | {name: wrong}
             refuses(dnn.ArgumentError, rf"^{name} is .*needed: \(1, 3, 1, 1\) in float32", lambda given=given: (
                 dnn.batch_normalization_inference(handle, x, **given)))  # fmt: skip
+    for wrong in (handle.empty((3,)), handle.empty((1, 4, 1, 1))):  # not what has to be as it is
+        refuses(dnn.ArgumentError, r"^scale is .*needed: \(1, 3, 1, 1\) in float32", lambda wrong=wrong: (
+            dnn.batch_normalization_training(handle, x, wrong, good, running_mean=good, running_var=good)))  # fmt: skip
     refuses(dnn.ArgumentError, "out=.*a tuple of dx, dscale, dbias", lambda: (
         dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x)))  # fmt: skip
 

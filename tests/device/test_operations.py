@@ -280,6 +280,9 @@ def test_scalars_and_options_that_are_none(case: Case) -> None:
         for scalar in case.operation.scalars:
             refuses(ARGUMENT, rf"\b{scalar}=", lambda scalar=scalar, wrong=wrong: case.call(**{scalar: wrong}))
             refuses(ARGUMENT, rf"\b{scalar}=", lambda scalar=scalar, wrong=wrong: case.plan(**{scalar: wrong}))
+    for scalar in case.operation.scalars:  # C would be given an infinity
+        if all(spec.dtype != dnn.DataType.DOUBLE for spec in case.specs.values()):
+            refuses(ARGUMENT, rf"\b{scalar}=1e\+60; allowed", lambda scalar=scalar: case.plan(**{scalar: 1e60}))
     good = case.options
     for option in good:
         numbers = (99, dnn.MathType.FMA) if case.operation.options[option] is not float else ()

@@ -502,6 +502,7 @@ DROPOUT_CASES: dict[str, Case] = {
         ARGUMENT, r"dropout_state=None.*0\.5.*DropoutState", lambda b: b.of_other("lstm", I, H, 2, dropout=0.5, training=True),
     ),
     "a_seed_for_a_state": (ARGUMENT, r"dropout_state=5", lambda b: dropped(b, dropout_state=5)),
+    "a_text_for_a_state_without_dropout": (ARGUMENT, r"dropout_state='no'", lambda b: b.plan(dropout_state="no")),
     "an_array_for_a_state": (ARGUMENT, r"dropout_state=", lambda b: dropped(b, dropout_state=b.network.x)),
     "of_a_plan": (
         ARGUMENT, r"dropout_state=None", lambda b: b.plan(spec=dnn.RNNSpec("lstm", I, H, 2, dropout=0.5), training=True),

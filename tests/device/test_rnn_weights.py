@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 import re
 from itertools import pairwise, product
 from typing import Any
@@ -916,6 +918,18 @@ def test_keras_weights_that_do_not_fit(handle: dnn.Handle, case: str) -> None:
     before = used(handle.device)
     refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_keras(handle, spec, given))
     assert used(handle.device) == before
+
+
+def test_weights_are_not_pickled_and_say_what_is(handle: dnn.Handle) -> None:
+    spec = dnn.RNNSpec("gru", I, H)
+    weights = dnn.RNNWeights.from_arrays(handle, spec, values_of(spec))
+    for duplicate in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"RNNWeights cannot be pickled; pickle its numpy\(\)"):
+            duplicate(weights)
+    again = dnn.RNNWeights.from_arrays(handle, *pickle.loads(pickle.dumps((spec, weights.numpy()))))
+    assert {name: array.tobytes() for name, array in again.numpy().items()} == {
+        name: array.tobytes() for name, array in weights.numpy().items()
+    }
 
 
 # ---------------------------------------------------------------- the network's other settings

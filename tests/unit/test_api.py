@@ -191,6 +191,11 @@ def test_the_number_of_arguments_is_checked(api, arguments):
         api.cudnnGetTensorSizeInBytes(*arguments)
 
 
+def test_arguments_go_by_position(api):
+    with pytest.raises(TypeError, match=r"^cudnnGetTensorSizeInBytes takes its .* by position: tensorDesc, size$"):
+        api.cudnnGetTensorSizeInBytes(tensorDesc=None, size=None)
+
+
 def test_success_returns_none(api):
     native = dnn._raw.types.cudnnTensorDescriptor_t()
     assert api.cudnnCreateTensorDescriptor(ctypes.byref(native)) is None

@@ -265,7 +265,7 @@ def convolutions(draw):
         math_type=draw(st.sampled_from(MathType)),
         reorder_type=draw(st.sampled_from(["DEFAULT", "NO"])),
     )  # fmt: skip
-    scalars = st.one_of(st.floats(allow_nan=False, width=64), st.integers(-5, 5))
+    scalars = st.one_of(st.floats(allow_nan=False, width=32), st.integers(-5, 5))
     y = None
     if draw(st.booleans()):
         y = TensorSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, parse_enum
@@ -16,6 +17,7 @@ from cudnnlite.specs.rnn_rules import why_not
 ALGORITHMS = (RNNAlgo.STANDARD, RNNAlgo.PERSIST_STATIC, RNNAlgo.PERSIST_STATIC_SMALL_H, RNNAlgo.PERSIST_DYNAMIC)
 
 
+@lru_cache(maxsize=64)
 def heuristic(spec: RNNSpec, data: RNNDataSpec, *, full: bool | None = None) -> AlgorithmResult:
     """Choose without measuring, by what was fastest on an H200; `rnn_forward` documents the rule.
 

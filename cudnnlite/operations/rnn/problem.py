@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import ForwardMode
-from cudnnlite.arguments import instance_of, one_of, shown
+from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.descriptors import DropoutDescriptor, RNNDataDescriptor, RNNDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
 from cudnnlite.devices.handle import Handle
@@ -154,11 +154,11 @@ def make_request(
     """Return what a plan is made for, from arguments as the user gives them."""
     one_of(training, "training", True, False)
     drops = training and spec.dropout > 0 and spec.num_layers > 1
-    if drops and not isinstance(dropout_state, DropoutState):
+    if drops and dropout_state is None:
         raise ArgumentError(
-            f"dropout_state={shown(dropout_state)}; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
+            f"dropout_state=None; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
         )
-    if drops:
+    if dropout_state is not None:
         check_states(handle, dropout_state)
     asked = parse_algorithm(algorithm, spec, data.batch)
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
