@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnliteError
 
 MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
 _MOST_SHOWN = 400
@@ -130,6 +131,15 @@ def by_system(error: OSError) -> OSError:
     return error
 
 
+@contextmanager
+def refused_as(kind: type[CudnnliteError], what: object) -> Iterator[None]:
+    """Let what the system refuses in the block be an error of that kind, which says what it is about, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {by_system(error).strerror}") from error
+
+
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """Return what is at a path, as `stat.S_IFMT` has it; 0 where nothing is, or the system does not say.
 
@@ -142,8 +152,8 @@ def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
         return 0
 
 
-def check_file(path: Path, most: int, where: str) -> None:
-    """Raise ArgumentError for what is no regular file, and may be endless, or holds more bytes than `most`.
+def read_file(path: Path, most: int, where: str) -> bytes:
+    """Return what a file holds; ArgumentError for none, which may be endless, or for more bytes than `most`.
 
     OSError comes out as itself.
     """
@@ -152,3 +162,4 @@ def check_file(path: Path, most: int, where: str) -> None:
         raise ArgumentError(f"{where} cannot be read: it is a device or a pipe, which may be endless, and no file")
     if status.st_size > most:
         raise ArgumentError(f"{where} cannot be read: it has {status.st_size} bytes; allowed: {most}")
+    return path.read_bytes()

@@ -50,7 +50,7 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
 
 
 class Closable:
-    """What is closed by `with`, by `close()`, or, with a `ResourceWarning`, when it is garbage collected."""
+    """What is closed by `with` or by `close()`; some, with a `ResourceWarning`, when it is garbage collected."""
 
     _finalizer: weakref.finalize[Any, Any]
 
