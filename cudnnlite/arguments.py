@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from operator import index
 from pathlib import Path
@@ -113,22 +113,20 @@ def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
 
 
-class refusals_ignored(suppress):
-    """Leave the block where the system refuses something."""
-
-    def __init__(self) -> None:
-        super().__init__(OSError)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        """Let a signal handler's own `TimeoutError`, an OSError without a number, come out."""
-        return isinstance(error, OSError) and error.errno is not None
-
-
 def by_system(error: OSError) -> OSError:
     """Return what the system refused; a signal handler's own `TimeoutError`, an OSError without a number, comes out."""
     if error.errno is None:
         raise error
     return error
+
+
+@contextmanager
+def refusals_ignored() -> Iterator[None]:
+    """Leave the block where the system refuses something."""
+    try:
+        yield
+    except OSError as error:
+        by_system(error)
 
 
 @contextmanager
