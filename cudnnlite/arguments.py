@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import index
 from pathlib import Path
@@ -103,13 +103,11 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
 
 def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
     """Return a path that the system can be asked for, ``~`` replaced."""
-    try:
+    with suppress(TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
         text = os.fspath(value)
         parts = os.fsencode(text).split(b"/")
         if isinstance(text, str) and text and "\0" not in text and max(map(len, parts)) <= _LONGEST_NAME:
             return Path(text).expanduser()
-    except (TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
-        pass
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
 
 
