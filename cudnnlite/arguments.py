@@ -128,12 +128,13 @@ def refusals_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def refused_as(kind: type[CudnnliteError], what: object) -> Iterator[None]:
-    """Let what the system refuses in the block be an error of that kind, which says what it is about, and why."""
+def refused_as(kind: type[CudnnliteError], what: object, *refusals: type[Exception]) -> Iterator[None]:
+    """Let what the system refuses in the block, or else these exceptions, be an error of that kind: what, and why."""
+    refusals = refusals or (OSError,)
     try:
         yield
-    except OSError as error:
-        raise kind(f"{what}: {by_system(error).strerror}") from error
+    except refusals as error:
+        raise kind(f"{what}: {by_system(error).strerror if isinstance(error, OSError) else error}") from error
 
 
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:

@@ -188,10 +188,8 @@ class ProblemList(Sequence[ListedProblem]):
         where = f"path={str(file)!r}"
         with refused_as(ArgumentError, f"{where} cannot be read"):
             data = read_file(file, _MOST_BYTES, where)
-        try:
-            plain = json.loads(data.decode())
-        except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
-            raise ArgumentError(f"{where} is not JSON: {error}") from error
+        with refused_as(ArgumentError, f"{where} is not JSON", ValueError, RecursionError):
+            plain = json.loads(data.decode())  # ValueError: not UTF-8, not JSON
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
             raise ArgumentError(f'{where} is not a list of problems: it has no "format": "{FORMAT}"')
         if plain.get("version") != VERSION:
@@ -202,10 +200,9 @@ class ProblemList(Sequence[ListedProblem]):
             if not isinstance(entries, list):
                 raise ArgumentError(f"{where}: {part!r} is not a list")
             for number, entry in enumerate(entries):
-                try:
+                mistakes = ValueError, TypeError, KeyError, AttributeError, OverflowError
+                with refused_as(ArgumentError, f"{where}, {part}[{number}]", *mistakes):
                     add(entry)
-                except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-                    raise ArgumentError(f"{where}, {part}[{number}]: {error}") from error
         return found
 
     def _add_plain(self, entry: Any) -> None:

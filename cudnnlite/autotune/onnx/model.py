@@ -104,10 +104,8 @@ def problems_from_onnx(
     except Exception as error:  # onnx's own kinds have no common base
         why = str(error)
     _give_sizes(onnx, proto.graph, where, batch, shapes)
-    try:
-        proto = _with_shapes(onnx, proto)
-    except Exception as error:  # onnx's own kinds have no common base
-        raise ArgumentError(f"{where} is not a valid ONNX model: {error}") from error
+    with refused_as(ArgumentError, f"{where} is not a valid ONNX model", Exception):
+        proto = _with_shapes(onnx, proto)  # onnx's own kinds have no common base
     found, functions = ProblemList(), {(function.domain, function.name) for function in proto.functions}
     unknown: list[str] = []  # what is skipped for want of a shape
 
@@ -157,11 +155,10 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
     with refused_as(ArgumentError, f"{where} cannot be read"):
         data = bytes(model) if is_data else read_file(path, _MOST_BYTES, where)
-    try:
+    # what is raised is protobuf's, or that of the format that the file's ending names
+    with refused_as(ArgumentError, f"{where} is not an ONNX model, or not all of one", Exception):
         ending = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
         return where, None if is_data else path.parent, onnx.load_model_from_string(data, ending)
-    except Exception as error:  # protobuf's, or that of the format that the file's ending names
-        raise ArgumentError(f"{where} is not an ONNX model, or not all of one: {error}") from error
 
 
 def _check(model: Any, where: str) -> None:
