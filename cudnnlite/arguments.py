@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnliteError
 
 MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
 _MOST_SHOWN = 400
@@ -102,25 +103,12 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
 
 def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
     """Return a path that the system can be asked for, ``~`` replaced."""
-    try:
+    with suppress(TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
         text = os.fspath(value)
         parts = os.fsencode(text).split(b"/")
         if isinstance(text, str) and text and "\0" not in text and max(map(len, parts)) <= _LONGEST_NAME:
             return Path(text).expanduser()
-    except (TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
-        pass
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
-
-
-class refusals_ignored(suppress):
-    """Leave the block where the system refuses something."""
-
-    def __init__(self) -> None:
-        super().__init__(OSError)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        """Let a signal handler's own `TimeoutError`, an OSError without a number, come out."""
-        return isinstance(error, OSError) and error.errno is not None
 
 
 def by_system(error: OSError) -> OSError:
@@ -128,6 +116,25 @@ def by_system(error: OSError) -> OSError:
     if error.errno is None:
         raise error
     return error
+
+
+@contextmanager
+def refusals_ignored() -> Iterator[None]:
+    """Leave the block where the system refuses something."""
+    try:
+        yield
+    except OSError as error:
+        by_system(error)
+
+
+@contextmanager
+def refused_as(kind: type[CudnnliteError], what: object, *refusals: type[Exception]) -> Iterator[None]:
+    """Let what the system refuses in the block, or else these exceptions, be an error of that kind: what, and why."""
+    refusals = refusals or (OSError,)
+    try:
+        yield
+    except refusals as error:
+        raise kind(f"{what}: {by_system(error).strerror if isinstance(error, OSError) else error}") from error
 
 
 def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
@@ -142,8 +149,8 @@ def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
         return 0
 
 
-def check_file(path: Path, most: int, where: str) -> None:
-    """Raise ArgumentError for what is no regular file, and may be endless, or holds more bytes than `most`.
+def read_file(path: Path, most: int, where: str) -> bytes:
+    """Return what a file holds; ArgumentError for none, which may be endless, or for more bytes than `most`.
 
     OSError comes out as itself.
     """
@@ -152,3 +159,4 @@ def check_file(path: Path, most: int, where: str) -> None:
         raise ArgumentError(f"{where} cannot be read: it is a device or a pipe, which may be endless, and no file")
     if status.st_size > most:
         raise ArgumentError(f"{where} cannot be read: it has {status.st_size} bytes; allowed: {most}")
+    return path.read_bytes()

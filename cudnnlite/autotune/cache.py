@@ -6,14 +6,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
 
-from cudnnlite.arguments import by_system, check_file, file_type, instance_of, one_of, path_of, refusals_ignored, shown
+from cudnnlite.arguments import by_system, file_type, instance_of, one_of, path_of, read_file, refused_as, shown
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
+from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
 from cudnnlite.operations.problem import KINDS
 from cudnnlite.warn import warn_user
@@ -26,7 +26,7 @@ _MOST_BYTES = 64 << 20  # of an entry, which has some kilobytes
 _SQLITE, _OLD = b"SQLite format 3\0", "a tuning cache of an older version of cudnnlite, an SQLite file"
 
 
-class TuningCache(AbstractContextManager["TuningCache"]):
+class TuningCache(Closable):
     """What tunings found, in a folder that several threads and processes may use at once: a JSON file for each entry.
 
     A file is named by the hash of its key, which is readable in it; it may be copied to another cache, and removed.  A damaged
@@ -90,9 +90,6 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         """How many entries are in this process's memory only, because the folder could not be written."""
         return len(self._kept) if isinstance(self.path, Path) else 0
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Refuse further use; harmless when called again.  A cache that is never closed loses nothing that was written."""
         self._save()
@@ -151,7 +148,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         folder, entries = check_place(path), self.entries(**filters)
         if os.path.realpath(folder) == os.path.realpath(self._folder):  # `resolve` raises where a link leads to itself
             raise ArgumentError(f"path={os.fspath(path)!r} is the cache itself; allowed: another folder")
-        with _refusals_told(folder):
+        with refused_as(TuningCacheError, folder):
             folder.mkdir(parents=True, exist_ok=True)
         _refuse_another(folder)
         target = TuningCache(folder)
@@ -200,8 +197,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         self._newer.discard(file)
         data = None
         try:
-            check_file(file, _MOST_BYTES, str(file))
-            data = file.read_bytes()
+            data = read_file(file, _MOST_BYTES, str(file))
             return TuningEntry.from_json(data, file)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -225,7 +221,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         if file in self._newer:
             return False
         draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
-        with _refusals_told(self._folder):
+        with refused_as(TuningCacheError, self._folder):
             try:
                 with suppress(FileExistsError):  # exist_ok would take any OSError for that, also a signal handler's
                     self._folder.mkdir(parents=True)
@@ -245,7 +241,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         """Remove entries, and what processes left that died while they wrote."""
         for digest in digests:
             self._kept.pop(digest, None)
-        with _refusals_told(self._folder):
+        with refused_as(TuningCacheError, self._folder):
             for file in entry_files(self._folder):
                 if file.stem in digests and file not in self._newer:
                     file.unlink(missing_ok=True)
@@ -291,26 +287,17 @@ def check_place(path: str | os.PathLike[str], argument: str = "path", *, file_to
 
 def entry_files(folder: Path) -> list[Path]:
     """Return the files of all entries in a folder, which need not be there."""
-    with _refusals_told(folder), suppress(FileNotFoundError, NotADirectoryError):
+    with refused_as(TuningCacheError, folder), suppress(FileNotFoundError, NotADirectoryError):
         return [folder / name for name in sorted(os.listdir(folder)) if _ENTRY.fullmatch(name)]
     return []
 
 
 def _refuse_another(folder: Path) -> None:
     """Raise TuningCacheError for a folder that has anything but what a cache's folder has."""
-    with _refusals_told(folder):
+    with refused_as(TuningCacheError, folder):
         others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name))
     if others:
         raise TuningCacheError(f"{folder} is no tuning cache: it has {others[0]}")
-
-
-@contextmanager
-def _refusals_told(folder: Path) -> Iterator[None]:
-    """Let what the system refuses be a TuningCacheError."""
-    try:
-        yield
-    except OSError as error:
-        raise TuningCacheError(f"{folder}: {by_system(error).strerror}") from error
 
 
 def _set_aside(file: Path, data: bytes, what: str) -> bool:
@@ -332,6 +319,6 @@ def _why_unfit(path: Path) -> str:
     if file_type(path) != S_IFREG:  # to open a pipe would wait for its other end
         return ""
     what = "a file, and no tuning cache"
-    with refusals_ignored(), open(path, "rb") as file:
+    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open(path, "rb") as file:
         what = _OLD if file.read(len(_SQLITE)) == _SQLITE else what
     return f"{path} is {what}; it is left as it is, and not used. Tune again, into a folder"

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
 
-from cudnnlite.arguments import by_system, refusals_ignored
+from cudnnlite.arguments import refusals_ignored
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.devices.choice import get_device, visible_gpus
@@ -76,16 +76,15 @@ def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool
                 path.unlink()
         lock.release()
 
-    try:
-        # another user's could not be opened; FileNotFoundError where no temporary folder can be written
+    # another user's could not be opened; FileNotFoundError where no temporary folder can be written
+    with refusals_ignored():
         path = folder / name if folder else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
         # One object for a path, which counts for each thread.  A mere file, instead of a lock that the file system lacks,
         # would outlive who dies.
         lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
-        lock.acquire(blocking=wait, poll_interval=_POLL_S)
+        try:
+            lock.acquire(blocking=wait, poll_interval=_POLL_S)
+        except Timeout:
+            return False
         stack.callback(release)
-    except Timeout:
-        return False
-    except OSError as error:
-        by_system(error)
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -99,7 +99,10 @@ def search_convolution(
         every: list[AlgorithmResult] = []
         if policy.interface != "graph" and problem.conv.is_symmetric:  # graphs alone pad otherwise
             reported = _reported(handle, problem, own, limit) if algorithms.find else {}
-            every += candidates(problem, policy, _ranked(handle, problem), preferred=graph is None)
+            ranking: Sequence[AlgorithmResult] = ()
+            with suppress(NotSupportedError):  # where there is no heuristic nothing says what is deterministic
+                ranking = ranked(handle, problem)
+            every += candidates(problem, policy, ranking, preferred=graph is None)
         if graph is not None:
             every += engines(graph, problem, policy)
         contest = Contest(handle, latency=policy.objective == "latency", flush_l2=policy.flush_l2)
@@ -224,14 +227,6 @@ class _Trial:
         wrong = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
         remark = joined(row.remark, remark_on(error, dtype, math_type))
         return replace(row, error=error, max_error=max_error, why_not=wrong, remark=remark)
-
-
-def _ranked(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
-    """Return the heuristic's ranking, which also says what is deterministic; empty where it has none."""
-    try:
-        return ranked(handle, problem)
-    except NotSupportedError:
-        return ()
 
 
 def _reported(

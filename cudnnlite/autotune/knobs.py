@@ -7,7 +7,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -128,20 +128,16 @@ class _Trials:
     def knobs(self, index: int) -> Any:
         """Return an engine's knobs."""
         if index not in self._knobs:
-            try:
+            self._knobs[index] = ()
+            with suppress(CudnnError):  # this engine tells none
                 self._knobs[index] = knobs_of(self._graph, index)
-            except CudnnError:  # this engine tells none
-                self._knobs[index] = ()
         return self._knobs[index]
 
     def time(self, engine: Engine) -> float | None:
         """Return the milliseconds of a setting on the device; None where it does not run, or may not."""
-        self.rows[engine] = None
-        with ExitStack() as stack:
-            try:
-                row = self._row(engine, stack)
-            except (CudnnError, DeviceMemoryError):
-                return None
+        row = None
+        with ExitStack() as stack, suppress(CudnnError, DeviceMemoryError):
+            row = self._row(engine, stack)
         self.rows[engine] = row
         self.ran += row is not None
         return None if row is None else row.time_ms

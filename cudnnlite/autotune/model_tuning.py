@@ -13,7 +13,7 @@ from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.operations.problem_list import SkippedNode, summary
 from cudnnlite.search.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned
+from cudnnlite.texts import aligned, counted
 
 _HEADING = ("count", "problem", "where", "algorithm", "math", "ms", "ms in all", "workspace", "from")
 _NUMBERS = ("count", "ms", "ms in all", "workspace")
@@ -127,12 +127,10 @@ class ModelTuning:
         return f"<ModelTuning: {self._summary()}>"
 
     def _summary(self) -> str:
-        count, calls = len(self.tunings), sum(tuned.count for tuned in self.tunings)
-        parts = [f"{count} problem{'' if count == 1 else 's'}, {calls} in all: {self.measured} measured"]
-        parts.append(f"{self.remembered} remembered")
-        parts += [f"{len(self.failed)} failed"] if self.failed else []
-        total = self.total_ms
-        return ", ".join(parts) + ("" if total is None else f"; {total:.4g} ms in all")
+        total, calls = self.total_ms, sum(tuned.count for tuned in self.tunings)
+        text = f"{counted(len(self.tunings), 'problem')}, {calls} in all: {self.measured} measured"
+        text += f", {self.remembered} remembered" + (f", {len(self.failed)} failed" if self.failed else "")
+        return text if total is None else f"{text}; {total:.4g} ms in all"
 
     def _cells(self, tuned: TunedProblem) -> tuple[str, ...]:
         head = (str(tuned.count), summary(tuned.problem), tuned.title if tuned.names else "")

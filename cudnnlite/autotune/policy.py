@@ -90,11 +90,9 @@ class TuningPolicy:
         for name in ("deterministic", "allow_tf32", "flush_l2"):
             one_of(getattr(self, name), name, True, False)
         parse_interface(self.interface)
-        limit = self.workspace_limit
-        if limit is not None and not (isinstance(limit, str) and limit.strip().endswith("%")):
-            limit = parse_size(limit, "workspace_limit")
-        elif limit is not None:
-            parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
+        if (limit := self.workspace_limit) is not None:
+            size = parse_size(limit, "workspace_limit", total=1)  # of which memory, the device will say
+            limit = limit if isinstance(limit, str) and "%" in limit else size
         math_type = None if self.math_type is None else parse_math_type(self.math_type)
         given = (self.layouts,) if isinstance(self.layouts, str) else self.layouts
         layouts = sequence(given, "layouts", "a sequence of 'NCHW', 'NHWC'")

@@ -48,13 +48,12 @@ def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, 
             nonlocal drawn
             if seconds - drawn > 0.1 or seconds >= total:
                 drawn = seconds
-                bar.update(task, completed=min(seconds, total), description=f"knobs: {ran} settings ran")
-                bar.refresh()
+                text = f"knobs: {ran} settings ran"
+                bar.update(task, completed=min(seconds, total), description=text, refresh=True)
             return seconds >= total
 
         yield told
-        bar.update(task, completed=total)
-        bar.refresh()
+        bar.update(task, completed=total, refresh=True)
 
 
 @contextmanager

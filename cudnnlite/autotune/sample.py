@@ -35,8 +35,11 @@ def fill_random(
     array: DeviceArray, seed: int, *, scale: float = 1.0, values: int = DEFAULT_TIMING.random_values
 ) -> None:
     """Overwrite an array, gaps included, with so many random values, as in `random_array`, over and over."""
-    device, stream, nbytes = array.device, array.stream, array.nbytes
-    block = _random_bytes(array.spec, seed, scale, values)[:nbytes]
+    device, stream, nbytes, kind = array.device, array.stream, array.nbytes, numpy_dtype(array.spec.dtype)
+    numbers = _numbers(seed, values, kind)[: -(-nbytes // kind.itemsize)]  # a filter has fewer
+    if scale != 1.0 and kind.kind not in "iu":
+        numbers = (numbers * np.float32(scale)).astype(kind)
+    block = numbers.view(np.uint8)[:nbytes]
     if not nbytes:
         return
     device.copy_in(array.ptr, block, stream)
@@ -45,14 +48,6 @@ def fill_random(
         step = min(filled, nbytes - filled)
         device.copy_within(array.ptr + filled, array.ptr, step, stream)
         filled += step
-
-
-def _random_bytes(spec: TensorSpec, seed: int, scale: float, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    kind = numpy_dtype(spec.dtype)
-    values = _numbers(seed, count, kind)[: -(-spec.nbytes // kind.itemsize)]  # a filter has fewer
-    if scale != 1.0 and kind.kind not in "iu":
-        values = (values * np.float32(scale)).astype(kind)
-    return values.view(np.uint8)
 
 
 @lru_cache(maxsize=3)  # a convolution's operands: of 23 layers these numbers took a third of the tuning

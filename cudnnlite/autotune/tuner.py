@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from cudnnlite.autotune.claims import measuring_alone
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.typical import typical
+from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CaptureError, DeviceMemoryError, TuningWarning
 from cudnnlite.kept import kept
@@ -55,7 +56,7 @@ SEARCHES: dict[Operation, Search] = {
 SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
 
 
-class Tuner(AbstractContextManager["Tuner"]):
+class Tuner(Closable):
     """Finds the best algorithm for a problem on a handle's device, and remembers it.
 
     Parameters
@@ -132,9 +133,6 @@ class Tuner(AbstractContextManager["Tuner"]):
         """Close the cache, if it was opened here; harmless when called again."""
         if self.owns_cache:
             self.cache.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def tune(self, problem: Problem, operands: Mapping[str, Any] | None = None) -> AlgorithmTable:
         """Return every candidate for a problem, the best first: remembered, or measured now.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -29,7 +28,7 @@ class WorkerPool(ThreadPoolExecutor):
 
     def __init__(self, count: int) -> None:
         super().__init__(count, thread_name_prefix="cudnnlite-worker")
-        self._replacing, self._is_open = threading.Lock(), True
+        self._is_open = True
         self._processes = [_Process() for _ in range(count)]
         self._idle = list(self._processes)  # as many as there are threads, so that each finds one
 
@@ -44,10 +43,9 @@ class WorkerPool(ThreadPoolExecutor):
             good, value = process.pipe.recv()
         except (EOFError, OSError) as error:
             died = f"worker process {process.pid} died: {process.end()}"
-            with self._replacing:
-                if self._is_open:
-                    process = _Process()
-                    self._processes.append(process)
+            if self._is_open:
+                process = _Process()
+                self._processes.append(process)
             raise WorkerDiedError(died) from error
         finally:
             self._idle.append(process)
@@ -57,11 +55,11 @@ class WorkerPool(ThreadPoolExecutor):
 
     def __exit__(self, *_: object) -> None:
         """End the processes, whatever they are at."""
-        with self._replacing:
-            self._is_open = False
+        self._is_open = False
+        self.shutdown(wait=False, cancel_futures=True)  # first: one that was just replaced finds nothing to do
         for process in self._processes:
             process.kill()
-        self.shutdown(cancel_futures=True)
+        self.shutdown()
         for process in self._processes:
             process.end()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,9 @@ def show(
     with errors_told():
         with _opened(cache, there=cache is not None) as opened:
             path, entries = Path(opened.path), _selected(opened, filters)
-        here = _cudnn_here() if entries else None
+        here = None
+        with suppress(CudnnliteError):  # it cannot be loaded
+            here = library.load_library().version if entries else None
         size = sum(file.stat().st_size for file in entry_files(path))
         if as_json:
             plain = [_plain(entry, here) for entry in entries]
@@ -198,14 +201,6 @@ def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
         versions = ", ".join(format_version(number) for number in sorted({entry.key.device.cudnn for entry in there}))
         tell("no such entry" + (f"; there are those of {gpus} with cuDNN {versions}" if there else ""))
     return found
-
-
-def _cudnn_here() -> int | None:
-    """Return the version of libcudnn; None if it cannot be loaded."""
-    try:
-        return library.load_library().version
-    except CudnnliteError:
-        return None
 
 
 def _table(entries: list[TuningEntry], here: int | None) -> list[str]:

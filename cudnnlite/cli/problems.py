@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,11 +185,9 @@ def _steps(option: str, text: str | None) -> int | tuple[int, ...] | None:
 
 
 def _number(kind: Any, text: str, where: str, form: str = "") -> Any:
-    try:
+    with suppress(ValueError):
         if text.isascii() and "_" not in text:  # int() reads 1_000 and other alphabets' digits too
             return kind(text)
-    except ValueError:
-        pass
     raise misuse(f"{where}: {text!r} is not {'an integer' if kind is int else 'a number'}{form}")
 
 

@@ -8,7 +8,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from cudnnlite._raw.api import CudnnApi, library_api
@@ -50,7 +49,7 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
 
 
 class Closable:
-    """What is closed by `with`, by `close()`, or, with a `ResourceWarning`, when it is garbage collected."""
+    """What is closed by `with` or by `close()`; some, with a `ResourceWarning`, when it is garbage collected."""
 
     _finalizer: weakref.finalize[Any, Any]
 
@@ -69,9 +68,7 @@ class Closable:
     def __enter__(self: ClosableT) -> ClosableT:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

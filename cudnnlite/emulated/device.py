@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import ref
 
@@ -58,9 +57,7 @@ class EmulatedRecorder:
         self._api.tapes[self.stream.handle] = []
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         tape = self._api.tapes.pop(self.stream.handle)
         if kind is None:
             self.graph = EmulatedGraph(self._api, tape)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cudnnlite.arguments import instance_of, one_of
+from cudnnlite.arguments import instance_of, one_of, refused_as
 from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.descriptors.native import c_ints, device_ints
 from cudnnlite.descriptors.rnn import RNNStateDescriptor
@@ -221,10 +221,9 @@ def _check_x(x: TensorSpec) -> None:
 
 def _on_host(values: Any, argument: str) -> list[int]:
     """Return integers in one dimension as a list."""
-    try:
+    what = f"{argument} of type {type(values).__name__} is no array of integers"
+    with refused_as(ArgumentError, what, TypeError, ValueError, MemoryError, OverflowError):
         numbers = np.asarray(values)
-    except (TypeError, ValueError, MemoryError, OverflowError) as error:
-        raise ArgumentError(f"{argument} of type {type(values).__name__} is no array of integers: {error}") from error
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentError(
             f"{argument} is {numbers.dtype} of shape {numbers.shape}; needed: integers in one dimension"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from cudnnlite.arguments import real_number
+from cudnnlite.arguments import real_number, refused_as
 from cudnnlite.errors import ArgumentError
 from cudnnlite.unknown import tells_unknown
 
@@ -57,15 +57,13 @@ def fold_batch_normalization(
         if (array is not None or name != "bias") and prod(_shape(array) or (0,)) != filters[0]:
             needed = f"{filters[0]} values, one for each filter of w"
             raise ArgumentError(f"{name} has shape {_shape(array)}; needed: {needed}")
-    try:
+    with refused_as(ArgumentError, "w and the others cannot be folded", Exception):  # each library has its own
         bias, scale, shift, mean, var = (a if a is None else _wide(a.reshape(-1)) for a in given.values())
         factor = scale * (var + epsilon) ** -0.5
         moved = shift - mean * factor if bias is None else shift + (bias - mean) * factor
         ones = (1,) * (rank - 2)
         folded = _wide(w) * factor.reshape((*filters, 1, *ones)), moved.reshape((1, *filters, *ones))
         return tuple(a.astype(w.dtype) if hasattr(a, "astype") else a.to(w.dtype) for a in folded)
-    except Exception as error:  # each library has its own
-        raise ArgumentError(f"w and the others cannot be folded: {error}") from error
 
 
 def _shape(array: Any) -> tuple[int, ...]:

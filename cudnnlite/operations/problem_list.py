@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
-from cudnnlite.arguments import by_system, check_file, instance_of, integer, path_of, sequence, shown
+from cudnnlite.arguments import instance_of, integer, path_of, read_file, refused_as, sequence, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.problem import Problem, problem_from_plain
 from cudnnlite.texts import aligned, counted
@@ -172,10 +172,8 @@ class ProblemList(Sequence[ListedProblem]):
         parts: dict[str, list[Any]] = {"problems": problems, "skipped": skipped, "notes": self.notes}
         lists = [f' "{name}": {_one_a_line(entries)}' for name, entries in parts.items()]
         text = ",\n".join([f'{{\n "format": "{FORMAT}", "version": {VERSION}', *lists]) + "\n}\n"
-        try:
+        with refused_as(ArgumentError, f"path={str(file)!r} cannot be written"):
             file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(f"path={str(file)!r} cannot be written: {by_system(error).strerror}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ProblemList:
@@ -188,15 +186,10 @@ class ProblemList(Sequence[ListedProblem]):
         """
         file = path_of(path)
         where = f"path={str(file)!r}"
-        try:
-            check_file(file, _MOST_BYTES, where)
-            plain = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ArgumentError(f"{where} cannot be read: {by_system(error).strerror}") from error
-        except ArgumentError:
-            raise
-        except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
-            raise ArgumentError(f"{where} is not JSON: {error}") from error
+        with refused_as(ArgumentError, f"{where} cannot be read"):
+            data = read_file(file, _MOST_BYTES, where)
+        with refused_as(ArgumentError, f"{where} is not JSON", ValueError, RecursionError):
+            plain = json.loads(data.decode())  # ValueError: not UTF-8, not JSON
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
             raise ArgumentError(f'{where} is not a list of problems: it has no "format": "{FORMAT}"')
         if plain.get("version") != VERSION:
@@ -207,10 +200,9 @@ class ProblemList(Sequence[ListedProblem]):
             if not isinstance(entries, list):
                 raise ArgumentError(f"{where}: {part!r} is not a list")
             for number, entry in enumerate(entries):
-                try:
+                mistakes = ValueError, TypeError, KeyError, AttributeError, OverflowError
+                with refused_as(ArgumentError, f"{where}, {part}[{number}]", *mistakes):
                     add(entry)
-                except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-                    raise ArgumentError(f"{where}, {part}[{number}]: {error}") from error
         return found
 
     def _add_plain(self, entry: Any) -> None:

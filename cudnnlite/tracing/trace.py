@@ -15,7 +15,7 @@ from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
-from cudnnlite.arguments import by_system, integer, path_of
+from cudnnlite.arguments import integer, path_of, refused_as
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations import capture as captures
@@ -93,11 +93,9 @@ class Trace:
         there, program = path_of(folder, "folder"), self._written(seed)
         makefile = files("cudnnlite.tracing").joinpath("program.mk").read_bytes()
         for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
-            try:
+            with refused_as(ArgumentError, f"folder={str(there)!r} cannot be written"):
                 (there / path).parent.mkdir(parents=True, exist_ok=True)
                 (there / path).write_bytes(content)
-            except OSError as error:
-                raise ArgumentError(f"folder={str(there)!r} cannot be written: {by_system(error).strerror}") from error
         return there
 
     def _written(self, seed: int | None = None) -> Program:

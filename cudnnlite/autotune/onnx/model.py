@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import by_system, check_file, integer, path_of, sequence, shown
+from cudnnlite.arguments import integer, path_of, read_file, refused_as, sequence, shown
 from cudnnlite.autotune.onnx.nodes import FLOAT_NAMES, FLOATS, Known, OnnxNode, problem_of, require, shape_of, show
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.errors import ArgumentError, MissingPackageError
@@ -104,10 +104,8 @@ def problems_from_onnx(
     except Exception as error:  # onnx's own kinds have no common base
         why = str(error)
     _give_sizes(onnx, proto.graph, where, batch, shapes)
-    try:
-        proto = _with_shapes(onnx, proto)
-    except Exception as error:  # onnx's own kinds have no common base
-        raise ArgumentError(f"{where} is not a valid ONNX model: {error}") from error
+    with refused_as(ArgumentError, f"{where} is not a valid ONNX model", Exception):
+        proto = _with_shapes(onnx, proto)  # onnx's own kinds have no common base
     found, functions = ProblemList(), {(function.domain, function.name) for function in proto.functions}
     unknown: list[str] = []  # what is skipped for want of a shape
 
@@ -155,17 +153,12 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
     require(is_known, f"model of type {type(model).__name__}; allowed: a path, bytes, an onnx.ModelProto")
     path = Path() if is_data else path_of(model, "model")
     where = f"model of {len(model)} bytes" if is_data else f"model={str(path)!r}"
-    try:
-        if is_data:
-            return where, None, onnx.load_model_from_string(bytes(model))
-        check_file(path, _MOST_BYTES, where)
-        return where, path.parent, onnx.load_model(path, load_external_data=False)
-    except ArgumentError:
-        raise
-    except OSError as error:
-        raise ArgumentError(f"{where} cannot be read: {by_system(error).strerror}") from error
-    except Exception as error:  # protobuf's, or that of the format that the file's ending names
-        raise ArgumentError(f"{where} is not an ONNX model, or not all of one: {error}") from error
+    with refused_as(ArgumentError, f"{where} cannot be read"):
+        data = bytes(model) if is_data else read_file(path, _MOST_BYTES, where)
+    # what is raised is protobuf's, or that of the format that the file's ending names
+    with refused_as(ArgumentError, f"{where} is not an ONNX model, or not all of one", Exception):
+        ending = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+        return where, None if is_data else path.parent, onnx.load_model_from_string(data, ending)
 
 
 def _check(model: Any, where: str) -> None:

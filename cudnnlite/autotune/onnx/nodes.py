@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite.arguments import refused_as
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -68,10 +69,8 @@ class OnnxNode:
         value = self._known.get(name)
         if not hasattr(value, "dims") or onnx.external_data_helper.uses_external_data(value):
             return None
-        try:
-            return list(onnx.numpy_helper.to_array(value).ravel().tolist())
-        except Exception as error:  # whatever to_array stumbles over
-            raise ArgumentError(f"its input {name!r} cannot be read: {error}") from error
+        with refused_as(ArgumentError, f"its input {name!r} cannot be read", Exception):
+            return list(onnx.numpy_helper.to_array(value).ravel().tolist())  # which stumbles over many things
 
     def attributes(self) -> dict[str, Any]:
         """Return its attributes, as given or else as ONNX says, each of the type that it must have; None for the others."""
