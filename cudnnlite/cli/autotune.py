@@ -42,6 +42,7 @@ _data = partial(typer.Option, rich_help_panel="Data and arithmetic")
 _want = partial(typer.Option, rich_help_panel="What is wanted")
 _where = partial(typer.Option, rich_help_panel="Where")
 _out = partial(typer.Option, rich_help_panel="Output")
+_file = partial(_out, parser=common.path)
 _RNN_HELP = (
     "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
     "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable."
@@ -69,7 +70,7 @@ def autotune(
         metavar="|".join(CONVOLUTIONS), help="It, or a gradient.", show_default="forward"
     )] = None,
     rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
-    onnx: Annotated[_Paths, _model(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
+    onnx: Annotated[_Paths, _model(parser=common.path, metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
     batch: Annotated[_Text, _model(
         metavar="N[,N...]", help="The size of the model's batch axis, where that is open; several are compared."
     )] = None,
@@ -77,7 +78,7 @@ def autotune(
         metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable."
     )] = None,
     problems: Annotated[_Paths, _model(
-        metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable."
+        parser=common.path, metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable."
     )] = None,
     dtype: Annotated[_Text, _data(
         help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.", show_default="float32, or the model's"
@@ -112,10 +113,10 @@ def autotune(
         "--explain", "-v", help="Every candidate of each problem, not only of a single one."
     )] = False,
     as_json: common.JSONOption = False,
-    csv: Annotated[_Path, _out(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone.")] = None,
-    html: Annotated[_Path, _out(metavar="FILE.html", help="Write a report: one page.")] = None,
-    plot: Annotated[_Path, _out(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
-    save_problems: Annotated[_Path, _out(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
+    csv: Annotated[_Path, _file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone.")] = None,
+    html: Annotated[_Path, _file(metavar="FILE.html", help="Write a report: one page.")] = None,
+    plot: Annotated[_Path, _file(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
+    save_problems: Annotated[_Path, _file(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
 ) -> None:
     # fmt: on
     """Find the fastest algorithm for each problem within your limits, and remember it.

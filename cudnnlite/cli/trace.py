@@ -18,7 +18,7 @@ EXIT_CODES = "Ends as the script does: with 0, its own exit code, 1 after an exc
 
 
 def trace(
-    script: Annotated[Path, typer.Argument(help="The Python script to run.", show_default=False)],
+    script: Annotated[Path, typer.Argument(parser=path, help="The Python script to run.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
     folder: Annotated[
         Path | None,
