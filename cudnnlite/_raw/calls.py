@@ -100,7 +100,7 @@ _NEEDED_BY = {  # what may be null where another argument asks for nothing
 
 
 # by the types of parameters
-_ENUMS = {f"{const}{name}": enum for enum, name in C_NAMES.items() for const in ("", "const ")}
+ENUMS = {f"{const}{name}": enum for enum, name in C_NAMES.items() for const in ("", "const ")}
 
 
 _RESULTS = {ctypes.c_int: "cudnnStatus_t", ctypes.c_size_t: "size_t", ctypes.c_char_p: "const char *", None: "void"}
@@ -298,7 +298,7 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
 
 def _enum_of(record: Function, position: int) -> type[CEnum] | None:
     """Return the enum that C declares an argument as, and does not hold anybody to; None if it is of another type."""
-    return _ENUMS.get(C_TYPES[record.name][position])
+    return ENUMS.get(C_TYPES[record.name][position])
 
 
 def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
