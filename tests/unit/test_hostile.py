@@ -725,6 +725,10 @@ WORDS = {
         lambda h: dnn.convolution_forward(h, h.empty((1, 8, 9, 9), "int8"), h.empty((4, 8, 3, 3), "int8")),
         r"int8 runs with the channels last \(layout='NHWC'\) in x and w, and in multiples of four",
     ),
+    "a bias of bfloat16": (
+        lambda h: dnn.convolution_backward_bias(h, h.empty((1, 8, 9, 9), "bfloat16")),
+        r"(?m)^bfloat16 is not summed: transform_tensor\(handle, dy, dtype='float32'\) converts it where it lies with the",
+    ),
     "numbers of Python's that are no number of NumPy's": (lambda h: h.array([Decimal(1)]), "array of Decimal objects"),
     "a replay of no images": (lambda h: plan(h, replay=3), "replay=3"),
     "both of no images": (
