@@ -183,8 +183,9 @@ def autotune(
     else:
         lines = told.lines_of(tuning, policy, progress.saved, explain=explain, tables=told.sweep_lines(parts))
         say("\n".join(lines))
+    says_why = not (as_json or csv_alone) and (explain or len(tuning.tunings) == 1)  # stdout does
     for tuned in tuning.failed:
-        tell(f"no algorithm for {told.title_of(tuned)}: {told.why_none(tuned)}")
+        tell(f"no algorithm for {told.title_of(tuned)}" + ("" if says_why else f": {told.why_none(tuned)}"))
     if not all(written) or (saving and progress.saved is None):
         raise typer.Exit(1)
     if tuning.failed:
