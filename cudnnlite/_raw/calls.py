@@ -243,7 +243,7 @@ class PreparedCall:
         self._record = function.record
         self._indices = {name: index for index, name in enumerate(self._record.argnames)}
         convert(self._record, arguments)
-        self.arguments: tuple[Any, ...] = tuple(map(_kept, self._record.argtypes, arguments))
+        self.arguments = tuple(_kept(self._record, index, value) for index, value in enumerate(arguments))
         PREPARED.add(self)
 
     def __call__(self) -> None:
@@ -257,7 +257,7 @@ class PreparedCall:
         arguments = list(self.arguments)
         for name, value in values.items():
             index = self._indices[name]
-            arguments[index] = _kept(self._record.argtypes[index], value)
+            arguments[index] = _kept(self._record, index, value)
         self.arguments = tuple(arguments)
 
     def marshalled(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -289,11 +289,13 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
                 _check(kind, value, record, len(converted), arguments)
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
-        number = len(converted)
-        name = record.argnames[number]
-        why = _what_is_needed(record.argtypes[number], _enum_of(record, number), arguments[number]) or error
-        raise CallArgumentError(f"{record.name}, argument {number + 1} ({name}): {why}") from error
+        raise _refusal(record, len(converted), arguments[len(converted)], error) from error
     return converted
+
+
+def _refusal(record: Function, position: int, value: Any, error: Exception) -> CallArgumentError:
+    why = _what_is_needed(record.argtypes[position], _enum_of(record, position), value) or error
+    return CallArgumentError(f"{record.name}, argument {position + 1} ({record.argnames[position]}): {why}")
 
 
 def _enum_of(record: Function, position: int) -> type[CEnum] | None:
@@ -346,7 +348,14 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
         raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
-def _kept(kind: Any, value: Any) -> Any:
+def _kept(record: Function, position: int, value: Any) -> Any:
     """Return one argument to be passed on many times; a number as an instance of its type, which shows what it is."""
-    is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
-    return kind(getattr(value, "value", value)) if is_number else kind.from_param(value)
+    kind = record.argtypes[position]
+    try:
+        if not issubclass(kind, ctypes._SimpleCData) or issubclass(kind, ctypes.c_void_p):
+            return kind.from_param(value)
+        if isinstance(value, int):
+            _check(kind, value, record, position, ())
+        return kind(getattr(value, "value", value))
+    except (TypeError, ctypes.ArgumentError) as error:
+        raise _refusal(record, position, value, error) from error

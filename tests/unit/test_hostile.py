@@ -668,6 +668,16 @@ WORDS = {
         ),
         r"argument 2 \(mode\): SoftmaxMode.CHANNEL is no PoolingMode",
     ),
+    "an enum of another kind in a prepared call": (
+        lambda h: h.api.prepare("cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0).replace(
+            mathType=dnn.DataType.DOUBLE
+        ),
+        r"cudnnSetConvolutionMathType, argument 2 \(mathType\): DataType.DOUBLE is no MathType",
+    ),
+    "text in a prepared call": (
+        lambda h: h.api.prepare("cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0).replace(mathType="fma"),
+        r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of dnn.MathType: DEFAULT, ",
+    ),
     "a float as an enum": (
         lambda h: h.api.cudnnSetActivationDescriptor(dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0),
         r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of dnn.ActivationMode: SIGMOID, RELU, ",
