@@ -227,13 +227,14 @@ def _policy(**options: Any) -> TuningPolicy:
         return TuningPolicy(**options)
     except ArgumentError as error:
         name, _, rest = str(error).partition("=")
-        raise misuse(f"--{'also-layout' if name == 'layouts' else name.replace('_', '-')}={rest}") from error
+        option = {"layouts": "also-layout", "search_seconds": "knobs"}.get(name, name.replace("_", "-"))
+        raise misuse(f"--{option}={rest}") from error
 
 
 def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> TuningCache:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
     if path is not None:
-        check_place(path)  # what is not in a cache is not wanted
+        check_place(path, "--cache")  # what is not in a cache is not wanted
         if read_only and not path.exists():
             raise failure(f"--cache {path} does not exist")
     cache = TuningCache(":memory:" if none else path, read_only=read_only)
