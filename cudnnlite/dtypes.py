@@ -104,6 +104,11 @@ def numpy_dtype(dtype: DataType) -> np.dtype[Any]:
     return np.dtype(_NAMES[dtype])
 
 
+def readable(values: Any) -> Any:
+    """Return PyTorch's bfloat16, which NumPy cannot read, in float32, which holds each value; what else there is as it is."""
+    return values.float() if str(getattr(values, "dtype", "")) == "torch.bfloat16" else values
+
+
 def itemsize(dtype: DataType) -> int:
     """Return the size in bytes of one element of a tensor (all channels of a vector type)."""
     return numpy_dtype(dtype).itemsize * vector_length(dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from math import inf
 from textwrap import shorten
 from typing import Any
@@ -100,7 +100,7 @@ _NEEDED_BY = {  # what may be null where another argument asks for nothing
 
 
 # by the types of parameters
-_ENUMS = {f"{const}{name}": enum for enum, name in C_NAMES.items() for const in ("", "const ")}
+ENUMS = {f"{const}{name}": enum for enum, name in C_NAMES.items() for const in ("", "const ")}
 
 
 _RESULTS = {ctypes.c_int: "cudnnStatus_t", ctypes.c_size_t: "size_t", ctypes.c_char_p: "const char *", None: "void"}
@@ -244,9 +244,9 @@ class PreparedCall:
         self.check = function.check
         self._record = function.record
         convert(self._record, arguments)
-        keeps = [*map(_keeping, self._record.argtypes)]
+        keeps = [_keeping(self._record, index) for index in range(len(arguments))]
         self._places = {name: (index, keeps[index]) for index, name in enumerate(self._record.argnames)}
-        self.arguments: tuple[Any, ...] = tuple(keep(value) for keep, value in zip(keeps, arguments, strict=True))
+        self.arguments = tuple(keep(value) for keep, value in zip(keeps, arguments, strict=True))
         PREPARED.add(self)
 
     def __call__(self) -> None:
@@ -260,7 +260,10 @@ class PreparedCall:
         arguments = list(self.arguments)
         for name, value in values.items():
             index, keep = self._places[name]
-            arguments[index] = keep(value)
+            try:
+                arguments[index] = keep(value)
+            except (TypeError, ctypes.ArgumentError) as error:
+                raise _refusal(self._record, index, value, error) from error
         self.arguments = tuple(arguments)
 
     def marshalled(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -292,16 +295,18 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
                 _check(kind, value, record, len(converted), arguments)
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
-        number = len(converted)
-        name = record.argnames[number]
-        why = _what_is_needed(record.argtypes[number], _enum_of(record, number), arguments[number]) or error
-        raise CallArgumentError(f"{record.name}, argument {number + 1} ({name}): {why}") from error
+        raise _refusal(record, len(converted), arguments[len(converted)], error) from error
     return converted
+
+
+def _refusal(record: Function, position: int, value: Any, error: Exception) -> CallArgumentError:
+    why = _what_is_needed(record.argtypes[position], _enum_of(record, position), value) or error
+    return CallArgumentError(f"{record.name}, argument {position + 1} ({record.argnames[position]}): {why}")
 
 
 def _enum_of(record: Function, position: int) -> type[CEnum] | None:
     """Return the enum that C declares an argument as, and does not hold anybody to; None if it is of another type."""
-    return _ENUMS.get(C_TYPES[record.name][position])
+    return ENUMS.get(C_TYPES[record.name][position])
 
 
 def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
@@ -349,8 +354,15 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
         raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
-@cache
-def _keeping(kind: Any) -> Callable[[Any], Any]:
+def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
-    is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
-    return (lambda value: kind(getattr(value, "value", value))) if is_number else kind.from_param
+    kind = record.argtypes[position]
+    if not issubclass(kind, ctypes._SimpleCData) or issubclass(kind, ctypes.c_void_p):
+        return kind.from_param  # type: ignore[no-any-return]
+
+    def number(value: Any) -> Any:
+        if isinstance(value, int):
+            _check(kind, value, record, position, ())
+        return kind(getattr(value, "value", value))
+
+    return number

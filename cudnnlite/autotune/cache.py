@@ -118,6 +118,7 @@ class TuningCache(Closable):
     ) -> list[TuningEntry]:
         """Return the entries, the oldest first; TuningCacheError if the folder cannot be read.
 
+        Of each ``entry.key.problem`` was tuned, on ``entry.key.device``, and ``entry.rows[entry.chosen]`` chosen.
         Filters leave those of a GPU ("NVIDIA H200"), of a cuDNN (92800 for 9.28.0), of a kind of problem
         ("convolution_forward"); ArgumentError for one of another type, or no kind of problem.
         """

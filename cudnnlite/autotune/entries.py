@@ -219,7 +219,9 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
                 values[name] = read  # what is empty may be a field of another kind of row
         return _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)(**values)
     except _MISTAKES as error:
-        raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}") from error
+        # of `_read`, which remembers values
+        why = "a list or an object where a value belongs" if "unhashable" in str(error) else repr(error)
+        raise ArgumentError(f"{plain!r} is not a row; {name}={value!r} was read last: {why}") from error
 
 
 @lru_cache(maxsize=2048, typed=True)  # of a model's 1,003 rows it was half of the reading; they name 107 engines

@@ -42,6 +42,7 @@ _data = partial(typer.Option, rich_help_panel="Data and arithmetic")
 _want = partial(typer.Option, rich_help_panel="What is wanted")
 _where = partial(typer.Option, rich_help_panel="Where")
 _out = partial(typer.Option, rich_help_panel="Output")
+_file = partial(_out, parser=common.path)
 _RNN_HELP = (
     "lstm:steps=100,batch=64,input=256,hidden=256 (or gru, tanh, relu), and, if wanted, layers=2, projection=128, "
     "bias=double|single_input|single_recurrent|none, dropout=0.1, bidirectional, training, batch_major.  Repeatable."
@@ -69,7 +70,7 @@ def autotune(
         metavar="|".join(CONVOLUTIONS), help="It, or a gradient.", show_default="forward"
     )] = None,
     rnn: Annotated[_Texts, _rnn(metavar="CELL:...", help=_RNN_HELP)] = None,
-    onnx: Annotated[_Paths, _model(metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
+    onnx: Annotated[_Paths, _model(parser=common.path, metavar="FILE", help="An ONNX model.  Repeatable.")] = None,
     batch: Annotated[_Text, _model(
         metavar="N[,N...]", help="The size of the model's batch axis, where that is open; several are compared."
     )] = None,
@@ -77,7 +78,7 @@ def autotune(
         metavar="NAME=1x3x224x224", help="The shape of one of the model's inputs.  Repeatable."
     )] = None,
     problems: Annotated[_Paths, _model(
-        metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable."
+        parser=common.path, metavar="FILE.json", help="A list that was recorded or saved: ProblemList.save.  Repeatable."
     )] = None,
     dtype: Annotated[_Text, _data(
         help="float16, bfloat16, float32, float64, ...; of --input, --rnn and --onnx.", show_default="float32, or the model's"
@@ -113,10 +114,10 @@ def autotune(
         "--explain", "-v", help="Every candidate of each problem, not only of a single one."
     )] = False,
     as_json: common.JSONOption = False,
-    csv: Annotated[_Path, _out(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone.")] = None,
-    html: Annotated[_Path, _out(metavar="FILE.html", help="Write a report: one page.")] = None,
-    plot: Annotated[_Path, _out(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
-    save_problems: Annotated[_Path, _out(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
+    csv: Annotated[_Path, _file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone.")] = None,
+    html: Annotated[_Path, _file(metavar="FILE.html", help="Write a report: one page.")] = None,
+    plot: Annotated[_Path, _file(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")] = None,
+    save_problems: Annotated[_Path, _file(metavar="FILE.json", help="Write the list of what is tuned.")] = None,
 ) -> None:
     # fmt: on
     """Find the fastest algorithm for each problem within your limits, and remember it.
@@ -184,8 +185,9 @@ def autotune(
     else:
         lines = told.lines_of(tuning, policy, progress.saved, explain=explain, tables=told.sweep_lines(parts))
         say("\n".join(lines))
+    says_why = not (as_json or csv_alone) and (explain or len(tuning.tunings) == 1)  # stdout does
     for tuned in tuning.failed:
-        tell(f"no algorithm for {told.title_of(tuned)}: {told.why_none(tuned)}")
+        tell(f"no algorithm for {told.title_of(tuned)}" + ("" if says_why else f": {told.why_none(tuned)}"))
     if not all(written) or (saving and progress.saved is None):
         raise typer.Exit(1)
     if tuning.failed:
@@ -227,13 +229,14 @@ def _policy(**options: Any) -> TuningPolicy:
         return TuningPolicy(**options)
     except ArgumentError as error:
         name, _, rest = str(error).partition("=")
-        raise misuse(f"--{'also-layout' if name == 'layouts' else name.replace('_', '-')}={rest}") from error
+        option = {"layouts": "also-layout", "search_seconds": "knobs"}.get(name, name.replace("_", "-"))
+        raise misuse(f"--{option}={rest}") from error
 
 
 def _cache(path: Path | None, *, none: bool, read_only: bool, saving: bool) -> TuningCache:
     """Open the cache; end the command if what is tuned could not be saved in it, or if it is something else."""
     if path is not None:
-        check_place(path)  # what is not in a cache is not wanted
+        check_place(path, "--cache")  # what is not in a cache is not wanted
         if read_only and not path.exists():
             raise failure(f"--cache {path} does not exist")
     cache = TuningCache(":memory:" if none else path, read_only=read_only)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cudnnlite import ctrl_c
+from cudnnlite.arguments import path_of, shown
 from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
@@ -24,8 +25,10 @@ _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�") 
 
 def path(text: str) -> Path:
     """Return a path of the command line; what a variable that is not set leaves is none, and not the current folder."""
-    if not text:
-        raise typer.BadParameter("'' is not a path")
+    try:
+        path_of(text)
+    except ArgumentError as error:
+        raise typer.BadParameter(f"{shown(text)} is not a path") from error
     return Path(text)
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import typer
 
 import cudnnlite as dnn
-from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failure, say
+from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failure, path, say
 
 # Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of three output channels.
 EDGE_KERNEL = np.broadcast_to(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3))
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("cudnnlite-demo.png"),
+    output: Annotated[Path, typer.Option(parser=path, help="The PNG to write.")] = Path("cudnnlite-demo.png"),
     device: DeviceOption = None,
 ) -> None:
     """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""

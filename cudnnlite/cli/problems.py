@@ -126,9 +126,9 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
     try:
         found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
     except ArgumentError as error:
-        if not str(error).startswith(("shapes[", "batch=")):  # the file's own
+        if not str(error).startswith(("shapes[", "batch=", "dtype=", "layout=")):  # the file's own
             raise
-        raise misuse(str(error)) from error
+        raise misuse(f"--onnx {path}: {error}") from error
     shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(

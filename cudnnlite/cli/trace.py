@@ -18,7 +18,7 @@ EXIT_CODES = "Ends as the script does: with 0, its own exit code, 1 after an exc
 
 
 def trace(
-    script: Annotated[Path, typer.Argument(help="The Python script to run.", show_default=False)],
+    script: Annotated[Path, typer.Argument(parser=path, help="The Python script to run.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
     folder: Annotated[
         Path | None,
@@ -59,5 +59,6 @@ def trace(
         if found is not None and os.getpid() == process:
             say(str(found))
             if folder is not None:
-                tell(f"written to {found.save(folder)}: program.c, Makefile, inputs")
+                called = "" if len(found) else "; the script made no call of cuDNN"
+                tell(f"written to {found.save(folder)}: the program and what it reads{called}")
     sys.exit(code)  # also with a text, which Python prints

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.ma import MaskedArray, is_masked
 
 from cudnnlite.arguments import one_of
-from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype
+from cudnnlite.dtypes import ARRAY_DTYPES, numpy_dtype, parse_dtype, readable
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 
 Array = np.ndarray[Any, Any]
@@ -17,9 +17,8 @@ Array = np.ndarray[Any, Any]
 def host_values(values: Any, dtype: Any = None, casting: str | None = None) -> Array:
     """Return numbers as an array, of a dtype if one is given; see `Handle.array`."""
     one_of(casting, "casting", "unsafe", None)
-    if type(values).__module__.startswith("torch") and str(getattr(values, "dtype", "")) == "torch.bfloat16":
-        # which NumPy cannot read; float32 holds each value
-        values, dtype = values.float(), "bfloat16" if dtype is None else dtype
+    if (wide := readable(values)) is not values:
+        values, dtype = wide, "bfloat16" if dtype is None else dtype
     try:
         source = np.asarray(values)
     except (ValueError, MemoryError, OverflowError) as error:  # a ragged list; a range of too many

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cudnnlite.devices.foreign import AnyArray
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
 from cudnnlite.specs import TensorSpec
@@ -15,7 +18,12 @@ def _bias(dy: TensorSpec) -> TensorSpec:
     return dy.packed((1, dy.shape[1], *[1] * (dy.rank - 2)))
 
 
-BACKWARD = Operation("convolution_backward_bias", "cudnnConvolutionBackwardBias", ("dy",), ("db",), _bias)
+def _hint(problem: Any) -> str:
+    how = "transform_tensor(handle, dy, dtype='float32') converts it where it lies with the channels first"
+    return f"bfloat16 is not summed: {how}" if problem.dy.dtype == DataType.BFLOAT16 else ""
+
+
+BACKWARD = Operation("convolution_backward_bias", "cudnnConvolutionBackwardBias", ("dy",), ("db",), _bias, hint=_hint)
 
 
 @documented(BACKWARD, "``(1, C, 1, ...)``")
@@ -28,7 +36,7 @@ def convolution_backward_bias(
     ----------
     dy : device array
         The gradient of what the bias was added to, ``(N, C, *spatial)``; float32, float64 or float16; cuDNN
-        refuses bfloat16 (seen on an H200).
+        refuses bfloat16 (seen on an H200), which `transform_tensor` converts.
 
     Examples
     --------

@@ -15,12 +15,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from cudnnlite._raw.cenum import CEnum
-from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, DataType
+from cudnnlite._raw.calls import ENUMS
+from cudnnlite._raw.enums import C_MEMBERS, DataType
 from cudnnlite.dtypes import itemsize
 
 _MOST_REPEATED = 64  # statements in the body of a loop
-ENUMS: dict[str, type[CEnum]] = {name: kind for kind, name in C_NAMES.items()}  # by their names in C
 # a statement, and the comment that says where it comes from; or how often, and such items
 Item: TypeAlias = tuple[Any, Any]
 
@@ -205,7 +204,7 @@ def answer_name(function: str, argname: str) -> str:
 
 def number(value: Any, c_type: str) -> str:
     """Return a number as C writes it, an enumerator by its name."""
-    kind = ENUMS.get(c_type.removeprefix("const "))
+    kind = ENUMS.get(c_type)
     if kind is not None:
         members = zip(kind.__members__.values(), C_MEMBERS[kind], strict=True)
         return next((name for member, name in members if member == value), f"({c_type}){int(value)}")

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.api import library_api
-from cudnnlite._raw.calls import PREPARED, Call, convert, through_c, untyped
+from cudnnlite._raw.calls import ENUMS, PREPARED, Call, convert, through_c, untyped
 from cudnnlite._raw.enums import C_NAMES, BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.functions import C_TYPES, FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
@@ -29,7 +29,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
 from cudnnlite.errors import CudnnError
 from cudnnlite.tracing.memory import Buffer, Memory, where
-from cudnnlite.tracing.program import ENUMS, Part, Step, Thing, answer_name, array, number, scalar, snake
+from cudnnlite.tracing.program import Part, Step, Thing, answer_name, array, number, scalar, snake
 
 _ON_HOST = re.compile("(alpha|beta).*|valuePtr|paddingFill|message")  # how untyped pointers to host memory are named
 _NOWHERE = "at {:#x}, memory of which nothing is known"
@@ -395,5 +395,5 @@ def _simple(value: Any, c_type: str) -> Any:
     """Return a value of C for people."""
     if isinstance(value, ctypes.Structure):
         return {name: getattr(value, name) for name, *_ in value._fields_ if name != "reserved"}
-    kind = ENUMS.get(c_type.removeprefix("const "))
+    kind = ENUMS.get(c_type)
     return getattr(value, "value", value) if kind is None else kind(value)

@@ -165,6 +165,8 @@ def test_handle_array_copies_a_tensor_of_a_type_that_numpy_has_not(handle: dnn.H
     assert copy.spec.dtype == dnn.DataType.BFLOAT16
     np.testing.assert_array_equal(copy.numpy().astype(np.float32), host.float().numpy())
     assert handle.array(host, dtype="float32").spec.dtype == dnn.DataType.FLOAT
+    ours = host.as_subclass(type("Tensor", (torch.Tensor,), {}))  # whose module is not PyTorch's
+    np.testing.assert_array_equal(handle.array(ours).numpy(), copy.numpy())
 
 
 def test_what_is_torchs_and_no_tensor_is_no_array(handle: dnn.Handle, torch: Any) -> None:

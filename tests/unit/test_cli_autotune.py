@@ -161,6 +161,12 @@ def test_of_a_problem_without_an_algorithm_the_few_candidates_that_matter_are_sh
     assert few == [line for line in found if "the bound is 1.0e-30" in line][:3]
     assert f"\nnor {len(found) - 3} others, which --explain lists\nnone can be chosen: " in result.stdout
     assert "--explain" not in every.stdout
+    # which stdout told
+    assert [told.stderr.splitlines()[-1] for told in (result, every)] == [
+        "cudnnlite: no algorithm for 1x3x8x8 by 4x3x3x3 to 1x4x6x6, float32 NCHW"
+    ] * 2
+    for alone in (["--json"], ["--csv", "-"]):
+        assert "float32 NCHW: its error is" in autotune(*failing, *alone).stderr.splitlines()[-1]
 
 
 def test_progress_says_whose_time_it_tells():
@@ -439,6 +445,10 @@ MISUSE = {
     "cell='lstn' ": ["--rnn", "lstn:steps=1,batch=1,input=1,hidden=1"],
     "--workspace-limit='much' is not a size": [*CONVOLUTION, "--workspace-limit", "much"],
     "--objective='speed'; allowed: 'latency', 'device'": [*CONVOLUTION, "--objective", "speed"],
+    "--knobs=-1.0; needed: a number of seconds above 0": [*CONVOLUTION, "--knobs", "-1"],
+    "--onnx a.onnx: dtype='int8'; allowed: ": ["--onnx", "a.onnx", "--dtype", "int8"],
+    "--onnx a.onnx: layout='N'; allowed: ": ["--onnx", "a.onnx", "--layout", "N"],
+    "Invalid value for '--html'": [*CONVOLUTION, "--html", "x" * 300 + ".html"],
     "--device='gpu' is not a device; allowed: 'cuda'": [*CONVOLUTION, "--device", "gpu"],
     "--max-error=nan; allowed: a number": [*CONVOLUTION, "--max-error", "nan"],
     "--also-layout=('NHCW',); allowed": [*CONVOLUTION, "--also-layout", "NHCW"],

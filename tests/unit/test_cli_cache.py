@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from typing import get_type_hints
 
 import pytest
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from cudnnlite._raw import library
@@ -316,20 +318,28 @@ def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
     assert "older version" in result.stderr or "old.sqlite" not in command
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("folder", ["merge", ""]),
-        ("folder", ["export", ""]),
-        ("A", ["compare", "", "default"]),
-        ("B", ["compare", "default", ""]),
-        ("--cache", ["show", "--cache", ""]),
-        ("--cache", ["clear", "--yes", "--cache", ""]),
-    ],
-)
-def test_what_a_variable_leaves_that_is_not_set_is_no_folder(path, tmp_path, name, command):
+def path_parameters(group, *line):
+    """Yield the command line that gives each path of each command as "", and what the parameter is called."""
+    for each in group.registered_groups:
+        yield from path_parameters(each.typer_instance, *line, each.name)
+    for command in group.registered_commands:
+        start = [*line, command.name or command.callback.__name__]
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            if "Path" in str(hint):
+                (info,) = hint.__metadata__
+                if isinstance(info, OptionInfo):
+                    given = (info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}")
+                    option = next(each for each in given if str(each).startswith("--"))
+                    yield [*start, option, ""], option
+                else:
+                    yield [*start, ""], name
+                    start.append("default")
+
+
+@pytest.mark.parametrize(("line", "name"), list(path_parameters(app)))
+def test_what_a_variable_leaves_that_is_not_set_is_no_path(path, tmp_path, line, name):
     with nothing_written(tmp_path):
-        result = run(*command)
+        result = CliRunner().invoke(app, line)
     assert (result.exit_code, result.stdout) == (2, "")
     assert re.search(rf"(?i)'\[?{name}]?': '' is not a path", result.stderr)
 

@@ -80,6 +80,16 @@ def test_a_forked_child_ends_with_its_own_code_and_no_trace(traced, tmp_path, la
     assert f"child {code}\n" in ended.stdout
 
 
+@pytest.mark.processes
+def test_a_script_that_calls_nothing_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print(1)")
+    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr.count("the script made no call of cuDNN")) == (0, 1), done.stderr
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"program.c", "Makefile"}
+
+
 def test_the_exit_codes_are_told():
     from typer.testing import CliRunner
 

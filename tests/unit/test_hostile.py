@@ -668,6 +668,16 @@ WORDS = {
         ),
         r"argument 2 \(mode\): SoftmaxMode.CHANNEL is no PoolingMode",
     ),
+    "an enum of another kind in a prepared call": (
+        lambda h: h.api.prepare("cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0).replace(
+            mathType=dnn.DataType.DOUBLE
+        ),
+        r"cudnnSetConvolutionMathType, argument 2 \(mathType\): DataType.DOUBLE is no MathType",
+    ),
+    "text in a prepared call": (
+        lambda h: h.api.prepare("cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0).replace(mathType="fma"),
+        r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of dnn.MathType: DEFAULT, ",
+    ),
     "a float as an enum": (
         lambda h: h.api.cudnnSetActivationDescriptor(dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0),
         r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of dnn.ActivationMode: SIGMOID, RELU, ",
@@ -724,6 +734,10 @@ WORDS = {
     "integers with the channels first": (
         lambda h: dnn.convolution_forward(h, h.empty((1, 8, 9, 9), "int8"), h.empty((4, 8, 3, 3), "int8")),
         r"int8 runs with the channels last \(layout='NHWC'\) in x and w, and in multiples of four",
+    ),
+    "a bias of bfloat16": (
+        lambda h: dnn.convolution_backward_bias(h, h.empty((1, 8, 9, 9), "bfloat16")),
+        r"(?m)^bfloat16 is not summed: transform_tensor\(handle, dy, dtype='float32'\) converts it where it lies with the",
     ),
     "numbers of Python's that are no number of NumPy's": (lambda h: h.array([Decimal(1)]), "array of Decimal objects"),
     "a replay of no images": (lambda h: plan(h, replay=3), "replay=3"),

@@ -108,6 +108,12 @@ def parameters(function):
     return [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
 
 
+def annotated(thing, module):
+    """The names of a module's own classes that an object's annotations have."""
+    found = set(re.findall(r"\w+", " ".join(map(str, thing.__annotations__.values()))))
+    return [name for name in found if getattr(vars(module).get(name), "__module__", "") == module.__name__]
+
+
 def members(kind):
     """A class's public methods and properties, its own and those of cudnnlite's base classes."""
     for base in kind.__mro__:
@@ -254,3 +260,14 @@ def test_the_reports_functions_are_in_the_reference():
     page = (REFERENCE / "tuning.md").read_text()
     named = set(re.findall(r"^\.\. autofunction:: cudnnlite\.report\.(\w+)$", page, re.M))
     assert named == {name for name in report.__all__ if not name.isupper()}
+
+
+def test_what_a_cache_holds_is_in_the_reference():
+    """Though nobody makes it by hand, and it has no name of its own in the package."""
+    page, module = (REFERENCE / "tuning.md").read_text(), importlib.import_module("cudnnlite.autotune.entries")
+    shown = {
+        name for method in ("get", "put", "entries") for name in annotated(getattr(dnn.TuningCache, method), module)
+    }
+    shown |= set(annotated(module.TuningEntry, module)) | set(annotated(module.TuningKey.device.fget, module))
+    assert shown >= {"TuningEntry", "TuningKey", "DeviceIdentity"}
+    assert {name for name in shown if f".. autoclass:: cudnnlite.autotune.entries.{name}\n" not in page} == set()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.arguments import instance_of, sequence
+from cudnnlite.dtypes import readable
 from cudnnlite.enums import RNNBiasMode, RNNInputMode, RNNMode
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.specs import RNNSpec
@@ -24,9 +25,7 @@ _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNN
 def host_array(value: Any, what: str = "values") -> Array:
     """Return a NumPy array of real numbers, also of a PyTorch tensor, wherever that is; `what` names it in an error."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if "bfloat16" in str(value.dtype):  # NumPy has no such type; float32 holds each of its values
-            value = value.float()
+        value = readable(value.detach().cpu())
     try:
         array = np.asarray(value)
     except CudnnliteError:  # an array on the device says so itself
