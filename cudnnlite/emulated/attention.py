@@ -22,7 +22,7 @@ from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.precision import round_tf32, to_output
-from cudnnlite.emulated.registry import bad, emulates, unsupported
+from cudnnlite.emulated.registry import bad, check_size, emulates, unsupported
 from cudnnlite.emulated.spaces import Places, Reserve, Spaces, aligned, checksum
 from cudnnlite.emulated.support import tf32_is_forbidden
 from cudnnlite.enums import DataType, MathType
@@ -72,8 +72,7 @@ def weight(given: SimpleNamespace) -> None:
         raise bad(f"wKind={given.wKind}; allowed: {', '.join(MultiHeadAttnWeightKind.__members__)}")
     spec = read_attention(given.api.real, given.attnDesc).spec
     places, needed = _places(spec)
-    if given.weightSizeInBytes < needed:
-        raise bad(f"weights of {given.weightSizeInBytes} bytes; {needed} are needed")
+    check_size("weights", given.weightSizeInBytes, needed)
     name = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")[given.wKind]
     given.wAddr[0] = (given.weights or 0) + places[name] if name in places else None
     if name in places:

@@ -18,7 +18,7 @@ from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.emulated.memory import POISON_FREED
-from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
+from cudnnlite.emulated.registry import RefusalError, bad, check_size, emulates, unsupported
 from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
@@ -107,8 +107,7 @@ def _run(
         raise bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
     if min(input_lengths) < 0 or max(input_lengths) > steps:
         raise bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
-    if given.workSpaceSizeInBytes < needed:
-        raise bad(f"workspace of {given.workSpaceSizeInBytes} bytes; {needed} are needed")
+    check_size("workspace", given.workSpaceSizeInBytes, needed)
     view = given.api.memory.view
     scratch = view(given.workspace or 0, needed)
     values = memory_view(view(given.probs or 0, x.nbytes), x).copy()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.operation import Array, Call, computes
-from cudnnlite.emulated.registry import RefusalError, bad, emulates, null
+from cudnnlite.emulated.registry import RefusalError, bad, check_size, emulates, null
 from cudnnlite.emulated.remembered import remember, remembered
 from cudnnlite.enums import Status
 
@@ -78,8 +78,8 @@ def _set(given: SimpleNamespace, *, fill: bool) -> None:
         raise null("dropoutDesc")
     if not 0 <= given.dropout <= 1:
         raise bad(f"dropout={given.dropout}; allowed: from 0 to 1")
-    if given.states and given.stateSizeInBytes < _STATES_BYTES:
-        raise bad(f"states of {given.stateSizeInBytes} bytes; {_STATES_BYTES} are needed")
+    if given.states:
+        check_size("states", given.stateSizeInBytes, _STATES_BYTES)
     if not given.states and (given.dropout or given.stateSizeInBytes):
         raise null("states")
     if given.states:

@@ -17,7 +17,7 @@ from cudnnlite.descriptors.native import c_ints
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import bad, emulates
+from cudnnlite.emulated.registry import bad, check_size, emulates
 from cudnnlite.emulated.spaces import Places, aligned
 from cudnnlite.enums import DataType, RNNMode
 from cudnnlite.operations.rnn.equations import active_steps, sequence_major, tape_shapes
@@ -69,8 +69,7 @@ def weight_params(given: SimpleNamespace) -> None:
     numbers = [*range(2 * len(spec.gates)), *([PROJECTION] if spec.cell == RNNMode.LSTM else [])]
     if given.linLayerID not in numbers:
         raise bad(f"linLayerID={given.linLayerID}; allowed for {spec.cell.name}: {numbers}")
-    if given.weightSpaceSize < needed:
-        raise bad(f"weightSpace of {given.weightSpaceSize} bytes; {needed} are needed")
+    check_size("weightSpace", given.weightSpaceSize, needed)
     for descriptor, address, is_bias in ((given.mDesc, given.mAddr, False), (given.bDesc, given.bAddr, True)):
         part, offset = places.get((given.pseudoLayer, given.linLayerID, is_bias), (None, 0))
         address[0] = None if part is None else (given.weightSpace or 0) + offset
