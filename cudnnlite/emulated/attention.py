@@ -21,11 +21,10 @@ from cudnnlite.devices.storage import memory_view
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
-from cudnnlite.emulated.precision import round_tf32, to_output
+from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
 from cudnnlite.emulated.registry import bad, check_size, emulates, unsupported
 from cudnnlite.emulated.spaces import Places, Reserve, Spaces, aligned, checksum
-from cudnnlite.emulated.support import tf32_is_forbidden
-from cudnnlite.enums import DataType, MathType
+from cudnnlite.emulated.support import multiplies_in_tf32
 from cudnnlite.specs.attention import AttentionSpec
 
 Array = NDArray[Any]
@@ -101,7 +100,7 @@ class _Call(Spaces):
         self.spec, one_to_one, *dropouts = read_attention(self.api.real, given.attnDesc)
         self.dropouts = [find_dropout(self.api, pointer.value) for pointer in dropouts]
         spec = self.spec
-        self.compute = np.dtype(np.float64 if spec.dtype == DataType.DOUBLE else np.float32)
+        self.compute = wide_dtype(spec.dtype)
         self.data = {
             name: SeqDataDescriptor.read(self.api.real, getattr(given, argument))
             for name, argument in zip("qkvy", described, strict=True)
@@ -169,7 +168,7 @@ class _Call(Spaces):
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
         """Multiply as an H200 does: float32 in TF32, unless that is forbidden."""
-        if self.spec.dtype == DataType.FLOAT and self.spec.math_type != MathType.FMA and not tf32_is_forbidden():
+        if multiplies_in_tf32(self.spec.dtype, self.spec.math_type):
             a, b = round_tf32(a), round_tf32(b)
         return np.asarray(np.einsum(subscripts, a, b, optimize=True))
 

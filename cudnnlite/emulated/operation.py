@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.precision import scale_add
+from cudnnlite.emulated.precision import scale_add, wide_dtype
 from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, check_size, emulates, null, unsupported
 from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
@@ -76,8 +77,7 @@ class Call:
     @property
     def compute(self) -> np.dtype[Any]:
         """What is computed in: float64 beside float64, float32 otherwise."""
-        first = next(iter(self.specs.values()))
-        return np.dtype(np.float64 if first.dtype == DataType.DOUBLE else np.float32)
+        return wide_dtype(next(iter(self.specs.values())).dtype)
 
     def number(self, name: str) -> float:
         """Return a host scalar, read in the type that cuDNN wants for it: float beside what is computed in integers too."""
@@ -112,6 +112,11 @@ class Call:
         check_size("reserve space", given, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
         return self.api.memory.view(self.given["reserveSpace"] or 0, needed)
 
+    def kept_bits(self, shape: tuple[int, ...]) -> Array:
+        """Return what is noted in the reserve space, a bit for each value."""
+        count = math.prod(shape)
+        return np.unpackbits(self.reserve(bits_bytes(count)), count=count).reshape(shape)
+
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
 
@@ -127,6 +132,11 @@ class Call:
             if target.overlaps_itself:
                 raise bad(f"values of {written} overlap each other in memory: strides {target.strides}")
         return found
+
+
+def bits_bytes(count: int) -> int:
+    """Return how many bytes so many bits take."""
+    return -(-count // 8)
 
 
 def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:

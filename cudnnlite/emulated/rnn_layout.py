@@ -17,20 +17,16 @@ from cudnnlite.descriptors.native import c_ints
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes
+from cudnnlite.emulated.precision import wide_dtype
 from cudnnlite.emulated.registry import bad, check_size, emulates
 from cudnnlite.emulated.spaces import Places, aligned
-from cudnnlite.enums import DataType, RNNMode
+from cudnnlite.enums import RNNMode
 from cudnnlite.operations.rnn.equations import active_steps, sequence_major, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
 Array = NDArray[Any]
 WeightLayout = tuple[dict[tuple[int, int, bool], tuple[WeightPart, int]], int]
-
-
-def compute_dtype(spec: RNNSpec) -> np.dtype[Any]:
-    """Return the type that is computed in: also where cuDNN would in float16."""
-    return np.dtype("float64" if spec.dtype == DataType.DOUBLE else "float32")
 
 
 @lru_cache(maxsize=64)
@@ -91,4 +87,4 @@ def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
     sizes = dict(tape_shapes(spec, steps, batch))
     if masked:  # by any dropout descriptor: its probability may be another when the space is used
         sizes |= {(k, 0, "mask"): (steps, batch, spec.layer_input_size(k)) for k in range(1, spec.num_layers)}
-    return Places(sizes, compute_dtype(spec))
+    return Places(sizes, wide_dtype(spec.dtype))
