@@ -42,9 +42,7 @@ def _inference_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
     return "" if options["mode"] == BatchNormMode.SPATIAL else _refused(specs, options)
 
 
-@computes(
-    "batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused
-)  # fmt: skip
+@computes("batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused)
 def inference(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, mode: BatchNormMode, epsilon: float
 ) -> Array:

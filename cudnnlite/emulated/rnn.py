@@ -239,9 +239,8 @@ def forward(given: SimpleNamespace) -> Work:
             call.dropout.draw(call.api, masks)
         call.api.ran.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
         result, *final = equations.forward(
-            network, steps.astype(call.compute, copy=False), call.active, hidden, cell,
-            masks=masks, tape=tape,
-        )  # fmt: skip
+            network, steps.astype(call.compute, copy=False), call.active, hidden, cell, masks=masks, tape=tape
+        )
         result = to_output(result, call.storage)
         write_steps(y_memory, call.y, result, call.y.padding_fill)
         call.write(targets, final)
@@ -268,9 +267,8 @@ def backward_data(given: SimpleNamespace) -> Work:
         scratch[:] = POISON_FREED
         kept.begin()
         result, *initial = equations.backward_data(
-            network, call.active, dy, *slopes,
-            hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape,
-        )  # fmt: skip
+            network, call.active, dy, *slopes, hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape
+        )
         write_steps(dx, call.x, to_output(result, call.storage), 0)
         call.write(targets, initial)
         kept.finish(Reserve.BACKWARD_DATA)
