@@ -6,7 +6,6 @@ passes want the reserve space and the operands of their training forward pass; h
 
 from __future__ import annotations
 
-import ctypes
 import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -127,10 +126,10 @@ class _Call(Spaces):
         batch, beam, steps, reach = self.sizes
 
         def read(pointer: Any, count: int, most: int) -> Array:
-            memory = self.api.memory.view(ctypes.addressof(pointer.contents), 4 * count).view(np.int32)
-            if memory.min() < 0 or memory.max() > most:
-                raise bad(f"lengths of {memory.tolist()}; allowed: 0 to {most}")
-            return np.array(memory)
+            lengths: Array = self.api.memory.ints(pointer, count)
+            if lengths.min() < 0 or lengths.max() > most:
+                raise bad(f"lengths of {lengths.tolist()}; allowed: 0 to {most}")
+            return lengths
 
         self.live = np.arange(steps) < read(q_lengths, batch * beam, steps).reshape(batch, beam, 1)
         keys, there = np.arange(reach), read(kv_lengths, batch, reach).reshape(batch, 1, 1, 1)

@@ -6,7 +6,6 @@ passes want the reserve space and the operands of the training forward pass that
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,8 +88,8 @@ class _Call(Spaces):
             if hasattr(given, f"{kind}Desc"):
                 self._check_state(f"{kind}Desc", shape)
         if given.devSeqLengths:
-            memory = self.api.memory.view(ctypes.addressof(given.devSeqLengths.contents), 4 * self.x.batch)
-            if (lengths := tuple(memory.view(np.int32).tolist())) != self.x.lengths:
+            lengths = tuple(self.api.memory.ints(given.devSeqLengths, self.x.batch).tolist())
+            if lengths != self.x.lengths:
                 raise bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
         _allow(self.spec, self.algorithm, full=self.x.is_full, backward=backward)
         if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
