@@ -20,6 +20,7 @@ from cudnnlite.errors import ClosedError
 ClosableT = TypeVar("ClosableT", bound="Closable")
 
 LIVE = Alive()
+_VERBS = {"_create": "Create", "_setter": "Set", "_getter": "Get", "_destroy": "Destroy"}  # in the C functions' names
 DESCRIPTORS: dict[type, type[NativeObject[Any]]] = {}  # by the spec class that each describes
 _PARAMETERS = """
 Parameters
@@ -129,12 +130,7 @@ api : CudnnApi, optional
             (kind,) = base.__args__
             if isinstance(kind, type):
                 cls._type, name = kind, kind.__name__.removeprefix("cudnn").removesuffix("_t")
-                for field, verb in (
-                    ("_create", "Create"),
-                    ("_setter", "Set"),
-                    ("_getter", "Get"),
-                    ("_destroy", "Destroy"),
-                ):
+                for field, verb in _VERBS.items():
                     if field not in vars(cls):
                         setattr(cls, field, f"cudnn{verb}{name}")
         if describes is None:

@@ -14,7 +14,7 @@ from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
-from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_host_copy, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_allocation, refuse_host_copy, refuse_wait
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row, host_bytes
 from cudnnlite.errors import (
@@ -115,10 +115,7 @@ class CudaDevice:
     @telling_loss
     def synchronize(self) -> None:
         """Wait for everything on this device."""
-        if self.stand_ins:  # CUDA would refuse, and give up the recording
-            raise CaptureError(
-                f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
-            )
+        refuse_wait(self)
         self.activate()
         self._device.sync()
 
@@ -156,7 +153,7 @@ class CudaDevice:
     def allocate(self, nbytes: int, stream: Any) -> Any:
         """Return a `cuda.core.Buffer` from the device's stream-ordered pool."""
         if self.stand_ins:  # CUDA sees no capture on the stream itself
-            self._refuse(nbytes, stream)
+            refuse_allocation(self, nbytes, stream)
         try:
             if self._unfreed:
                 self._free_now()
@@ -164,7 +161,7 @@ class CudaDevice:
             late = self._borrowed and int(stream.handle) in self._borrowed
             return LateBuffer(self, buffer, stream) if late else buffer
         except Exception as error:
-            self._refuse(nbytes, stream)
+            refuse_allocation(self, nbytes, stream)
             if "OUT_OF_MEMORY" not in str(error):
                 self.loss.tell(error)  # not by `telling_loss`, whose call would cost each result's
                 raise
@@ -173,10 +170,6 @@ class CudaDevice:
                 f"{format_size(nbytes)} of device memory could not be allocated on {self}: {format_size(free)} of "
                 f"{format_size(total)} were free"
             ) from error
-
-    def _refuse(self, nbytes: int, stream: Any) -> None:
-        what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self, stream, what, "allocate them before the capture")
 
     def free(self, buffer: Any, stream: Any) -> None:
         """Free memory in the order of a stream; later, where that is being recorded."""

@@ -16,6 +16,7 @@ import numpy as np
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite.devices.foreign import ForeignArray
 from cudnnlite.errors import CaptureError
+from cudnnlite.sizes import format_size
 
 
 class DeviceFacts(NamedTuple):
@@ -181,6 +182,18 @@ def refuse_in_capture(device: Device, stream: Any, what: str, instead: str) -> N
     """Raise CaptureError if a graph is being recorded on `stream`."""
     if device.is_capturing(stream):
         raise CaptureError(f"{what} while a CUDA graph is recorded on {stream}: {instead}")
+
+
+def refuse_allocation(device: Device, nbytes: int, stream: Any) -> None:
+    """Raise CaptureError for new memory while a graph is recorded on `stream`."""
+    what = f"{format_size(nbytes)} of device memory cannot be allocated"
+    refuse_in_capture(device, stream, what, "allocate them before the capture")
+
+
+def refuse_wait(device: Device) -> None:
+    """Raise CaptureError for waiting for a device while a graph is recorded on it: CUDA would give up the recording."""
+    if device.stand_ins:
+        raise CaptureError(f"{device} cannot be waited for while a CUDA graph is recorded on it: end the capture first")
 
 
 def refuse_host_copy(device: Device, stream: Any, *, out: bool) -> None:

@@ -6,7 +6,6 @@ passes want the reserve space and the operands of their training forward pass; h
 
 from __future__ import annotations
 
-import ctypes
 import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,11 +20,10 @@ from cudnnlite.devices.storage import memory_view
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
-from cudnnlite.emulated.precision import round_tf32, to_output
-from cudnnlite.emulated.registry import bad, emulates, unsupported
+from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
+from cudnnlite.emulated.registry import bad, check_size, emulates, unsupported
 from cudnnlite.emulated.spaces import Places, Reserve, Spaces, aligned, checksum
-from cudnnlite.emulated.support import tf32_is_forbidden
-from cudnnlite.enums import DataType, MathType
+from cudnnlite.emulated.support import multiplies_in_tf32
 from cudnnlite.specs.attention import AttentionSpec
 
 Array = NDArray[Any]
@@ -72,8 +70,7 @@ def weight(given: SimpleNamespace) -> None:
         raise bad(f"wKind={given.wKind}; allowed: {', '.join(MultiHeadAttnWeightKind.__members__)}")
     spec = read_attention(given.api.real, given.attnDesc).spec
     places, needed = _places(spec)
-    if given.weightSizeInBytes < needed:
-        raise bad(f"weights of {given.weightSizeInBytes} bytes; {needed} are needed")
+    check_size("weights", given.weightSizeInBytes, needed)
     name = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")[given.wKind]
     given.wAddr[0] = (given.weights or 0) + places[name] if name in places else None
     if name in places:
@@ -102,7 +99,7 @@ class _Call(Spaces):
         self.spec, one_to_one, *dropouts = read_attention(self.api.real, given.attnDesc)
         self.dropouts = [find_dropout(self.api, pointer.value) for pointer in dropouts]
         spec = self.spec
-        self.compute = np.dtype(np.float64 if spec.dtype == DataType.DOUBLE else np.float32)
+        self.compute = wide_dtype(spec.dtype)
         self.data = {
             name: SeqDataDescriptor.read(self.api.real, getattr(given, argument))
             for name, argument in zip("qkvy", described, strict=True)
@@ -129,10 +126,10 @@ class _Call(Spaces):
         batch, beam, steps, reach = self.sizes
 
         def read(pointer: Any, count: int, most: int) -> Array:
-            memory = self.api.memory.view(ctypes.addressof(pointer.contents), 4 * count).view(np.int32)
-            if memory.min() < 0 or memory.max() > most:
-                raise bad(f"lengths of {memory.tolist()}; allowed: 0 to {most}")
-            return np.array(memory)
+            lengths: Array = self.api.memory.ints(pointer, count)
+            if lengths.min() < 0 or lengths.max() > most:
+                raise bad(f"lengths of {lengths.tolist()}; allowed: 0 to {most}")
+            return lengths
 
         self.live = np.arange(steps) < read(q_lengths, batch * beam, steps).reshape(batch, beam, 1)
         keys, there = np.arange(reach), read(kv_lengths, batch, reach).reshape(batch, 1, 1, 1)
@@ -170,7 +167,7 @@ class _Call(Spaces):
 
     def product(self, subscripts: str, a: Array, b: Array) -> Array:
         """Multiply as an H200 does: float32 in TF32, unless that is forbidden."""
-        if self.spec.dtype == DataType.FLOAT and self.spec.math_type != MathType.FMA and not tf32_is_forbidden():
+        if multiplies_in_tf32(self.spec.dtype, self.spec.math_type):
             a, b = round_tf32(a), round_tf32(b)
         return np.asarray(np.einsum(subscripts, a, b, optimize=True))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.emulated.operation import Array, Call, computes, in_one_layout
+from cudnnlite.emulated.operation import Array, Call, bits_bytes, computes, in_one_layout
 from cudnnlite.emulated.registry import emulates
 from cudnnlite.enums import BatchNormMode, Status
 from cudnnlite.operations.operation import FLOATS
@@ -42,9 +42,7 @@ def _inference_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> 
     return "" if options["mode"] == BatchNormMode.SPATIAL else _refused(specs, options)
 
 
-@computes(
-    "batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused
-)  # fmt: skip
+@computes("batch_normalization_inference", dtypes=FLOATS, alike=("x", "y"), refuse=_inference_refused)
 def inference(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, mode: BatchNormMode, epsilon: float
 ) -> Array:
@@ -56,11 +54,7 @@ def inference(
 def reserve_size(given: SimpleNamespace) -> None:
     """Tell how large the reserve space is: with an addition a bit for each value."""
     count = TensorDescriptor.read(given.api.real, given.xDesc).size
-    given.sizeInBytes[0] = _bits(count) if given.bnOps == BatchNormOps.BN_ADD_ACTIVATION else 0
-
-
-def _bits(count: int) -> int:
-    return -(-count // 8)
+    given.sizeInBytes[0] = bits_bytes(count) if given.bnOps == BatchNormOps.BN_ADD_ACTIVATION else 0
 
 
 def training(
@@ -81,7 +75,7 @@ def training(
     y = scale * (x - mean) * inverse + bias
     if z:
         y = y + z[0]
-        call.reserve(_bits(x.size))[:] = np.packbits(y > 0)
+        call.reserve(bits_bytes(x.size))[:] = np.packbits(y > 0)
     return (y if activation is None else np.maximum(y, 0), mean, inverse, *running)
 
 
@@ -101,10 +95,7 @@ def fused_backward(
 ) -> tuple[Array, ...]:  # fmt: skip
     """Return the same through the relu; with an addition the gradient of z too: the reserve space says what was positive."""
     added = "dz" in call.specs
-    if added:
-        positive: Any = np.unpackbits(call.reserve(_bits(x.size)), count=x.size).reshape(x.shape)
-    else:
-        positive = scale * (x - saved_mean) * saved_inv_variance + bias > 0
+    positive = call.kept_bits(x.shape) if added else scale * (x - saved_mean) * saved_inv_variance + bias > 0
     dz = np.where(positive, dy, 0)
     return (*backward(x, dz, scale, saved_mean, saved_inv_variance, **options), *([dz] if added else []))
 

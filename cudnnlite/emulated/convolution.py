@@ -17,7 +17,7 @@ from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
+from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, emulates, unsupported
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.enums import ActivationMode, DataType, Determinism, NanPropagation, Status
 from cudnnlite.operations.operation import OPERATIONS
@@ -85,8 +85,8 @@ class ConvolutionCall(Call):
         """
         kernel, workspace = self.kernel(algorithm), self.given["workSpace"] or 0
         needed = self.workspace(kernel)
-        if needed and workspace % _WORKSPACE_ALIGNMENT:
-            raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"workspace at {workspace:#x} is not aligned")
+        if needed:
+            check_aligned("workspace", workspace, _WORKSPACE_ALIGNMENT)
         self.check_workspace(needed)
         self.views()
 

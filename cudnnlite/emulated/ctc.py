@@ -5,7 +5,6 @@ Stricter than hardware, which reads outside of its arrays or computes something 
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.descriptors.layers import CTCLossDescriptor
 from cudnnlite.devices.storage import memory_view
 from cudnnlite.emulated.memory import POISON_FREED
-from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
+from cudnnlite.emulated.registry import RefusalError, bad, check_size, emulates, unsupported
 from cudnnlite.enums import CTCLossAlgo, DataType, LossNormalizationMode, Status
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
@@ -83,16 +82,15 @@ def loss_v8(given: SimpleNamespace) -> Any:
     x, spec = _described(given)
     needed = _workspace_bytes(x, spec.max_label_length, given.algo)
 
-    def read(pointer: Any, count: int) -> list[int]:
-        memory = given.api.memory.view(ctypes.addressof(pointer.contents), 4 * count)
-        return [int(number) for number in memory.view(np.int32)]
+    read = given.api.memory.ints
 
     def work() -> None:
-        lengths = read(given.labelLengths, x.shape[1])
+        lengths = read(given.labelLengths, x.shape[1]).tolist()
         if max(lengths) > spec.max_label_length:
             told = f"a label of {max(lengths)}, maxLabelLength is {spec.max_label_length}"
             raise RefusalError(Status.EXECUTION_FAILED, f"{told}: a GPU ends in an illegal memory access")
-        numbers = read(given.labels, sum(lengths)), lengths, read(given.inputLengths, x.shape[1])
+        labels, inputs = read(given.labels, sum(lengths)), read(given.inputLengths, x.shape[1])
+        numbers = labels.tolist(), lengths, inputs.tolist()
         _run(given, x, spec, numbers, needed)
 
     return work
@@ -107,8 +105,7 @@ def _run(
         raise bad("a label that is empty, blank or beyond the alphabet: a GPU computes something else")
     if min(input_lengths) < 0 or max(input_lengths) > steps:
         raise bad(f"input lengths {list(input_lengths)}; there are {steps} steps")
-    if given.workSpaceSizeInBytes < needed:
-        raise bad(f"workspace of {given.workSpaceSizeInBytes} bytes; {needed} are needed")
+    check_size("workspace", given.workSpaceSizeInBytes, needed)
     view = given.api.memory.view
     scratch = view(given.workspace or 0, needed)
     values = memory_view(view(given.probs or 0, x.nbytes), x).copy()

@@ -15,14 +15,14 @@ import numpy as np
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
 from cudnnlite.arguments import shown
-from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_host_copy, refuse_in_capture
+from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_allocation, refuse_host_copy, refuse_wait
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
 from cudnnlite.devices.storage import as_row
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi, Tape
 from cudnnlite.emulated.memory import EmulatedBuffer, EmulatedMemory, host_memory
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError, ArrayTypeError, DeviceMemoryError
 from cudnnlite.sizes import format_size, parse_size
 
 _DLPACK_CPU = 1
@@ -129,10 +129,7 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         """Return: there is nothing to wait for; CaptureError while a graph is recorded, as a GPU would refuse."""
-        if self.stand_ins:
-            raise CaptureError(
-                f"{self} cannot be waited for while a CUDA graph is recorded on it: end the capture first"
-            )
+        refuse_wait(self)
 
     def wait(self, stream: Any) -> None:
         """Return: there is nothing to wait for."""
@@ -161,8 +158,7 @@ class EmulatedDevice:
 
     def allocate(self, nbytes: int, stream: Any) -> EmulatedBuffer:
         """Return poisoned memory."""
-        what = f"{format_size(nbytes)} of device memory cannot be allocated"
-        refuse_in_capture(self, stream, what, "allocate them before the capture")
+        refuse_allocation(self, nbytes, stream)
         return self.memory.allocate(nbytes)
 
     def memory_info(self) -> tuple[int, int]:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.emulated.operation import Array, Call, computes
-from cudnnlite.emulated.registry import RefusalError, bad, emulates, null
+from cudnnlite.emulated.operation import Array, Call, bits_bytes, computes
+from cudnnlite.emulated.registry import RefusalError, bad, check_size, emulates, null
 from cudnnlite.emulated.remembered import remember, remembered
 from cudnnlite.enums import Status
 
@@ -78,8 +78,8 @@ def _set(given: SimpleNamespace, *, fill: bool) -> None:
         raise null("dropoutDesc")
     if not 0 <= given.dropout <= 1:
         raise bad(f"dropout={given.dropout}; allowed: from 0 to 1")
-    if given.states and given.stateSizeInBytes < _STATES_BYTES:
-        raise bad(f"states of {given.stateSizeInBytes} bytes; {_STATES_BYTES} are needed")
+    if given.states:
+        check_size("states", given.stateSizeInBytes, _STATES_BYTES)
     if not given.states and (given.dropout or given.stateSizeInBytes):
         raise null("states")
     if given.states:
@@ -103,22 +103,16 @@ def get_dropout(given: SimpleNamespace) -> None:
     given.dropout[0], given.states[0], given.seed[0] = dropout.probability, dropout.states or None, dropout.seed
 
 
-def _packed(size: int) -> int:
-    return -(-size // 8)
-
-
 @computes("dropout", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def forward(x: Array, dropout: Dropout, call: Call) -> Array:
     """Return what is kept, scaled; which that is, a bit for each value, goes into the reserve space."""
-    reserve, mask = call.reserve(_packed(x.size)), np.empty(x.shape, x.dtype)
-    dropout.check(call.api)
+    reserve, mask = call.reserve(bits_bytes(x.size)), np.empty(x.shape, x.dtype)
     dropout.draw(call.api, [mask])
-    reserve[: _packed(x.size)] = np.packbits(mask != 0)
+    reserve[:] = np.packbits(mask != 0)
     return np.where(mask != 0, x * mask, 0)
 
 
 @computes("dropout_gradient", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def backward(dy: Array, dropout: Dropout, call: Call) -> Array:
     """Return the gradient of x: what was kept, scaled."""
-    kept = np.unpackbits(call.reserve(_packed(dy.size)), count=dy.size).reshape(dy.shape)
-    return np.where(kept, dy / dy.dtype.type((1 - dropout.probability) or 1), 0)
+    return np.where(call.kept_bits(dy.shape), dy / dy.dtype.type((1 - dropout.probability) or 1), 0)

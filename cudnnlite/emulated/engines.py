@@ -20,14 +20,14 @@ from cudnnlite.emulated.fusion import spec_of
 from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
-from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
+from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, emulates, unsupported
 from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_refused
 from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
-from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
 _GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
+_ALIGNMENT = 16  # of every address in a variant pack
 _TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
 
 
@@ -101,19 +101,16 @@ def _convolve(names: tuple[str, ...], operation: Native) -> None:
     if names[2] != "y" and steps.values["pre_paddings"] != steps.values["post_paddings"]:
         raise unsupported("the emulated device pads both sides of a gradient alike")
     x_spec, y_spec = spec_of(x), spec_of(y)
-    try:
-        w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
-        conv = ConvolutionSpec(
-            padding=tuple(zip(steps.values["pre_paddings"], steps.values["post_paddings"], strict=True)),
-            stride=steps.values["filter_strides"],
-            dilation=steps.values["dilations"],
-            groups=x_spec.shape[1] // w_spec.shape[1],
-            mode=ConvolutionMode(steps.one("conv_mode")),
-            compute_type=DataType(steps.one("comp_type")),
-        )
-        expected = conv.output_shape(x_spec.shape, w_spec.shape)
-    except (ArgumentError, ZeroDivisionError) as error:
-        raise bad(str(error)) from error
+    w_spec = FilterSpec.from_tensor(spec_of(w), channels_last=x_spec.is_channels_last)
+    conv = ConvolutionSpec(
+        padding=tuple(zip(steps.values["pre_paddings"], steps.values["post_paddings"], strict=True)),
+        stride=steps.values["filter_strides"],
+        dilation=steps.values["dilations"],
+        groups=x_spec.shape[1] // w_spec.shape[1],
+        mode=ConvolutionMode(steps.one("conv_mode")),
+        compute_type=DataType(steps.one("comp_type")),
+    )
+    expected = conv.output_shape(x_spec.shape, w_spec.shape)
     if expected != y_spec.shape:
         raise RefusalError(Status.BAD_PARAM_SHAPE_MISMATCH, f"y has shape {y_spec.shape}, the result has {expected}")
     uids = {name: operation.one(name).one("unique_id") for name in names}
@@ -255,7 +252,9 @@ def execute(given: SimpleNamespace) -> Work:
     problem: Convolution = found.made.one("operation_graph").made
     facts = ENGINES[found.made.one("global_index")]
     needed = found.one("workspace_size")
-    workspace = _aligned(pack.one("workspace"), "the workspace") if needed else 0
+    workspace = pack.one("workspace") or 0
+    if needed:
+        check_aligned("the workspace", workspace, _ALIGNMENT)
     addresses = dict(zip(pack.values["unique_ids"], pack.values["data_pointers"], strict=True))
     _Tensors(api, problem, addresses)  # what must not be is refused now, and again at each launch
 
@@ -295,7 +294,9 @@ class _Tensors:
     def _view(self, api: EmulatedApi, uid: int, addresses: dict[int, int | None]) -> Bytes:
         if uid not in addresses:
             raise bad(f"the variant pack has no tensor {uid}")
-        return api.memory.view(_aligned(addresses[uid], f"tensor {uid}"), self.specs[uid].nbytes)
+        address = addresses[uid] or 0
+        check_aligned(f"tensor {uid}", address, _ALIGNMENT)
+        return api.memory.view(address, self.specs[uid].nbytes)
 
     def read(self, uid: int) -> Array:
         """Return the values of a tensor in memory."""
@@ -318,9 +319,3 @@ class _Tensors:
     def _part(self, uid: int, batch: slice, dtype: np.dtype[Any]) -> Array:
         whole = self.read(uid).astype(dtype)
         return whole[batch] if whole.shape[0] > 1 else whole
-
-
-def _aligned(address: int | None, what: str) -> int:
-    if (address or 0) % 16:
-        raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, f"{what} at {address:#x} is not aligned to 16 bytes")
-    return address or 0

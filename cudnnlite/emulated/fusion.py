@@ -14,7 +14,6 @@ from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.emulated.backend import Native, finalizes
 from cudnnlite.emulated.registry import bad, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
-from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
 
@@ -33,12 +32,9 @@ _BUILT_IN = {PointwiseMode.RELU_FWD, PointwiseMode.TANH_FWD, PointwiseMode.SIGMO
 
 
 def spec_of(tensor: Native) -> TensorSpec:
-    """Return the spec of a "TENSOR"; RefusalError if there is none."""
+    """Return the spec of a "TENSOR"; ArgumentError if there is none."""
     dims, strides = (tuple(tensor.values[name]) for name in ("dimensions", "strides"))
-    try:
-        return TensorSpec(dims, DataType(tensor.one("data_type")), strides=strides)
-    except ArgumentError as error:
-        raise bad(str(error)) from error
+    return TensorSpec(dims, DataType(tensor.one("data_type")), strides=strides)
 
 
 @finalizes("POINTWISE")

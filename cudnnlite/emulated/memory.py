@@ -6,6 +6,7 @@ Stricter than hardware: a pointer must lie inside one live allocation, new memor
 from __future__ import annotations
 
 import bisect
+import ctypes
 import os
 import threading
 import weakref
@@ -185,6 +186,10 @@ class EmulatedMemory:
                     f"{nbytes} bytes at {address:#x} do not lie inside one live allocation of the emulated device"
                 )
             return self._blocks[start][address - start : address - start + nbytes]
+
+    def ints(self, pointer: Any, count: int) -> npt.NDArray[np.int32]:
+        """Return so many C ints at a pointer; IllegalAddressError as in `view`."""
+        return self.view(ctypes.addressof(pointer.contents), 4 * count).view(np.int32)
 
     def allocation_of(self, address: int) -> tuple[int, int] | None:
         """Return the first address and the bytes of the live allocation that an address lies in; None if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -15,11 +16,10 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.precision import scale_add
-from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, null, unsupported
+from cudnnlite.emulated.precision import scale_add, wide_dtype
+from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, check_size, emulates, null, unsupported
 from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
-from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.operations.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
@@ -37,8 +37,8 @@ COMPUTES: dict[str, Callable[..., Any]] = {}  # by operation: what `computes` re
 class Call:
     """A call of an operation's C function, or of one that asks about it; its descriptors are read back and checked.
 
-    `specs` and `options` are those by name, `given` the C arguments by the header's names and by ours.  RefusalError if the
-    descriptors do not fit together.
+    `specs` and `options` are those by name, `given` the C arguments by the header's names and by ours.  RefusalError or
+    ArgumentError if the descriptors do not fit together.
     """
 
     def __init__(self, given: SimpleNamespace, operation: str) -> None:
@@ -48,14 +48,11 @@ class Call:
         self.given |= {here: self.given[there] for there, here in own.names.items() if there in self.given}
         kinds = {name: FilterSpec if name in own.filters else TensorSpec for name in (*own.reads, *own.writes)}
         self.specs: dict[str, Any] = {n: self._described(n, kind) for n, kind in kinds.items() if n not in own.bare}
-        try:
-            self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
-            found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
-            self.specs = {name: found[name] for name in kinds}
-            expected = own.expected(self.specs | self.options)
-            own.check(self.specs, SCALARS | self.options)
-        except ArgumentError as error:
-            raise bad(str(error)) from error
+        self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
+        found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
+        self.specs = {name: found[name] for name in kinds}
+        expected = own.expected(self.specs | self.options)
+        own.check(self.specs, SCALARS | self.options)
         for name, spec in expected.items():
             if spec.shape != (shape := self.specs[name].shape):
                 raise bad(f"{name} has shape {shape}, the result has {spec.shape}")
@@ -80,8 +77,7 @@ class Call:
     @property
     def compute(self) -> np.dtype[Any]:
         """What is computed in: float64 beside float64, float32 otherwise."""
-        first = next(iter(self.specs.values()))
-        return np.dtype(np.float64 if first.dtype == DataType.DOUBLE else np.float32)
+        return wide_dtype(next(iter(self.specs.values())).dtype)
 
     def number(self, name: str) -> float:
         """Return a host scalar, read in the type that cuDNN wants for it: float beside what is computed in integers too."""
@@ -98,19 +94,14 @@ class Call:
     def view(self, name: str) -> Bytes:
         """Return the memory of an operand, which must lie inside one allocation and be aligned."""
         address, spec = self.given[name] or 0, self.specs[name]
-        size = numpy_dtype(spec.dtype).itemsize
-        if address % size:
-            raise RefusalError(
-                Status.BAD_PARAM_MISALIGNED_POINTER, f"{name} at {address:#x} is not aligned to {size} bytes"
-            )
+        check_aligned(name, address, numpy_dtype(spec.dtype).itemsize)
         return self.api.memory.view(address, spec.nbytes)
 
     def check_workspace(self, needed: int) -> None:
         """Refuse a workspace that is too small, or lies outside live allocations."""
         # scratch memory without a size is as large as it has to be
         given = self.given.get("workSpaceSizeInBytes", needed)
-        if given < needed:
-            raise RefusalError(Status.BAD_PARAM_SIZE_INSUFFICIENT, f"workspace of {given} bytes; {needed} are needed")
+        check_size("workspace", given, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
         names = self.operation.header("workSpace")
         for name in names:
             self.api.memory.view(self.given[name] or 0, needed // len(names))
@@ -118,11 +109,13 @@ class Call:
     def reserve(self, needed: int) -> Bytes:
         """Return the memory of the reserve space, which must be as large as it has to be."""
         given = self.given["reserveSpaceSizeInBytes"]
-        if given < needed:
-            raise RefusalError(
-                Status.BAD_PARAM_SIZE_INSUFFICIENT, f"reserve space of {given} bytes; {needed} are needed"
-            )
+        check_size("reserve space", given, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
         return self.api.memory.view(self.given["reserveSpace"] or 0, needed)
+
+    def kept_bits(self, shape: tuple[int, ...]) -> Array:
+        """Return what is noted in the reserve space, a bit for each value."""
+        count = math.prod(shape)
+        return np.unpackbits(self.reserve(bits_bytes(count)), count=count).reshape(shape)
 
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
@@ -139,6 +132,11 @@ class Call:
             if target.overlaps_itself:
                 raise bad(f"values of {written} overlap each other in memory: strides {target.strides}")
         return found
+
+
+def bits_bytes(count: int) -> int:
+    """Return how many bytes so many bits take."""
+    return -(-count // 8)
 
 
 def enter(operation: str, function: str, entry: Callable[..., Any]) -> None:

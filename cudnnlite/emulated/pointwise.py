@@ -93,10 +93,7 @@ def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str
     return "" if specs["a"].layout == "strided" else in_one_layout({"a": specs["a"], "c": specs["c"]}, options)
 
 
-@computes(
-    "reduce_tensor_with_indices", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused,
-    workspace=_scratch,
-)  # fmt: skip
+@computes("reduce_tensor_with_indices", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused, workspace=_scratch)
 def reduce_with_places(a: Array, c: Array, indices: Array, op: ReduceTensorSpec) -> tuple[Array, ...]:
     """Return the reduction, and where along the reduced axes each value was found."""
     kept = [axis for axis, size in enumerate(c.shape) if size > 1]
@@ -124,10 +121,7 @@ def transform_tensor(x: Array) -> Array:
     return x
 
 
-@computes(
-    "transform_tensor_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
-    refuse=lambda specs, options: "",
-)  # fmt: skip
+@computes("transform_tensor_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=lambda specs, options: "")
 def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
     """Return the values padded and folded, or unfolded."""
     padded = np.pad(x, transform.padding)
@@ -147,10 +141,7 @@ def transform_extended(x: Array, transform: TensorTransformSpec) -> Array:
     return np.asarray(blocks.transpose(order).reshape(transform.output_shape(x.shape)))
 
 
-@computes(
-    "transform_filter_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",),
-    refuse=lambda specs, options: "",
-)  # fmt: skip
+@computes("transform_filter_ex", dtypes=(*FLOATS, DataType.INT8), alike=("y",), refuse=lambda specs, options: "")
 def transform_filter(x: Array, source: FilterSpec, target: FilterSpec, transform: TensorTransformSpec) -> Array:
     """Return the same of a filter."""
     return np.asarray(transform_extended(x, transform))

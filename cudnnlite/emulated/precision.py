@@ -8,7 +8,14 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cudnnlite.enums import DataType
+
 Array = NDArray[Any]
+
+
+def wide_dtype(dtype: DataType) -> np.dtype[Any]:
+    """Return what floats of a type are computed in: float64 for float64, float32 otherwise."""
+    return np.dtype(np.float64 if dtype == DataType.DOUBLE else np.float32)
 
 
 def round_tf32(a: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -36,6 +36,19 @@ def unsupported(message: str) -> RefusalError:
     return RefusalError(Status.NOT_SUPPORTED, message)
 
 
+def check_size(what: str, given: int, needed: int, status: Status = Status.BAD_PARAM) -> None:
+    """Refuse memory of fewer bytes than are needed."""
+    if given < needed:
+        raise RefusalError(status, f"{what} of {given} bytes; {needed} are needed")
+
+
+def check_aligned(what: str, address: int, size: int) -> None:
+    """Refuse an address that is no multiple of a size."""
+    if address % size:
+        told = f"{what} at {address:#x} is not aligned to {size} bytes"
+        raise RefusalError(Status.BAD_PARAM_MISALIGNED_POINTER, told)
+
+
 def emulates(name: str) -> Callable[[Implementation], Implementation]:
     """Register the decorated function as the emulation of the C function `name`.
 

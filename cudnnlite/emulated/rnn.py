@@ -6,7 +6,6 @@ passes want the reserve space and the operands of the training forward pass that
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,17 +21,11 @@ from cudnnlite.descriptors.rnn import RNNDataDescriptor, read_rnn
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED, Bytes
-from cudnnlite.emulated.precision import round_tf32, to_output
+from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
 from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
-from cudnnlite.emulated.rnn_layout import (
-    compute_dtype,
-    reserve_places,
-    weight_layout,
-    weight_views,
-    write_steps,
-)
+from cudnnlite.emulated.rnn_layout import reserve_places, weight_layout, weight_views, write_steps
 from cudnnlite.emulated.spaces import Reserve, Spaces, checksum
-from cudnnlite.emulated.support import tf32_is_forbidden
+from cudnnlite.emulated.support import multiplies_in_tf32
 from cudnnlite.enums import DataType, MathType, RNNAlgo, RNNMode, Status
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.rnn import equations
@@ -50,11 +43,9 @@ def _workspace_bytes(spec: RNNSpec, x: RNNDataSpec) -> int:
 
 def _rounding(spec: RNNSpec) -> Callable[[Array], Array] | None:
     """Return how the operands of products are rounded (for TF32: as an H200's errors of 4e-4 tell)."""
-    if spec.dtype != DataType.FLOAT or spec.math_type == MathType.FMA:
-        return None
-    if spec.math_type == MathType.TENSOR_OP_ALLOW_CONVERSION:
+    if spec.dtype == DataType.FLOAT and spec.math_type == MathType.TENSOR_OP_ALLOW_CONVERSION:
         return lambda a: a.astype(np.float16).astype(np.float32)
-    return None if tf32_is_forbidden() else round_tf32
+    return round_tf32 if multiplies_in_tf32(spec.dtype, spec.math_type) else None
 
 
 def _read_data(given: SimpleNamespace, spec: RNNSpec, name: str, vector_size: int) -> RNNDataSpec:
@@ -82,7 +73,7 @@ class _Call(Spaces):
         self.dropout = find_dropout(self.api, dropout.value)
         self.x = _read_data(given, self.spec, "xDesc", self.spec.input_size)
         self.y = _read_data(given, self.spec, "yDesc", self.spec.output_size)
-        self.compute, self.storage = compute_dtype(self.spec), numpy_dtype(self.spec.dtype)
+        self.compute, self.storage = wide_dtype(self.spec.dtype), numpy_dtype(self.spec.dtype)
         self.active, self.rounding = equations.active_steps(self.x), _rounding(self.spec)
         self.shapes = {"h": self.spec.hidden_shape(self.x.batch)}  # of states
         if self.spec.cell == RNNMode.LSTM:
@@ -97,8 +88,8 @@ class _Call(Spaces):
             if hasattr(given, f"{kind}Desc"):
                 self._check_state(f"{kind}Desc", shape)
         if given.devSeqLengths:
-            memory = self.api.memory.view(ctypes.addressof(given.devSeqLengths.contents), 4 * self.x.batch)
-            if (lengths := tuple(memory.view(np.int32).tolist())) != self.x.lengths:
+            lengths = tuple(self.api.memory.ints(given.devSeqLengths, self.x.batch).tolist())
+            if lengths != self.x.lengths:
                 raise bad(f"devSeqLengths holds {lengths}, xDesc {self.x.lengths}")
         _allow(self.spec, self.algorithm, full=self.x.is_full, backward=backward)
         if self.algorithm == RNNAlgo.PERSIST_DYNAMIC:
@@ -247,9 +238,8 @@ def forward(given: SimpleNamespace) -> Work:
             call.dropout.draw(call.api, masks)
         call.api.ran.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
         result, *final = equations.forward(
-            network, steps.astype(call.compute, copy=False), call.active, hidden, cell,
-            masks=masks, tape=tape,
-        )  # fmt: skip
+            network, steps.astype(call.compute, copy=False), call.active, hidden, cell, masks=masks, tape=tape
+        )
         result = to_output(result, call.storage)
         write_steps(y_memory, call.y, result, call.y.padding_fill)
         call.write(targets, final)
@@ -276,9 +266,8 @@ def backward_data(given: SimpleNamespace) -> Work:
         scratch[:] = POISON_FREED
         kept.begin()
         result, *initial = equations.backward_data(
-            network, call.active, dy, *slopes,
-            hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape,
-        )  # fmt: skip
+            network, call.active, dy, *slopes, hx=hidden, cx=cell, masks=kept.masks, tape=kept.tape
+        )
         write_steps(dx, call.x, to_output(result, call.storage), 0)
         call.write(targets, initial)
         kept.finish(Reserve.BACKWARD_DATA)

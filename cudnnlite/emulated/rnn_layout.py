@@ -17,20 +17,16 @@ from cudnnlite.descriptors.native import c_ints
 from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import bad, emulates
+from cudnnlite.emulated.precision import wide_dtype
+from cudnnlite.emulated.registry import bad, check_size, emulates
 from cudnnlite.emulated.spaces import Places, aligned
-from cudnnlite.enums import DataType, RNNMode
+from cudnnlite.enums import RNNMode
 from cudnnlite.operations.rnn.equations import active_steps, sequence_major, tape_shapes
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_weights import PROJECTION, WeightPart, weight_parts
 
 Array = NDArray[Any]
 WeightLayout = tuple[dict[tuple[int, int, bool], tuple[WeightPart, int]], int]
-
-
-def compute_dtype(spec: RNNSpec) -> np.dtype[Any]:
-    """Return the type that is computed in: also where cuDNN would in float16."""
-    return np.dtype("float64" if spec.dtype == DataType.DOUBLE else "float32")
 
 
 @lru_cache(maxsize=64)
@@ -69,8 +65,7 @@ def weight_params(given: SimpleNamespace) -> None:
     numbers = [*range(2 * len(spec.gates)), *([PROJECTION] if spec.cell == RNNMode.LSTM else [])]
     if given.linLayerID not in numbers:
         raise bad(f"linLayerID={given.linLayerID}; allowed for {spec.cell.name}: {numbers}")
-    if given.weightSpaceSize < needed:
-        raise bad(f"weightSpace of {given.weightSpaceSize} bytes; {needed} are needed")
+    check_size("weightSpace", given.weightSpaceSize, needed)
     for descriptor, address, is_bias in ((given.mDesc, given.mAddr, False), (given.bDesc, given.bAddr, True)):
         part, offset = places.get((given.pseudoLayer, given.linLayerID, is_bias), (None, 0))
         address[0] = None if part is None else (given.weightSpace or 0) + offset
@@ -92,4 +87,4 @@ def reserve_places(spec: RNNSpec, data: RNNDataSpec, *, masked: bool) -> Places:
     sizes = dict(tape_shapes(spec, steps, batch))
     if masked:  # by any dropout descriptor: its probability may be another when the space is used
         sizes |= {(k, 0, "mask"): (steps, batch, spec.layer_input_size(k)) for k in range(1, spec.num_layers)}
-    return Places(sizes, compute_dtype(spec))
+    return Places(sizes, wide_dtype(spec.dtype))

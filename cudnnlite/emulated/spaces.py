@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import bad, null
+from cudnnlite.emulated.registry import bad, check_size, null
 
 Array = NDArray[Any]
 _ALIGNMENT = 16
@@ -36,8 +36,7 @@ class Spaces:
 
     def space(self, name: str, size: str, needed: int) -> Bytes:
         """View what is needed of a space, of as many bytes as the argument `size` says."""
-        if (nbytes := getattr(self.given, size)) < needed:
-            raise bad(f"{name} of {nbytes} bytes; {needed} are needed")
+        check_size(name, getattr(self.given, size), needed)
         return self.memory(name, needed)
 
 

@@ -64,8 +64,12 @@ def rounds_to_tf32(algorithm: Any, dtype: DataType, conv: ConvolutionSpec) -> bo
     On the H200 only IMPLICIT_PRECOMP_GEMM does so (relative error 3e-4), and ALGO_1 of the gradients; under FMA_MATH, or with
     the driver's override set to 0, none does.
     """
-    allowed = dtype == DataType.FLOAT and conv.math_type != MathType.FMA and not tf32_is_forbidden()
-    return allowed and algorithm.name in ("IMPLICIT_PRECOMP_GEMM", "ALGO_1")
+    return multiplies_in_tf32(dtype, conv.math_type) and algorithm.name in ("IMPLICIT_PRECOMP_GEMM", "ALGO_1")
+
+
+def multiplies_in_tf32(dtype: DataType, math_type: MathType) -> bool:
+    """Tell whether products of a type may be rounded to TF32."""
+    return dtype == DataType.FLOAT and math_type != MathType.FMA and not tf32_is_forbidden()
 
 
 def tf32_is_forbidden() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,15 +59,16 @@ def pool_backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
     return np.asarray(padded[image])
 
 
-def _around(values: Array, before: int, behind: int) -> Array:
-    """Return, for each channel, the sum over so many before and behind it."""
-    padded = np.pad(values, [(0, 0), (before, behind), *[(0, 0)] * (values.ndim - 2)])
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, before + behind + 1, 1).sum(-1))
+def _around(values: Array, axes: Sequence[int], before: int, behind: int) -> Array:
+    """Return, for each place, the sum over so many before and behind it along some axes."""
+    padded = np.pad(values, [(before, behind) if axis in axes else (0, 0) for axis in range(values.ndim)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (before + behind + 1,) * len(axes), tuple(axes))
+    return np.asarray(windows.sum(tuple(range(-len(axes), 0))))
 
 
 def _divisor(x: Array, norm: LRNSpec) -> Array:
     before = (norm.n - 1) // 2
-    return np.asarray(norm.k + norm.alpha / norm.n * _around(x * x, before, norm.n - 1 - before))
+    return np.asarray(norm.k + norm.alpha / norm.n * _around(x * x, (1,), before, norm.n - 1 - before))
 
 
 def _lrn_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -87,16 +88,14 @@ def lrn(x: Array, norm: LRNSpec) -> Array:
 def lrn_backward(y: Array, dy: Array, x: Array, norm: LRNSpec) -> Array:
     """Return the gradient of x."""
     divisor, before = _divisor(x, norm), (norm.n - 1) // 2
-    others = _around(dy * y / divisor, norm.n - 1 - before, before)  # those in whose window a channel lies
+    others = _around(dy * y / divisor, (1,), norm.n - 1 - before, before)  # those in whose window a channel lies
     return np.asarray(dy * divisor**-norm.beta - 2 * norm.alpha * norm.beta / norm.n * x * others)
 
 
 def _window_sums(values: Array, n: int) -> Array:
     """Return, for each position, the sum over the window around it."""
-    axes, before = tuple(range(2, values.ndim)), (n - 1) // 2
-    padded = np.pad(values, [(0, 0), (0, 0), *[(before, n - 1 - before)] * len(axes)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (n,) * len(axes), axes)
-    return np.asarray(windows.sum(tuple(range(-len(axes), 0))))
+    before = (n - 1) // 2
+    return _around(values, range(2, values.ndim), before, n - 1 - before)
 
 
 def _share(x: Array, norm: LRNSpec) -> float:

@@ -19,11 +19,8 @@ CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}  # for every rank, by what users call both
 VECT_C = "NCHW_VECT_C"
-SEQUENCES = (
-    "sequence_major",
-    "batch_major",
-    "states",
-)  # of rank 3 in C order: of recurrent networks, in their own words
+# of rank 3 in C order: of recurrent networks, in their own words
+SEQUENCES = ("sequence_major", "batch_major", "states")
 PACKED = "packed"  # C order, at the ranks that have no layouts with names
 
 
