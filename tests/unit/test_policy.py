@@ -117,7 +117,7 @@ WRONG = [
     ("layouts", 4, "'NCHW', 'NHWC'"),
     ("interface", "engine", "'descriptor', 'graph', None"),
     ("flush_l2", 0, "allowed: True, False"),
-    ("search", "all", "'heuristics', 'knobs'"),
+    ("search", "all", "'heuristics', 'engines', 'knobs'"),
     ("search_seconds", 0, "a number of seconds above 0"),
 ]
 
