@@ -101,13 +101,13 @@ def one_of(value: Any, argument: str, *allowed: str | bool | None) -> Any:
     return value
 
 
-def path_of(value: Any, argument: str = "path", what: str = "a path") -> Path:
-    """Return a path that the system can be asked for, ``~`` replaced."""
+def path_of(value: Any, argument: str = "path", what: str = "a path", *, expand: bool = True) -> Path:
+    """Return a path that the system can be asked for, ``~`` replaced where it is to be."""
     with suppress(TypeError, UnicodeError, RuntimeError):  # no path; half a character; the home of nobody
         text = os.fspath(value)
         parts = os.fsencode(text).split(b"/")
         if isinstance(text, str) and text and "\0" not in text and max(map(len, parts)) <= _LONGEST_NAME:
-            return Path(text).expanduser()
+            return Path(text).expanduser() if expand else Path(text)
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
 
 

@@ -291,7 +291,7 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     converted: list[Any] = []
     try:
         for kind, value in zip(record.argtypes, arguments, strict=True):
-            if (value is None and record.name in _CRASH_AT_NULL) or isinstance(value, int):
+            if (value is None and record.name in _CRASH_AT_NULL) or hasattr(value, "__index__"):
                 _check(kind, value, record, len(converted), arguments)
             converted.append(kind.from_param(value))
     except (TypeError, ctypes.ArgumentError) as error:
@@ -311,7 +311,7 @@ def _enum_of(record: Function, position: int) -> type[CEnum] | None:
 
 def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
     """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
-    if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not isinstance(value, int):
+    if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not hasattr(value, "__index__"):
         needed = "a number" if kind._type_ in "fd" else "an integer"
         if enum:
             members = shorten(", ".join(map(str, enum)), 400, placeholder=" ...")
@@ -356,13 +356,16 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
 
 def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
-    kind = record.argtypes[position]
-    if not issubclass(kind, ctypes._SimpleCData) or issubclass(kind, ctypes.c_void_p):
-        return kind.from_param  # type: ignore[no-any-return]
+    kind, elsewhere = record.argtypes[position], (0,) * len(record.argnames)
+    is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
+    crashes = record.name in _CRASH_AT_NULL
+    if not (is_number or crashes or record.argnames[position].startswith(_FOLLOWED)):
+        return kind.from_param  # type: ignore[no-any-return]  # a device's address, which plans replace at each call
 
-    def number(value: Any) -> Any:
-        if isinstance(value, int):
-            _check(kind, value, record, position, ())
-        return kind(getattr(value, "value", value))
+    def checked(value: Any) -> Any:
+        if (value is None and crashes) or hasattr(value, "__index__"):
+            _check(kind, value, record, position, elsewhere)
+        passed = kind.from_param(value)
+        return kind(getattr(value, "value", value)) if is_number else passed
 
-    return number
+    return checked

@@ -51,7 +51,7 @@ class TuningPolicy:
         "heuristics": the engines that cuDNN's heuristics name.  "engines": besides, those that no heuristic names, Winograd's
         in true float32 for instance; cuDNN compiles some of them first.  "knobs": besides, for `search_seconds` a problem,
         settings of their knobs that no heuristic names; what is found is saved like any other choice.  Where no engine runs a
-        problem, an RNN's for instance, there are none: the table's `timing` says so.
+        problem, an RNN's for instance, there are no knobs: the table's `timing` says so.
     search_seconds : float
         The seconds for knobs.
 

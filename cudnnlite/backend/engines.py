@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from cudnnlite.arguments import integer, shown
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.graph import Graph
 from cudnnlite.enums import MathType
-from cudnnlite.errors import ArgumentError, BadParamError, CudnnError, InternalError, NotSupportedError
+from cudnnlite.errors import AllocationError, ArgumentError, BadParamError, CudnnError, InternalError, NotSupportedError
 
 _FEW = 16  # so many values of a knob are all tried; of more, those nearby
 # multiplications of float32 in fewer bits
@@ -140,8 +140,12 @@ def unnamed(graph: Graph, named: Container[int], stack: ExitStack) -> Iterator[C
     assert graph.descriptor is not None
     for index in range(graph.descriptor.get("engine_global_count")):
         if index not in named:
-            with suppress(CudnnError):  # most numbers are those of engines for other graphs
+            try:
                 yield configure(graph, Engine(index), stack)
+            except AllocationError:
+                raise
+            except CudnnError:  # most numbers are those of engines for other graphs
+                continue
 
 
 def _read(descriptor: BackendDescriptor, room: list[BackendDescriptor], stack: ExitStack) -> Configuration:

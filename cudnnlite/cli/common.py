@@ -26,10 +26,9 @@ _COMMANDS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�") 
 def path(text: str) -> Path:
     """Return a path of the command line; what a variable that is not set leaves is none, and not the current folder."""
     try:
-        path_of(text)
+        return path_of(text, expand=False)  # the shell replaces what is to be
     except ArgumentError as error:
         raise typer.BadParameter(f"{shown(text)} is not a path") from error
-    return Path(text)
 
 
 CACHE_DEFAULT = "$CUDNNLITE_TUNING_CACHE, or a folder in your cache folder"

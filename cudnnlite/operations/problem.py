@@ -82,10 +82,11 @@ class Problem:
             written = expected | written
             operation.check_dtypes(specs | written)
             operation.check(specs | written, options | scalars)
-        if DataType.DOUBLE not in (spec.dtype for spec in (specs | written).values()):
-            for name, value in (options | scalars).items():
-                if type(value) is float and _TOO_LARGE <= abs(value) < inf:
-                    raise ArgumentError(f"{name}={value}; allowed: up to 3.4028234e+38, a float32")
+            first = next(iter((specs | written).values()))
+            if first.dtype != DataType.DOUBLE:  # C wants scalars in float32 then
+                for name, value in (options | scalars).items():
+                    if type(value) is float and _TOO_LARGE <= abs(value) < inf:
+                        raise ArgumentError(f"{name}={value}; allowed: up to 3.4028234e+38, a float32")
         options = dict(operation.complete(specs | written, options))
         if operation.writes:
             operation.check_bare(specs | written | options)

@@ -197,6 +197,22 @@ def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
         dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x)))  # fmt: skip
 
 
+def test_scalars_are_float32_beside_all_but_float64(handle: dnn.Handle) -> None:
+    """What would be infinite in C is refused; the type of what is read decides."""
+    largest, beyond = 3.4028234663852886e38, 3.4028235677973366e38
+    x, wide = handle.array(np.ones((1, 2, 3, 4), np.float32)), handle.array(np.ones((1, 2, 3, 4)))
+    assert dnn.scale_tensor(handle, x.copy(), largest).numpy().max() == np.float32(largest)
+    assert dnn.scale_tensor(handle, wide.copy(), beyond).numpy().max() == beyond
+    assert np.isinf(dnn.set_tensor(handle, x.copy(), float("inf")).numpy()).all()
+    for call in (
+        lambda: dnn.scale_tensor(handle, x, beyond),
+        lambda: dnn.scale_tensor(handle, x, -beyond),
+        lambda: dnn.transform_tensor(handle, x, alpha=beyond, dtype="float64"),
+    ):
+        refuses(dnn.ArgumentError, r"alpha=-?3\.40282356779\d+e\+38; allowed: up to", call)
+    refuses(dnn.ArgumentError, r"value=.*; allowed: up to", lambda: dnn.set_tensor(handle, x, 1e60))
+
+
 @pytest.mark.parametrize("op", ["min", "max", "amax"])
 @pytest.mark.parametrize("dtype", DOCUMENTED)
 @pytest.mark.parametrize("axes", [(1,), (0, 2, 3), None, (1, 3), (3,)])

@@ -467,6 +467,45 @@ def test_sequences_that_could_not_be_described(
         plan.close()
 
 
+@pytest.mark.parametrize("options", [{}, {"replay": True}, {"training": True}], ids=str)
+def test_an_interrupt_once_sequences_are_described(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The next call makes what the interrupted one did not come to: an older one's would be of other sequences."""
+    if handle.device.kind == "cuda":
+        handle.stream = handle.device.create_stream()  # the default one is not recorded
+    network = Network(handle, "gru")
+    longer = network.with_sequences(None, 50)
+
+    def interrupted(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with network.plan(**options) as plan:
+        for _ in range(3):
+            network.assert_right(network.call(plan))
+        with monkeypatch.context() as patch:
+            patch.setattr(handle.api, "prepare", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                longer.call(plan)
+        for one in (longer, longer, network):
+            one.assert_right(one.call(plan))
+
+
+def test_the_same_sequences_in_other_memory_are_not_described_again(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, described = Network(handle), list[Any]()
+    with network.plan(lengths=None) as plan:
+        plan(network.weights, network.x, network.hx, network.cx)
+        describe = dnn.RNNPlan.describe
+        monkeypatch.setattr(dnn.RNNPlan, "describe", lambda *a: (described.append(a), describe(*a))[1])
+        for x in (network.x, network.x.copy(), handle.array(network.x_host)):
+            network.assert_right(plan(network.weights, x, network.hx, network.cx))
+        assert not described
+        plan(network.weights, network.with_sequences(None, 50).x, network.hx, network.cx)
+        assert len(described) == 1
+
+
 def fail_at(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, name: str, nth: int) -> None:
     """Let the `nth` call of a C function from now on fail; descriptors use the process's function table."""
     calls: list[int] = []

@@ -381,6 +381,12 @@ def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):
     assert same == {"math_type"}
 
 
+def test_a_file_may_begin_like_somebodys_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert autotune(*CONVOLUTION, "--csv", "~nobody.csv").exit_code == 0
+    assert (tmp_path / "~nobody.csv").is_file()
+
+
 @pytest.mark.parametrize(
     ("flags", "search"), [((), "heuristics"), (("--engines",), "engines"), (("--engines", "--knobs", 3), "knobs")]
 )

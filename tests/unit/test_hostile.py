@@ -678,6 +678,28 @@ WORDS = {
         lambda h: h.api.prepare("cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0).replace(mathType="fma"),
         r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of dnn.MathType: DEFAULT, ",
     ),
+    "a number as a scalar's address in a prepared call": (
+        lambda h: h.api.prepare(
+            "cudnnScaleTensor", h, dnn.TensorDescriptor((2, 3)), 0, ctypes.byref(ctypes.c_float(1))
+        ).replace(alpha=1),
+        r"argument 4 \(alpha\): 1 is no address; a host scalar goes by ctypes.byref",
+    ),
+    "no descriptor in a prepared call": (
+        lambda h: h.api.prepare("cudnnGetTensorSizeInBytes", dnn.TensorDescriptor((2, 3)), ctypes.c_size_t()).replace(
+            tensorDesc=None
+        ),
+        r"argument 1 \(tensorDesc\): a null pointer, which C would follow",
+    ),
+    "a wider number in a prepared call": (
+        lambda h: h.api.prepare("cudnnSetConvolutionGroupCount", dnn.ConvolutionDescriptor(), 1).replace(
+            groupCount=ctypes.c_size_t(2**32 + 3)
+        ),
+        r"argument 2 \(groupCount\)",
+    ),
+    "a wider number of NumPy's": (
+        lambda h: h.api.cudnnSetConvolutionGroupCount(dnn.ConvolutionDescriptor(), np.int64(2**32 + 3)),
+        r"argument 2 \(groupCount\): .*4294967299.* does not fit into a c_int",
+    ),
     "a float as an enum": (
         lambda h: h.api.cudnnSetActivationDescriptor(dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0),
         r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of dnn.ActivationMode: SIGMOID, RELU, ",

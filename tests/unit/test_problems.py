@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import math
 import pickle
 
 import numpy as np
@@ -265,7 +266,7 @@ def convolutions(draw):
         math_type=draw(st.sampled_from(MathType)),
         reorder_type=draw(st.sampled_from(["DEFAULT", "NO"])),
     )  # fmt: skip
-    scalars = st.one_of(st.floats(allow_nan=False, width=32), st.integers(-5, 5))
+    scalars = st.one_of(st.floats(-3.4e38, 3.4e38), st.just(math.inf), st.integers(-5, 5))
     y = None
     if draw(st.booleans()):
         y = TensorSpec(

@@ -260,19 +260,21 @@ class RNNPlan(PlanByHand, Generic[OutputT]):
         self._x_seen = self._lengths_seen = None  # whatever was seen before is not what cuDNN is told of now
         try:
             problem.tell_data(data)
-        except CudnnError as error:
-            explain(error, self._request, data)
+            self._pointers = {}
+            if data in self._replayed:
+                self._forward = self._replayed[data]
+                return
+            forward = self._handle.api.prepare(
+                "cudnnRNNForward", self._handle.ptr, problem.rnn.ptr, problem.mode, None, problem.x_desc.ptr, 0,
+                problem.y_desc.ptr, 0, problem.h_desc, 0, 0, problem.c_desc, 0, 0, problem.weight_bytes, 0,
+                problem.workspace, 0, problem.reserve, 0,
+            )  # fmt: skip
+            self._forward = self._replaying(forward, data) if self._replays else forward
+        except BaseException as error:  # an interrupt, too
+            problem.data = None  # cuDNN is told again by the next call
+            if isinstance(error, CudnnError):
+                explain(error, self._request, data)
             raise
-        self._pointers = {}
-        if data in self._replayed:
-            self._forward = self._replayed[data]
-            return
-        forward = self._handle.api.prepare(
-            "cudnnRNNForward", self._handle.ptr, problem.rnn.ptr, problem.mode, None, problem.x_desc.ptr, 0,
-            problem.y_desc.ptr, 0, problem.h_desc, 0, 0, problem.c_desc, 0, 0, problem.weight_bytes, 0, problem.workspace, 0,
-            problem.reserve, 0,
-        )  # fmt: skip
-        self._forward = self._replaying(forward, data) if self._replays else forward
 
     def _replaying(self, forward: PreparedCall, data: RNNDataSpec) -> ReplayedCall:
         """Return a call that is launched as a graph; kept for these sequences."""

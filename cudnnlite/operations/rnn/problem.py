@@ -158,8 +158,10 @@ def make_request(
         raise ArgumentError(
             f"dropout_state=None; {spec} drops {spec.dropout:g}: training needs a DropoutState(handle, seed)"
         )
-    if dropout_state is not None:
+    if drops:
         check_states(handle, dropout_state)
+    elif dropout_state is not None:  # which nobody reads
+        instance_of(dropout_state, DropoutState, "dropout_state", ": dnn.DropoutState(handle, seed)")
     asked = parse_algorithm(algorithm, spec, data.batch)
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
     choice = AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay)
