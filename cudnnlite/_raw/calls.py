@@ -356,16 +356,17 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
 
 def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
-    kind, elsewhere = record.argtypes[position], (0,) * len(record.argnames)
+    kind, elsewhere = record.argtypes[position], (0,) * len(record.argnames)  # what the others are is not known here
+    passed_on: Callable[[Any], Any] = kind.from_param
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
     crashes = record.name in _CRASH_AT_NULL
     if not (is_number or crashes or record.argnames[position].startswith(_FOLLOWED)):
-        return kind.from_param  # type: ignore[no-any-return]  # a device's address, which plans replace at each call
+        return passed_on  # a device's address, which plans replace at each call
 
     def checked(value: Any) -> Any:
         if (value is None and crashes) or hasattr(value, "__index__"):
             _check(kind, value, record, position, elsewhere)
-        passed = kind.from_param(value)
+        passed = passed_on(value)
         return kind(getattr(value, "value", value)) if is_number else passed
 
     return checked

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
-from cudnnlite.arguments import instance_of, shown
+from cudnnlite.arguments import instance_of, one_such, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -205,7 +205,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
     def __reduce__(self) -> Any:
         name = type(self).__name__
         raise TypeError(
-            f"an {name} cannot be pickled; pickle its numpy() and spec, and make another by {name}.from_arrays"
+            f"{one_such(type(self))} cannot be pickled; pickle its numpy() and spec, and make another by {name}.from_arrays"
         )
 
     def __repr__(self) -> str:
