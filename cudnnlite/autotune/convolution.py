@@ -18,7 +18,7 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import ALLOCATION_ALIGNMENT
-from cudnnlite.enums import MathType
+from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.operations.algorithms import found, ranked, wants_tensor_cores
 from cudnnlite.operations.call import specs_of
@@ -159,7 +159,7 @@ def candidates(
 def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
     """Yield every engine with the knobs that cuDNN says, with a reason where the policy excludes it before it is tried."""
     dtype = problem.values[problem.operation.reads[0]].dtype
-    for row in engine_rows(graph, problem, all_engines=policy.search != "heuristics"):
+    for row in engine_rows(graph, problem, compiled=policy.search != "heuristics"):
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
@@ -191,7 +191,7 @@ class _Trial:
                 return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
-                contest.enter(key, lambda: plan(*self._read.values(), out=self._y))
+                contest.enter(key, lambda: plan(*self._read.values(), out=self._y), self._kernel_of(row))
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, contest.memory)
         except ArgumentError as refused:
@@ -199,6 +199,15 @@ class _Trial:
                 raise
             return replace(row, why_not=str(refused))  # it cannot be converted: an integer output with beta
         return row
+
+    def _kernel_of(self, row: AlgorithmResult) -> Hashable:
+        """Return what two math types of an algorithm have in common where they run the same kernel; None if nothing tells.
+
+        In float32 the order of a sum shows in its last bits, so in the errors of some thousand values.
+        """
+        if not row.error or self._y.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):
+            return None
+        return row.algorithm, row.layout, row.workspace, row.error, row.max_error
 
     def replayed(self, row: AlgorithmResult) -> Replay | None:
         """Return what a plan that launches graphs tells after two calls: the first is recorded, then it has another result."""

@@ -48,10 +48,10 @@ class TuningPolicy:
     flush_l2 : bool
         Time on the device with operands that are not in the second-level cache; eager calls are timed as they come.
     search : str
-        "heuristics": the engines that cuDNN's heuristics name.  "engines": besides, those that no heuristic names, Winograd's
-        in true float32 for instance; cuDNN compiles some of them first.  "knobs": besides, for `search_seconds` a problem,
-        settings of their knobs that no heuristic names; what is found is saved like any other choice.  Where no engine runs a
-        problem, an RNN's for instance, there are no knobs: the table's `timing` says so.
+        "heuristics": the engines that cuDNN's heuristics name, and those that need no compilation, of which Winograd's in true
+        float32 is one that they do not name.  "engines": besides, those that cuDNN compiles first.  "knobs": besides, for
+        `search_seconds` a problem, settings of their knobs that no heuristic names; what is found is saved like any other
+        choice.  Where no engine runs a problem, an RNN's for instance, there are no knobs: the table's `timing` says so.
     search_seconds : float
         The seconds for knobs.
 

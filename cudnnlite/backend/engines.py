@@ -114,6 +114,11 @@ class Configuration(NamedTuple):
         """Whether it can be recorded into a CUDA graph: textures are made when a plan runs, which a capture refuses."""
         return dict(self.engine.choices).get(BackendKnobType.USE_TEX) != 1
 
+    @property
+    def compiled(self) -> bool:
+        """Whether cuDNN compiles it at run time, which takes up to a second."""
+        return BackendBehaviorNote.RUNTIME_COMPILATION in self.behavior
+
     def math_type(self, asked: MathType) -> MathType:
         """Return the math type that it keeps: FMA where nothing is multiplied in fewer bits, else what was asked for."""
         narrow = self.numerical & _NARROW

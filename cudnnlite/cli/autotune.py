@@ -101,7 +101,7 @@ def autotune(
         "--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API."
     )] = None,
     flush_l2: Annotated[bool, _want("--flush-l2", help="Time with operands that are not in the L2 cache.")] = False,
-    engines: Annotated[bool, _want("--engines", help="Try engines that no heuristic of cuDNN's names, too.")] = False,
+    engines: Annotated[bool, _want("--engines", help="Try engines that cuDNN compiles first, too.")] = False,
     knobs: Annotated[_Float, _want(
         metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
     )] = None,

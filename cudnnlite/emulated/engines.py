@@ -37,6 +37,7 @@ class EngineFacts(NamedTuple):
     narrow: bool = False  # whether it multiplies float32 in TF32, and otherwise on what would be tensor cores
     notes: tuple[BackendNumericalNote, ...] = ()  # its further numerical notes
     textures: bool = False  # whether it has a knob for textures, which the heuristics set: a capture would refuse it
+    compiled: bool = False  # whether a GPU would have to compile it first
 
 
 ENGINES = (
@@ -45,7 +46,8 @@ ENGINES = (
     EngineFacts(narrow=True, notes=(BackendNumericalNote.TENSOR_CORE,)),
     EngineFacts(notes=(BackendNumericalNote.WINOGRAD,)),
     EngineFacts(textures=True),
-    EngineFacts(notes=(BackendNumericalNote.FFT,)),  # no heuristic names it
+    EngineFacts(notes=(BackendNumericalNote.FFT,)),  # no heuristic names it, nor the next
+    EngineFacts(compiled=True),
 )
 _NAMED = {BackendHeurMode.A: (4, 2, 1, 0), BackendHeurMode.B: (3, 1), BackendHeurMode.FALLBACK: (1, 0)}
 _NAMED[BackendHeurMode.INSTANT] = _NAMED[BackendHeurMode.A]
@@ -183,9 +185,11 @@ def _engine(graph: Native, index: int) -> Native:
         Native("KNOB_INFO").fill(type=[int(knob)], minimum_value=[0], maximum_value=[most], stride=[1])
         for knob, most in knobs
     ]
+    notes = [BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API]
+    notes += [BackendBehaviorNote.RUNTIME_COMPILATION] * facts.compiled
     return Native("ENGINE").fill(
         operation_graph=[graph], global_index=[index], knob_info=infos, numerical_note=[*map(int, facts.notes)],
-        behavior_note=[int(BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API)],
+        behavior_note=[*map(int, notes)],
     )  # fmt: skip
 
 

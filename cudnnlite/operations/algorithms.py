@@ -21,7 +21,7 @@ from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem
 from cudnnlite.search.contest import refuse_search
-from cudnnlite.search.results import AlgorithmResult
+from cudnnlite.search.results import AlgorithmResult, named
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs.filter import as_tensor
 
@@ -193,7 +193,7 @@ def _filled(
     firsts: dict[float, AlgorithmResult] = {}
     for place, row in enumerate(rows if device.times_mean_nothing else ()):  # which times each kernel once
         if row.time_ms is not None and (first := firsts.setdefault(row.time_ms, row)) is not row:
-            rows[place] = replace(row, remark=f"here the same kernel as {first.algorithm}")
+            rows[place] = replace(row, remark=f"here the same kernel as {named(first)}")
     memory = device.memory_info()[1]
     return AlgorithmTable(
         rows, title=str(described.problem), timing=timing, device_memory=memory, searched_with=searched_with

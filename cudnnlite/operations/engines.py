@@ -99,14 +99,15 @@ def given_engine(described: Described, engine: Engine, stack: ExitStack) -> tupl
     return replace(row_of(configuration, problem), workspace=plan.workspace), plan
 
 
-def engine_rows(graph: Graph, problem: Problem, *, all_engines: bool = False) -> list[AlgorithmResult]:
-    """Return every configuration that cuDNN's heuristics name, the preferred first, with what excludes it; nothing is run.
+def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> list[AlgorithmResult]:
+    """Return every configuration that cuDNN's heuristics name, the preferred first, then each engine that none of them names.
 
-    `all_engines`: then also each engine that none of them names.
+    With what excludes it; nothing is run.  Those of the second kind that cuDNN compiles first are left out, unless `compiled`.
     """
     with ExitStack() as stack:
         named = list(_named(graph, HEURISTICS, stack))
-        others = unnamed(graph, {each.engine.index for each in named}, stack) if all_engines else ()
+        every = unnamed(graph, {each.engine.index for each in named}, stack)
+        others = [each for each in every if compiled or not each.compiled]
         return [
             replace(
                 row_of(each, problem), why_not=excluded(each, problem), heuristic=place if place < len(named) else None

@@ -13,7 +13,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.operations import recording
-from cudnnlite.search.results import AlgorithmResult, deciding_ms, within_noise
+from cudnnlite.search.results import AlgorithmResult, deciding_ms, named, within_noise
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -32,19 +32,20 @@ class Contest:
         self._stopwatch = Stopwatch(handle.device, handle.stream, handle.timing, eager=latency, flush_l2=flush_l2)
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._firsts: dict[Hashable, float] = {}
-        self._kernels: dict[Any, Hashable] = {}  # of the emulated device, with the first candidate that ran them
+        self._kernels: dict[Any, Hashable] = {}  # with the first candidate that ran them
         self._twins: dict[Hashable, Hashable] = {}
         self._device = handle.device
         self.memory = handle.device.memory_info()[1]  # what the device has in all
         self.replayed = False
 
-    def enter(self, key: Hashable, work: Callable[[], object]) -> None:
+    def enter(self, key: Hashable, work: Callable[[], object], kernel: Hashable = None) -> None:
         """Run a candidate's work for the first time; it must be harmless to run it again.
 
-        Behind several candidates the emulated device has one kernel: it is timed once, since noise alone would rank them.
+        What stands for several candidates is timed once, since noise alone would rank them: the same `kernel`, where that is
+        known.  Of the emulated device it always is.
         """
         first = self._stopwatch.first(work)
-        ran = getattr(self._device, "ran", None)
+        ran = getattr(self._device, "ran", None) or kernel
         if ran and (twin := self._kernels.setdefault(ran, key)) != key:
             self._twins[key] = twin
             self._firsts[twin] = min(self._firsts[twin], first)
@@ -89,7 +90,7 @@ class Contest:
                 rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=joined(rows[key].remark, given_up))
         for key, twin in self._twins.items():
             times = {name: getattr(rows[twin], name) for name in ("time_ms", "spread_ms", *CallTime._fields)}
-            remark = joined(rows[key].remark, f"here the same kernel as {rows[twin].algorithm}")
+            remark = joined(rows[key].remark, f"here the same kernel as {named(rows[twin])}")
             rows[key] = replace(rows[key], **times, remark=remark)
         return ranked(list(rows.values()), latency=self._latency)
 

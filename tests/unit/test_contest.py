@@ -79,7 +79,18 @@ def test_behind_one_kernel_of_the_emulated_device_nobody_wins(clock):
     assert contest.times_the_best("FFT_TILING") == contest.times_the_best("GEMM") == 1
     found = contest.finish({name: row(name, workspace=1) for name in ("GEMM", "FFT", "FFT_TILING")})
     assert names(found) == ["GEMM", "FFT_TILING", "FFT"]
-    assert found[1] == replace(found[0], algorithm=A.FFT_TILING, remark=f"here the same kernel as GEMM; {NOISE}")
+    assert found[1] == replace(found[0], algorithm=A.FFT_TILING, remark=f"here the same kernel as GEMM (FMA); {NOISE}")
+
+
+def test_the_same_kernel_is_timed_once_where_a_candidate_tells(clock):
+    contest = Contest(handle_of(clock))
+    for name, ms, kernel in (("GEMM", 14.0, "a"), ("FFT", 20.0, None), ("DIRECT", 20.0, None), ("FFT_TILING", 3.0, "a")):
+        contest.enter(name, Work(clock, name, ms), kernel)
+    found = contest.finish({name: row(name) for name in ("GEMM", "FFT", "DIRECT", "FFT_TILING")})
+    assert {entry.algorithm.name: entry.time_ms for entry in found} == pytest.approx(
+        {"GEMM": 14.0, "FFT_TILING": 14.0, "FFT": 20.0, "DIRECT": 20.0}
+    )
+    assert [entry.algorithm.name for entry in found if "the same kernel" in entry.remark] == ["FFT_TILING"]
 
 
 def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
