@@ -18,6 +18,7 @@ from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
 Work = Callable[[], object]
 SampleT = TypeVar("SampleT")
+_LAUNCHING = 10.0  # so many times the device's share may be the host's, of kernels that could not be shorter
 
 
 class Timing(NamedTuple):
@@ -73,7 +74,8 @@ class Stopwatch:
 
         A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
         that took less than `loading_ms` is recorded, and replayed once.  Where eager calls count it is run again instead;
-        also where it cannot be recorded, if it took more than `give_up` times the best.
+        also where it cannot be recorded, if it took more than `give_up` times the best, and before it is recorded, if it took
+        far more than that: of thousands of kernels a recording takes seconds.
         """
         looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
         self._best_first = min([self._best_first, *looked])
@@ -82,13 +84,16 @@ class Stopwatch:
     def _second(self, work: Work, first_ms: float) -> float:
         if first_ms >= self._policy.loading_ms:
             return first_ms
-        recorded = None if self._eager else self._device.capture(work, self._stream)
+        hopeless = 0.0 if self._eager else _LAUNCHING * max(self._limit, self._policy.always_ms)
+        if first_ms > hopeless:
+            first_ms = min(first_ms, self._device.elapsed_ms(work, self._stream))
+            if first_ms > hopeless:
+                return first_ms
+        recorded = self._device.capture(work, self._stream)
         if recorded is not None:
             recorded()  # the first launch uploads the graph
             return min(first_ms, self._device.elapsed_ms(recorded, self._stream))
-        if self._eager or first_ms > self._limit:
-            return min(first_ms, self._device.elapsed_ms(work, self._stream))
-        return first_ms
+        return first_ms if first_ms <= self._limit else min(first_ms, self._device.elapsed_ms(work, self._stream))
 
     def is_worth(self, first_ms: float) -> bool:
         """Tell whether work that took so long may still turn out to be the best."""
