@@ -111,10 +111,9 @@ def problems_from_onnx(
 
     def walk(graph: Any, around: Known, prefix: str) -> int:
         """Add what a graph and those in it ask for; return how many problems that are."""
-        known = around.new_child()  # of the graph itself, before what is around it
-        infos = (*graph.input, *graph.value_info, *graph.output)
-        known.update((info.name, info) for info in infos if info.HasField("type"))
-        known.update((tensor.name, tensor) for tensor in graph.initializer)
+        infos = [info for info in (*graph.input, *graph.value_info, *graph.output) if info.HasField("type")]
+        # of the graph itself, before what is around it
+        known = around.new_child({each.name: each for each in (*infos, *graph.initializer)})
         total = 0
         for raw in graph.node:
             values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
@@ -166,15 +165,12 @@ def _check(onnx: Any, model: Any, where: str) -> None:
     """Refuse what is no whole model, and what is too large with its functions inlined, before that is tried."""
     require(model.HasField("graph"), f"{where} is not an ONNX model: it has no graph")
     require(model.opset_import, f"{where} is not a whole ONNX model: it does not say which operator set it uses")
-    unread = _within(model, bytes)  # as protobuf leaves to readers
-    require(not unread, f"{where} is not a whole ONNX model: a name in it is not UTF-8")
-
-    def operations(holder: Any) -> Counter[tuple[str, str]]:
-        return Counter((node.domain, node.op_type) for node in _within(holder, onnx.NodeProto))
-
-    functions = {(each.domain, each.name): operations(each) for each in model.functions}
-    calls = operations(model.graph)
-    for _ in range(_DEEPEST + 1):
+    require(not _within(model, bytes), f"{where} is not a whole ONNX model: a name in it is not UTF-8")
+    functions: dict[Any, Any] = {(each.domain, each.name): each for each in model.functions} | {None: model.graph}
+    for name, function in functions.items():
+        functions[name] = Counter((node.domain, node.op_type) for node in _within(function, onnx.NodeProto))
+    calls = Counter([None])
+    for _ in range(_DEEPEST + 2):
         require(calls.total() <= _MOST_NODES, f"{where} has more than {_MOST_NODES} nodes, its functions inlined")
         called = {operation: calls.pop(operation) for operation in functions.keys() & calls.keys()}
         if not called:
