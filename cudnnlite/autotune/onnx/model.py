@@ -233,7 +233,7 @@ def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> N
     known = ", ".join(f"{name} {show(shape_of(info))}" for name, info in inputs.items()) or "none"
     shapes = {} if shapes is None else shapes
     require(isinstance(shapes, Mapping), f"shapes={shown(shapes)} is not a mapping of input names to shapes")
-    wanted: list[tuple[str, int, str]] = []  # axes by name, the sizes that they shall have, and who says so
+    wanted = []  # axes, the sizes that they shall have, and who says so
     for name, given in shapes.items():
         said = f"shapes[{shown(name)}]"
         shape = tuple(integer(size, said) for size in sequence(given, said, "a sequence of integers"))
@@ -246,17 +246,18 @@ def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> N
         require(len(dims) == len(shape), is_like)
         for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
             require(dim.dim_param or dim.dim_value == size, f"{is_like}, of fixed size on axis {axis}")
-            wanted += [(dim.dim_param, size, said)] if dim.dim_param else []
+            wanted.append((dim, size, said))
     if batch is not None:
         size, said = integer(batch, "batch"), f"batch={batch}"
         # Named so, or else every first one that is symbolic; a model may also fix it.
         batches = [dim for _, dim in axes if _BATCH.search(dim.dim_param)]
         batches = batches or [dim for place, dim in axes if place == 0 and (dim.dim_param or dim.dim_value == size)]
         require(batches, f"{said}: no input of {where} has a symbolic batch; its inputs: {known}")
-        wanted += [(dim.dim_param, size, said) for dim in batches if dim.dim_param]
+        wanted += [(dim, size, said) for dim in batches]
     sizes: dict[str, int] = {}
-    for name, size, said in wanted:
-        require(sizes.setdefault(name, size) == size, f"{said}: the axis {name!r} would be of size {sizes[name]} too")
+    for dim, size, said in wanted:
+        other = sizes.setdefault(dim.dim_param, size) if dim.dim_param else size
+        require(other == size, f"{said}: the axis {dim.dim_param!r} would be of size {other} too")
     for dim in _within(graph, onnx.TensorShapeProto.Dimension):
         if dim.dim_param in sizes:
             dim.dim_value = sizes[dim.dim_param]

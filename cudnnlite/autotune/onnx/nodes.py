@@ -122,8 +122,7 @@ def _operands(node: OnnxNode) -> tuple[TensorSpec, FilterSpec, ConvolutionSpec, 
     """Return the specs of a node's two inputs and of its steps; the first's sizes, strides, the filter's reach; attributes."""
     x_shape, w_shape, dtype, given = node.shape(0), node.shape(1), node.dtype(), node.attributes()
     rank, layout, taps = len(x_shape) - 2, node.layouts.get(len(x_shape)), given["kernel_shape"]
-    fits = layout and len(w_shape) == len(x_shape)
-    require(fits, f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
+    require(layout and len(w_shape) == rank + 2, f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
     require(taps in (None, w_shape[2:]), f"kernel_shape={taps}, but its filter is {w_shape}")
     strides, dilations = (given[name] or (1,) * rank for name in ("strides", "dilations"))
     pads = given["pads"] or (0,) * (2 * rank)
