@@ -96,7 +96,7 @@ def problems_from_onnx(
         why = f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
         raise MissingPackageError(why) from error
     where, folder, proto = _read(onnx, model)
-    _check(proto, where)
+    _check(onnx, proto, where)
     unread = _drop_weights(onnx, proto.graph, folder)
     why = "it uses other operator sets than the model"  # of functions that stay
     try:
@@ -111,10 +111,9 @@ def problems_from_onnx(
 
     def walk(graph: Any, around: Known, prefix: str) -> int:
         """Add what a graph and those in it ask for; return how many problems that are."""
-        known = around.new_child()  # of the graph itself, before what is around it
-        infos = (*graph.input, *graph.value_info, *graph.output)
-        known.update((info.name, info) for info in infos if info.HasField("type"))
-        known.update((tensor.name, tensor) for tensor in graph.initializer)
+        infos = [info for info in (*graph.input, *graph.value_info, *graph.output) if info.HasField("type")]
+        # of the graph itself, before what is around it
+        known = around.new_child({each.name: each for each in (*infos, *graph.initializer)})
         total = 0
         for raw in graph.node:
             values = [each.t for each in raw.attribute if raw.op_type == "Constant" and each.name == "value"]
@@ -131,7 +130,8 @@ def problems_from_onnx(
                 found.skipped.append(SkippedNode(name, node.operation, str(error)))
                 unknown.extend([name] * node.lacks_shape)
             found.notes.extend(f"{name}: {note}" for note in node.notes)
-            if inside := sum(walk(body, known, f"{name}/{branch}/") for branch, body in _subgraphs(raw)):
+            bodies = [(each.name, body) for each in raw.attribute for body in (each.g, *each.graphs)]
+            if inside := sum(walk(body, known, f"{name}/{branch}/") for branch, body in bodies):
                 how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
                 found.notes.append(f"{name} ({node.operation}): {how} counted once")
                 total += inside
@@ -161,24 +161,16 @@ def _read(onnx: Any, model: Any) -> tuple[str, Path | None, Any]:
         return where, None if is_data else path.parent, onnx.load_model_from_string(data, ending)
 
 
-def _check(model: Any, where: str) -> None:
+def _check(onnx: Any, model: Any, where: str) -> None:
     """Refuse what is no whole model, and what is too large with its functions inlined, before that is tried."""
     require(model.HasField("graph"), f"{where} is not an ONNX model: it has no graph")
     require(model.opset_import, f"{where} is not a whole ONNX model: it does not say which operator set it uses")
-    messages = [model]
-    while messages:
-        for field, found in messages.pop().ListFields():
-            values = found if hasattr(found, "append") else [found]
-            messages += values if field.type == field.TYPE_MESSAGE else []
-            is_text = field.type != field.TYPE_STRING or bytes not in map(type, values)  # as protobuf leaves to readers
-            require(is_text, f"{where} is not a whole ONNX model: a name in it is not UTF-8")
-
-    def operations(holder: Any) -> Counter[tuple[str, str]]:
-        return Counter((node.domain, node.op_type) for graph in _graphs(holder) for node in graph.node)
-
-    functions = {(each.domain, each.name): operations(each) for each in model.functions}
-    calls = operations(model.graph)
-    for _ in range(_DEEPEST + 1):
+    require(not _within(model, bytes), f"{where} is not a whole ONNX model: a name in it is not UTF-8")
+    functions: dict[Any, Any] = {(each.domain, each.name): each for each in model.functions} | {None: model.graph}
+    for name, function in functions.items():
+        functions[name] = Counter((node.domain, node.op_type) for node in _within(function, onnx.NodeProto))
+    calls = Counter([None])
+    for _ in range(_DEEPEST + 2):
         require(calls.total() <= _MOST_NODES, f"{where} has more than {_MOST_NODES} nodes, its functions inlined")
         called = {operation: calls.pop(operation) for operation in functions.keys() & calls.keys()}
         if not called:
@@ -215,7 +207,7 @@ def _drop_weights(onnx: Any, graph: Any, folder: Path | None) -> dict[str, str]:
 def _with_shapes(onnx: Any, model: Any) -> Any:
     """Return a model with the shapes of all values that onnx finds, or else with those that the model says."""
     declared = []
-    for graph in _graphs(model.graph):
+    for graph in _within(model.graph, onnx.GraphProto):
         # What a model says of values inside is often older than its inputs, and inference would prefer it to what it finds.
         declared.append(list(graph.value_info))
         del graph.value_info[:]
@@ -224,7 +216,7 @@ def _with_shapes(onnx: Any, model: Any) -> Any:
                 info.type.tensor_type.ClearField("shape")
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     # Of what inference knows nothing, the results of unknown operations for instance, the model is believed.
-    for graph, said in zip(_graphs(model.graph), declared, strict=True):
+    for graph, said in zip(_within(model.graph, onnx.GraphProto), declared, strict=True):
         known = {info.name for info in (*graph.value_info, *graph.output) if shape_of(info) is not None}
         graph.value_info.extend(info for info in said if info.name not in known)
     return onnx.shape_inference.infer_shapes(model, data_prop=True) if any(declared) else model
@@ -266,21 +258,16 @@ def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> N
     for dim, size, said in wanted:
         other = sizes.setdefault(dim.dim_param, size) if dim.dim_param else size
         require(other == size, f"{said}: the axis {dim.dim_param!r} would be of size {other} too")
-    for inner in _graphs(graph):
-        for dim in (dim for info in (*inner.input, *inner.value_info) for dim in info.type.tensor_type.shape.dim):
-            if dim.dim_param in sizes:
-                dim.dim_value = sizes[dim.dim_param]
+    for dim in _within(graph, onnx.TensorShapeProto.Dimension):
+        if dim.dim_param in sizes:
+            dim.dim_value = sizes[dim.dim_param]
 
 
-def _graphs(graph: Any) -> list[Any]:
-    """Return a graph and all graphs that its nodes hold, at any depth."""
-    found = [graph]
+def _within(holder: Any, kind: type) -> list[Any]:
+    """Return all messages of a kind in one of protobuf, at any depth; of texts, `str` are in UTF-8 and `bytes` are not."""
+    found = [holder]
     for each in found:  # which grows meanwhile
-        found += [inner for node in each.node for _, inner in _subgraphs(node)]
-    return found
-
-
-def _subgraphs(node: Any) -> list[tuple[str, Any]]:
-    """Return the graphs that a node holds, each with the attribute's name: the branches of If, the body of Loop and Scan."""
-    held = [(each.name, (*([each.g] if each.HasField("g") else []), *each.graphs)) for each in node.attribute]
-    return [(name, graph) for name, graphs in held for graph in graphs]
+        for field, value in () if isinstance(each, (str, bytes)) else each.ListFields():
+            if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING):
+                found += value if hasattr(value, "append") else [value]
+    return [each for each in found if isinstance(each, kind)]

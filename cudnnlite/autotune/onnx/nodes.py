@@ -35,16 +35,13 @@ class OnnxNode:
     def __init__(self, onnx: Any, proto: Any, known: Known, dtype: DataType | None, layouts: dict[int, str]) -> None:
         self._onnx, self._proto, self._known, self._dtype, self.layouts = onnx, proto, known, dtype, layouts
         self.operation = str(proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}")
+        self.inputs = (*proto.input, *[""] * 8)  # names, empty where there is none
         self.notes: list[str] = []
         self.lacks_shape = False
 
-    def input(self, position: int) -> str:
-        """Return an input's name, empty where it is not there, as optional ones may be."""
-        return next(iter(self._proto.input[position:]), "")
-
     def shape(self, position: int) -> tuple[int, ...]:
         """Return the shape of an input, all of which must be known."""
-        name = self.input(position)
+        name = self.inputs[position]
         require(name, f"it has no input {position}")
         shape = shape_of(self._known.get(name))
         self.lacks_shape = shape is None or not all(isinstance(size, int) for size in shape)
@@ -55,7 +52,7 @@ class OnnxNode:
         """Return the data type asked for, or that of its first input, whose shape is known: one that cuDNN shares with ONNX."""
         if self._dtype is not None:
             return self._dtype
-        name, kinds = self.input(0), self._onnx.TensorProto.DataType
+        name, kinds = self.inputs[0], self._onnx.TensorProto.DataType
         value = self._known[name]
         number = value.data_type if hasattr(value, "dims") else value.type.tensor_type.elem_type
         require(number, f"the data type of its input {name!r} is not known; dtype= gives one")
@@ -65,7 +62,7 @@ class OnnxNode:
 
     def constant(self, position: int) -> list[Any] | None:
         """Return the values of an input, flat, where they stand in the model; None where they do not, or there is none."""
-        onnx, name = self._onnx, self.input(position)
+        onnx, name = self._onnx, self.inputs[position]
         value = self._known.get(name)
         if not hasattr(value, "dims") or onnx.external_data_helper.uses_external_data(value):
             return None
@@ -125,8 +122,7 @@ def _operands(node: OnnxNode) -> tuple[TensorSpec, FilterSpec, ConvolutionSpec, 
     """Return the specs of a node's two inputs and of its steps; the first's sizes, strides, the filter's reach; attributes."""
     x_shape, w_shape, dtype, given = node.shape(0), node.shape(1), node.dtype(), node.attributes()
     rank, layout, taps = len(x_shape) - 2, node.layouts.get(len(x_shape)), given["kernel_shape"]
-    fits = layout and len(w_shape) == len(x_shape)
-    require(fits, f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
+    require(layout and len(w_shape) == rank + 2, f"x {x_shape} and w {w_shape}: cuDNN convolves 1 to 3 spatial axes")
     require(taps in (None, w_shape[2:]), f"kernel_shape={taps}, but its filter is {w_shape}")
     strides, dilations = (given[name] or (1,) * rank for name in ("strides", "dilations"))
     pads = given["pads"] or (0,) * (2 * rank)
@@ -161,10 +157,9 @@ def recurrent(node: OnnxNode) -> Problem:
     require(named in usual, f"activations={', '.join(activations)}; cuDNN has {only} only, in every direction")
     require(isinf(clip), f"clip={clip:g} bounds what goes into the activations; cuDNN bounds the cell state only")
     require(not given.get("input_forget"), "input_forget=1 couples two gates, which cuDNN's LSTM keeps apart")
-    require(
-        given.get("linear_before_reset", 1), "linear_before_reset=0; cuDNN's GRU resets after the recurrent product"
-    )
-    require(kind != "LSTM" or not node.input(7), "it has peepholes (input P), which cuDNN's LSTM does not have")
+    resets_after = given.get("linear_before_reset", 1)
+    require(resets_after, "linear_before_reset=0; cuDNN's GRU resets after the recurrent product")
+    require(kind != "LSTM" or not node.inputs[7], "it has peepholes (input P), which cuDNN's LSTM does not have")
     x_shape = node.shape(0)
     require(len(x_shape) == 3, f"its input has shape {x_shape}; allowed: three axes")
     hidden = given["hidden_size"] or (0, *node.shape(2))[-1]
@@ -172,9 +167,9 @@ def recurrent(node: OnnxNode) -> Problem:
         found, wanted = node.shape(position), (directions, gates * hidden, columns)
         require(found == wanted, f"{name} has shape {found}; hidden_size={hidden} and its input ask for {wanted}")
     lengths, dtype, cell = node.constant(4), node.dtype(), named[0] if kind == "RNN" else kind.lower()
-    spec = RNNSpec(cell, x_shape[2], hidden, 1, directions == 2, bias=bool(node.input(3)), dtype=dtype)
+    spec = RNNSpec(cell, x_shape[2], hidden, 1, directions == 2, bias=bool(node.inputs[3]), dtype=dtype)
     data = RNNDataSpec(x_shape, lengths, dtype, "batch_major" if given.get("layout") == 1 else "sequence_major")
-    if node.input(4) and lengths is None:
+    if node.inputs[4] and lengths is None:
         node.notes.append(f"the sequences' lengths are not in the model; all are taken to be {data.max_length}")
     if direction == "reverse":
         node.notes.append("direction=reverse, which cuDNN does as forward on sequences turned round")
