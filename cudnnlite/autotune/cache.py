@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
 
-from cudnnlite.arguments import by_system, file_type, instance_of, one_of, path_of, read_file, refused_as, shown
+from cudnnlite.arguments import by_system, file_type, instance_of, integer, one_of, path_of, read_file, refused_as
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
@@ -122,16 +122,15 @@ class TuningCache(Closable):
         Filters leave those of a GPU ("NVIDIA H200"), of a cuDNN (92800 for 9.28.0), of a kind of problem
         ("convolution_forward"); ArgumentError for one of another type, or no kind of problem.
         """
-        filters = (("device", "gpu", gpu, str), ("device", "cudnn", cudnn, int), ("problem", "kind", kind, str))
-        for _, name, wanted, of_type in filters:
-            if wanted is not None and type(wanted) is not of_type:
-                raise ArgumentError(f"{name}={shown(wanted)} is not of type {of_type.__name__}")
-        if kind is not None and kind not in KINDS:
-            raise ArgumentError(f"kind={shown(kind)} is not a kind of problem; allowed: {', '.join(KINDS)}")
+        filters = (
+            ("device", "gpu", gpu if gpu is None else instance_of(gpu, str, "gpu")),
+            ("device", "cudnn", cudnn if cudnn is None else integer(cudnn, "cudnn")),
+            ("problem", "kind", one_of(kind, "kind", None, *KINDS)),
+        )
         self._require_open()
         read = filter(None, map(self._read, entry_files(self._folder)))
         found = list({entry.key: entry for entry in (*read, *list(self._kept.values()))}.values())
-        for part, name, wanted, _ in filters:
+        for part, name, wanted in filters:
             found = [entry for entry in found if wanted in (None, entry.key.plain[part][name])]
         return sorted(found, key=lambda entry: (entry.tuned_at, entry.key.digest))
 
@@ -280,7 +279,7 @@ def check_place(path: str | os.PathLike[str], argument: str = "path", *, file_to
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
     if file_type(found) not in (0, S_IFDIR, S_IFREG):
-        raise ArgumentError(f"{argument}={shown(path)} is a device, not a folder")
+        raise ArgumentError(f"{argument}={os.fspath(path)!r} is a device, not a folder")
     if not file_too and (why := _why_unfit(found)):
         raise TuningCacheError(why)
     return found

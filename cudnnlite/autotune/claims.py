@@ -79,8 +79,7 @@ def _hold(stack: ExitStack, uuid: str, folder: Path | None = None, *, wait: bool
     # another user's could not be opened; FileNotFoundError where no temporary folder can be written
     with refusals_ignored():
         path = folder / name if folder else Path(tempfile.gettempdir(), f"cudnnlite-{os.getuid()}-{name}")
-        # One object for a path, which counts for each thread.  A mere file, instead of a lock that the file system lacks,
-        # would outlive who dies.
+        # one object for a path, which counts for each thread; a mere file, where there are no locks, outlives who dies
         lock = FileLock(path, mode=0o666, is_singleton=True, fallback_to_soft=False)
         try:
             lock.acquire(blocking=wait, poll_interval=_POLL_S)

@@ -58,8 +58,7 @@ def tune_task(
     cache: str = IN_MEMORY, token: str = "",  # of `hand_over`
 ) -> Answer:  # fmt: skip
     """Tune a problem in a worker, on a `claimed_device`, into a cache; NoDeviceError or LibraryError if it cannot work."""
-    # Nothing outlives the task: a thread of somebody's pool does not say when it ends.  And a handle that is made or closed
-    # disturbs what is measured.
+    # nothing outlives the task: a thread of a pool does not say when it ends, and a handle disturbs where it is closed
     with claimed_device(device, like, avoid) as found, TuningCache(cache) as opened:
         return tune_on(found, problem, policy, opened)
 
