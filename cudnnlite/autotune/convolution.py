@@ -191,7 +191,7 @@ class _Trial:
                 return replace(row, why_not=over_limit(plan.workspace, limit))
             row = self._check(plan, row, policy)
             if not row.why_not:
-                contest.enter(key, lambda: plan(*self._read.values(), out=self._y), self._kernel_of(row))
+                contest.enter(key, lambda: plan(*self._read.values(), out=self._y), self._looks_of(row))
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, contest.memory)
         except ArgumentError as refused:
@@ -200,12 +200,13 @@ class _Trial:
             return replace(row, why_not=str(refused))  # it cannot be converted: an integer output with beta
         return row
 
-    def _kernel_of(self, row: AlgorithmResult) -> Hashable:
+    def _looks_of(self, row: AlgorithmResult) -> Hashable:
         """Return what two math types of an algorithm have in common where they run the same kernel; None if nothing tells.
 
-        In float32 the order of a sum shows in its last bits, so in the errors of some thousand values.
+        In float32 the order of a sum shows in its last bits, so in the errors of many values, if they are rounded at all.
         """
-        if not row.error or self._y.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):
+        exact = self._reference is None or not self._reference.is_rounded
+        if exact or self._y.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):
             return None
         return row.algorithm, row.layout, row.workspace, row.error, row.max_error
 

@@ -23,6 +23,7 @@ _CHANNELS, _POSITIONS = 16, 512
 # Of the gradient of a filter, whose values are sums over everything: channels at either end, and taps.
 _PAIRS, _TAPS = 4, 32
 _MOST_FACTORS = 1 << 22  # values gathered for one image and one group
+_ENOUGH = 256  # sums with more bits than float32 has, for results to tell how they were summed
 # of a value, and of the activation's coefficient
 _FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {
     ActivationMode.IDENTITY: lambda v, c: v,
@@ -40,7 +41,8 @@ class ConvolutionReference:
 
     Of images the first and the last are looked at, and copied to the host, of a filter's gradient a few output channels.
     `before` is what the output holds before, needed where beta is not 0.  ArgumentError if the operands hold values that are
-    not finite: nothing can be checked with them.
+    not finite: nothing can be checked with them.  `is_rounded`: many of the sums have more bits than float32; small integers
+    have not.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class ConvolutionReference:
         self._channels = _some(random, shape[1], channels)
         self._places = np.unravel_index(_some(random, prod(shape[2:]), most), shape[2:])
         sums = {"y": self._result, "dx": self._images, "dw": self._filter}[written](problem, operands)
+        with np.errstate(over="ignore"):
+            self.is_rounded = sum(np.count_nonzero(values != values.astype(np.float32)) for values in sums) >= _ENOUGH
         self._expected = [problem.alpha * values for values in sums]
         if "bias" in operands:
             bias = _part(operands["bias"], 0).reshape(-1, 1)[self._channels].astype(np.float64)

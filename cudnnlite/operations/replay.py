@@ -293,14 +293,14 @@ def with_replay(
 ) -> list[AlgorithmResult]:
     """Return rows, and of two that may win by it a second one, of calls that are launched as graphs; ranked.
 
-    Those two take the device the least.  `rows` are what eager calls take; `measure` makes a plan with ``replay=True`` for a
-    row, calls it twice with other results, and returns its `replay`.
+    Those two take the device the least; of rows that were timed together one is tried.  `rows` are what eager calls take;
+    `measure` makes a plan with ``replay=True`` for a row, calls it twice with other results, and returns its `replay`.
     """
     best = min((row.call_us for row in rows if row.ok and row.call_us is not None), default=0.0)
     timed = [(row.time_ms * 1e3, row) for row in rows if row.ok and row.call_us is not None and row.time_ms is not None]
     found = list(rows)
-    hopeful = [(us, row) for us, row in timed if max(_GAIN * us, _LEAST_US) < best]
-    for _, row in sorted(hopeful, key=lambda pair: pair[0])[:_MOST_TRIED]:
+    hopeful = {(us, row.call_us): row for us, row in reversed(timed) if max(_GAIN * us, _LEAST_US) < best}
+    for _, row in sorted(hopeful.items(), key=lambda pair: pair[0])[:_MOST_TRIED]:
         try:
             told = measure(row)
         except (CudnnError, DeviceMemoryError):

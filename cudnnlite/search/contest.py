@@ -17,6 +17,7 @@ from cudnnlite.search.results import AlgorithmResult, deciding_ms, named, within
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
+_ALIKE = 1.1  # times by which second looks at one kernel may differ
 
 
 class Contest:
@@ -33,24 +34,27 @@ class Contest:
         self._works: dict[Hashable, Callable[[], object]] = {}
         self._firsts: dict[Hashable, float] = {}
         self._kernels: dict[Any, Hashable] = {}  # with the first candidate that ran them
+        self._alike: dict[Hashable, list[Hashable]] = {}  # candidates that seem to run one kernel
         self._twins: dict[Hashable, Hashable] = {}
         self._device = handle.device
         self.memory = handle.device.memory_info()[1]  # what the device has in all
         self.replayed = False
 
-    def enter(self, key: Hashable, work: Callable[[], object], kernel: Hashable = None) -> None:
+    def enter(self, key: Hashable, work: Callable[[], object], looks: Hashable = None) -> None:
         """Run a candidate's work for the first time; it must be harmless to run it again.
 
-        What stands for several candidates is timed once, since noise alone would rank them: the same `kernel`, where that is
-        known.  Of the emulated device it always is.
+        A kernel that stands for several candidates is timed once, since noise alone would rank them.  The emulated device
+        says which one it runs; elsewhere it is one where candidates have the same `looks`, if any, and take about as long.
         """
         first = self._stopwatch.first(work)
-        ran = getattr(self._device, "ran", None) or kernel
+        ran = getattr(self._device, "ran", None)
         if ran and (twin := self._kernels.setdefault(ran, key)) != key:
             self._twins[key] = twin
             self._firsts[twin] = min(self._firsts[twin], first)
-        else:
-            self._works[key], self._firsts[key] = work, first
+            return
+        self._works[key], self._firsts[key] = work, first
+        if looks is not None and not ran:
+            self._alike.setdefault(looks, []).append(key)
 
     def times_the_best(self, key: Hashable) -> float:
         """Return how many times the least first run a candidate's took; 1 for what was not entered."""
@@ -70,15 +74,18 @@ class Contest:
         keys = list(self._works)
         firsts = self._stopwatch.look_again(list(self._works.values()), [self._firsts[key] for key in keys])
         self._firsts.update(zip(keys, firsts, strict=True))
-        given_up = f"not repeated: more than {self._give_up:g} times the best"
+        for first, *others in self._alike.values():
+            least, most = self._firsts[first] / _ALIKE, self._firsts[first] * _ALIKE
+            self._twins.update((key, first) for key in others if least <= self._firsts[key] <= most)
+        keys = [key for key in keys if key not in self._twins]
+        told = dict.fromkeys(keys, f"not repeated: more than {self._give_up:g} times the best")
         worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
         repeated: set[Hashable] = set()
         while worth:
             for key, timing, call in self._repeat(worth):
                 costs = {} if call is None else call._asdict()
-                why = "calls not timed: the device takes longer than the best" * (self._latency and call is None)
-                remark = joined(rows[key].remark, why)
-                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, remark=remark, **costs)
+                told[key] = "calls not timed: the device takes longer than the best" * (self._latency and call is None)
+                rows[key] = replace(rows[key], time_ms=timing.ms, spread_ms=timing.spread, **costs)
                 self.replayed |= timing.replayed
             repeated.update(worth)
             # a single run may have been lucky: what only it put behind the best is repeated too
@@ -86,11 +93,11 @@ class Contest:
             best = min((ms for ms in deciding if ms is not None), default=0.0)
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
-            if key not in repeated:
-                rows[key] = replace(rows[key], time_ms=self._firsts[key], remark=joined(rows[key].remark, given_up))
+            ms = rows[key].time_ms if key in repeated else self._firsts[key]
+            rows[key] = replace(rows[key], time_ms=ms, remark=joined(rows[key].remark, told[key]))
         for key, twin in self._twins.items():
             times = {name: getattr(rows[twin], name) for name in ("time_ms", "spread_ms", *CallTime._fields)}
-            remark = joined(rows[key].remark, f"here the same kernel as {named(rows[twin])}")
+            remark = joined(rows[key].remark, told[twin], f"here the same kernel as {named(rows[twin])}")
             rows[key] = replace(rows[key], **times, remark=remark)
         return ranked(list(rows.values()), latency=self._latency)
 

@@ -18,7 +18,7 @@ from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
 Work = Callable[[], object]
 SampleT = TypeVar("SampleT")
-_LAUNCHING = 10.0  # so many times the device's share may be the host's, of kernels that could not be shorter
+_FAR = 10.0  # times what may still win: what takes longer may be thousands of kernels, and to record them takes seconds
 
 
 class Timing(NamedTuple):
@@ -73,9 +73,9 @@ class Stopwatch:
         """Return about how many milliseconds each takes, after a second look where the first run says little.
 
         A first run contains the host's time (a convolution of 10 us spent 190 us there) and the loading of kernels.  So work
-        that took less than `loading_ms` is recorded, and replayed once.  Where eager calls count it is run again instead;
-        also where it cannot be recorded, if it took more than `give_up` times the best, and before it is recorded, if it took
-        far more than that: of thousands of kernels a recording takes seconds.
+        that took less than `loading_ms` is recorded, and replayed once.  Where eager calls count it is run again instead, and
+        so is what took far too long, which is recorded only if that was the loading; and what cannot be recorded, if it took
+        more than `give_up` times the best.
         """
         looked = [self._second(work, ms) for work, ms in zip(works, firsts, strict=True)]
         self._best_first = min([self._best_first, *looked])
@@ -84,11 +84,11 @@ class Stopwatch:
     def _second(self, work: Work, first_ms: float) -> float:
         if first_ms >= self._policy.loading_ms:
             return first_ms
-        hopeless = 0.0 if self._eager else _LAUNCHING * max(self._limit, self._policy.always_ms)
-        if first_ms > hopeless:
+        far = _FAR * max(self._limit, self._policy.always_ms)
+        if self._eager or first_ms > far:
             first_ms = min(first_ms, self._device.elapsed_ms(work, self._stream))
-            if first_ms > hopeless:
-                return first_ms
+        if self._eager or first_ms > far:
+            return first_ms
         recorded = self._device.capture(work, self._stream)
         if recorded is not None:
             recorded()  # the first launch uploads the graph

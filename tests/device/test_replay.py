@@ -343,6 +343,10 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
     del asked[:]
     with_replay([eager, *(replace(hidden, time_ms=ms) for ms in (0.03, 0.01, 0.02))], measure)
     assert len(asked) == 2
+    del asked[:]
+    other = replace(hidden, algorithm=dnn.ConvolutionFwdAlgo.DIRECT, time_ms=0.03)
+    with_replay([eager, hidden, replace(hidden, math_type=dnn.MathType.DEFAULT), other], measure)
+    assert asked == [FFT, other.algorithm]  # rows of one time are one kernel
 
 
 def test_the_search_counts_copies(handle: dnn.Handle) -> None:

@@ -242,6 +242,42 @@ def test_math_types_that_run_one_kernel_share_its_times(handle: dnn.Handle) -> N
     assert {len(times) for times in kernels.values()} == {1}
 
 
+class Steady(EmulatedDevice):
+    """An emulated device that does not say which kernel it ran, as a GPU does not; every run takes about as long."""
+
+    kind = "cuda"
+    ran = frozenset[str]()
+    _runs = itertools.count(1)
+
+    def elapsed_ms(self, work: Any, stream: Any) -> float:
+        super().elapsed_ms(work, stream)
+        return 0.02 + 1e-7 * next(self._runs)
+
+
+SHARED = "here the same kernel as"
+
+
+@pytest.mark.parametrize("device", ["emulated"], indirect=True)
+def test_the_last_bits_tell_kernels_apart(device: Any) -> None:
+    """Of sums that are rounded, and not of those that are exact, in which the kernels of all math types agree."""
+    one, few = ConvolutionForwardProblem(dnn.TensorSpec(X), dnn.FilterSpec(W), dnn.ConvolutionSpec(1)), {}
+    whole = {name: np.arange(1, 1 + np.prod(shape)).reshape(shape) % 7 for name, shape in (("x", X), ("w", W))}
+    half = one.replace(x=dnn.TensorSpec(X, "float16"), w=dnn.FilterSpec(W, "float16"))
+    with dnn.Handle(Steady(43, capacity="256 MiB")) as handle, tuner_of(handle) as tuner:
+        integers = {name: handle.array(values.astype(np.float32)) for name, values in whole.items()}
+        for name, problem, operands in (
+            ("own", one, None),
+            ("alpha", one.replace(alpha=1 / 7), integers),
+            ("half", half, None),
+        ):
+            few[name] = [row for row in tuner.tune(problem, operands=operands) if row.ok]
+        precomp = {row.math_type: row for row in few["own"] if row.algorithm == A.IMPLICIT_PRECOMP_GEMM}
+        told = {row.math_type for row in precomp.values() if SHARED in row.remark}
+        assert told == {M.TENSOR_OP} != set(precomp), "DEFAULT's kernel; FMA has another"
+        assert precomp[M.TENSOR_OP].time_ms == precomp[M.DEFAULT].time_ms != precomp[M.FMA].time_ms
+        assert SHARED not in str([row.remark for name in ("alpha", "half") for row in few[name]])
+
+
 def test_what_cudnn_says_of_each(handle: dnn.Handle) -> None:
     """Determinism is the heuristic's word, and cudnnFind's figure stays beside ours."""
     table = tuner_of(handle).tune(SMALL)

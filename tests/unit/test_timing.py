@@ -183,6 +183,14 @@ def test_what_is_far_from_the_best_twice_is_not_recorded():
     assert works[1].calls == 2
 
 
+def test_where_eager_calls_count_nothing_is_recorded_for_the_second_look():
+    clock = Clock()
+    works = [Work(clock, "nothing at all", 0.0), Work(clock, "best", 0.1), Work(clock, "many", 17.0)]
+    stopwatch = Stopwatch(clock, STREAM, eager=True)
+    stopwatch.look_again(works, [stopwatch.first(work) for work in works])
+    assert (clock.launches, [work.calls for work in works]) == (0, [2, 2, 2])
+
+
 @pytest.mark.parametrize("ms", [0.001, 0.029])
 def test_what_launching_a_graph_takes_is_never_given_up(ms):
     clock = Clock()

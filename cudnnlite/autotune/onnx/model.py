@@ -130,7 +130,7 @@ def problems_from_onnx(
                 found.skipped.append(SkippedNode(name, node.operation, str(error)))
                 unknown.extend([name] * node.lacks_shape)
             found.notes.extend(f"{name}: {note}" for note in node.notes)
-            bodies = [(each.name, body) for each in raw.attribute for body in (each.g, *each.graphs)]
+            bodies = [(a.name, body) for a in raw.attribute for body in (*[a.g] * a.HasField("g"), *a.graphs)]
             if inside := sum(walk(body, known, f"{name}/{branch}/") for branch, body in bodies):
                 how = "the problems of both branches are" if raw.op_type == "If" else "each problem of its body is"
                 found.notes.append(f"{name} ({node.operation}): {how} counted once")
@@ -165,6 +165,7 @@ def _check(onnx: Any, model: Any, where: str) -> None:
     """Refuse what is no whole model, and what is too large with its functions inlined, before that is tried."""
     require(model.HasField("graph"), f"{where} is not an ONNX model: it has no graph")
     require(model.opset_import, f"{where} is not a whole ONNX model: it does not say which operator set it uses")
+    # protobuf gives texts that are not UTF-8 as bytes
     require(not _within(model, bytes), f"{where} is not a whole ONNX model: a name in it is not UTF-8")
     functions: dict[Any, Any] = {(each.domain, each.name): each for each in model.functions} | {None: model.graph}
     for name, function in functions.items():
@@ -226,7 +227,8 @@ def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> N
     """Give symbolic axes the sizes that were asked for, wherever their names occur; axes of inputs that have none get names."""
     constants = {tensor.name for tensor in graph.initializer}
     inputs = {info.name: info for info in graph.input if info.name not in constants}
-    axes = [axis for info in inputs.values() for axis in enumerate(info.type.tensor_type.shape.dim)]
+    tensors = [shape for info in inputs.values() for shape in _within(info, onnx.TensorShapeProto)]
+    axes = [axis for shape in tensors for axis in enumerate(shape.dim)]
     for number, (_, dim) in enumerate(axes):
         if dim.dim_value <= 0:
             dim.dim_param = dim.dim_param or f"unk__{number}_of_inputs"

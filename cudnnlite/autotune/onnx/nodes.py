@@ -35,7 +35,7 @@ class OnnxNode:
     def __init__(self, onnx: Any, proto: Any, known: Known, dtype: DataType | None, layouts: dict[int, str]) -> None:
         self._onnx, self._proto, self._known, self._dtype, self.layouts = onnx, proto, known, dtype, layouts
         self.operation = str(proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}")
-        self.inputs = (*proto.input, *[""] * 8)  # names, empty where there is none
+        self.inputs = (*proto.input, *[""] * 8)  # names, empty where there is none; an LSTM has eight
         self.notes: list[str] = []
         self.lacks_shape = False
 
