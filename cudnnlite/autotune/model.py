@@ -98,7 +98,7 @@ def tune_model(
     In this process, or with a process more for each further GPU:
 
     >>> problem = dnn.ConvolutionForwardProblem(dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3)))
-    >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or tune_model("model.onnx", progress=True)
+    >>> tuning = dnn.tune_model([problem, problem], cache=":memory:")  # or problems_from_onnx(...)
     >>> print(tuning.measured, tuning.tunings[0].count, tuning.tunings[0].chosen.ok)
     1 2 True
 
@@ -120,6 +120,8 @@ def tune_model(
     listed, skipped, notes = _listed(problems)
     if not listed:
         why = f"; skipped: {skipped[0]}{f' and {len(skipped) - 1} more' if len(skipped) > 1 else ''}" if skipped else ""
+        if "is not known: (" in why:
+            why += "; give a list, of problems_from_onnx with batch= or shapes="
         warn_user(f"there is no problem to tune{why}", TuningWarning)
     with ExitStack() as stack:
         report = stack.enter_context(reporting(progress, len(listed)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cudnnlite.arguments import refused_as
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.cli.common import misuse, misuse_told
 from cudnnlite.dtypes import parse_dtype
@@ -91,7 +92,8 @@ def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
     for path in flags.onnx:
         found.extend(_model(path, flags, batch))
     for path in flags.problems:
-        found.extend(ProblemList.load(path))
+        with refused_as(ArgumentError, f"--problems {path}", ArgumentError):
+            found.extend(ProblemList.load(path))
     return found
 
 
@@ -126,9 +128,8 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
     try:
         found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
     except ArgumentError as error:
-        if not str(error).startswith(("shapes[", "batch=", "dtype=", "layout=")):  # the file's own
-            raise
-        raise misuse(f"--onnx {path}: {error}") from error
+        is_misuse = str(error).startswith(("shapes[", "batch=", "dtype=", "layout="))  # and not the file's fault
+        raise (misuse if is_misuse else ArgumentError)(f"--onnx {path}: {error}") from error
     shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, parse_cache_path
+from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache, check_place, entry_files, parse_cache_path
 from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.devices.cuda_facts import format_cuda_version
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, first
@@ -221,21 +221,23 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
         with warnings.catch_warnings():  # what cannot be read is told below
             warnings.simplefilter("ignore", TuningCacheWarning)
             cache = TuningCache(path, read_only=True)
-            kinds = Counter(entry.key.device for entry in cache.entries())
+            entries = cache.entries()
     except ArgumentError as error:
         yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
         return
     except TuningCacheError as error:  # somebody's file, or a cache of an older version
         yield Finding("cache.file", WARNING, f"{error}; {forgotten}", f"make it readable, or rename it, or {elsewhere}")
         return
-    number, damaged = kinds.total(), len(cache) - kinds.total() + len(list(path.glob("*.damaged")))
+    kinds, whole = Counter(entry.key.device for entry in entries), {entry.key.digest for entry in entries}
+    number, files = len(entries), (*entry_files(path), *sorted(path.glob("*.damaged")))
+    damaged = [file.name for file in files if file.stem not in whole]
     text = counted(number, "entry", "entries") if number or damaged else "nothing was tuned yet"
     yield Finding("cache.file", OK, f"{text}: {path}", facts={"path": str(path), "entries": number})
     if not os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK | os.X_OK):
         text = f"{path} cannot be written: {forgotten}"
         yield Finding("cache.writable", WARNING, text, f"make it writable, or {elsewhere}")
     if damaged:
-        text = f"{damaged} of the files in {path} cannot be read"
+        text = f"{len(damaged)} of the files in {path} cannot be read: {damaged[0]}{', ...' * (len(damaged) > 1)}"
         fix = "update cudnnlite if a newer one wrote them; else remove them, and tune again: cudnnlite autotune"
         yield Finding("cache.entries", WARNING, text, fix)
     names = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}

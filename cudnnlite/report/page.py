@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.arguments import instance_of, sequence, shown
+from cudnnlite.arguments import instance_of, refused_as, sequence, shown
 from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.tuned import Policy, TunedProblem, cost
@@ -67,12 +67,10 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     """
     for index, tuned in enumerate(sequence(tunings, "tunings", "a sequence of TunedProblem")):
         instance_of(tuned, TunedProblem, f"tunings[{index}]")
-    if not isinstance(facts, Mapping):
-        raise ArgumentError(f"facts={shown(facts)} is not a mapping of names to what they are")
-    policy = facts.get("policy") or {}
+    policy = facts.get("policy") or {} if isinstance(facts, Mapping) else None
     if not isinstance(policy, Mapping):
         raise ArgumentError(
-            f"facts['policy']={shown(policy)} is not a mapping; allowed: what TuningPolicy.to_plain returns"
+            f"facts={shown(facts)} is not a mapping, or its 'policy' is not what TuningPolicy.to_plain returns"
         )
     run = ModelTuning(tuple(tunings), {"policy": policy})
     model = {
@@ -109,7 +107,7 @@ def write_html(
     Raises
     ------
     ArgumentError, MissingPackageError
-        An argument is no good; jinja2 or matplotlib is not installed.  Nothing is written.
+        An argument is no good, or the file cannot be written; jinja2 or matplotlib is not installed.
     """
     path, plain = plots.file_of(path), to_json(tunings, facts)
     try:
@@ -134,7 +132,8 @@ def write_html(
         most_charted=MOST_CHARTED,
         skipped=skipped,
     )
-    path.write_bytes(page.encode("utf-8", errors="replace"))
+    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
+        path.write_bytes(page.encode("utf-8", errors="replace"))
 
 
 def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import path_of
+from cudnnlite.arguments import path_of, refused_as
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.search.results import AlgorithmResult
@@ -228,7 +228,8 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
         figure.supxlabel(f"times: {printable(one.table.timing)}", x=0.992, ha="right", fontsize=8, parse_math=False)
         # without the date, the same chart has the same bytes
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-        figure.savefig(path, format=kind[1:], dpi=150, metadata=metadata[kind])
+        with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
+            figure.savefig(path, format=kind[1:], dpi=150, metadata=metadata[kind])
 
 
 def file_of(path: str | Path) -> Path:

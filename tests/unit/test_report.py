@@ -528,6 +528,11 @@ def test_under_latency_nothing_is_said_of_noise():
 # ---------------------------------------------------------------- bad input
 
 
+def test_what_the_system_refuses_to_write():
+    with pytest.raises(dnn.ArgumentError, match="path='/dev/full' cannot be written: No space left on device"):
+        write_html("/dev/full", [tuned()], FACTS)
+
+
 @pytest.mark.parametrize(
     ("tunings", "facts", "match"),
     [
@@ -535,7 +540,7 @@ def test_under_latency_nothing_is_said_of_noise():
         (None, FACTS, "tunings=None is not a sequence of TunedProblem"),
         ([tuned(), 7], FACTS, r"tunings\[1\]=7 is not a TunedProblem"),
         ([], None, "facts=None is not a mapping"),
-        ([], {"policy": "fast"}, r"facts\['policy'\]='fast' is not a mapping"),
+        ([], {"policy": "fast"}, "facts={'policy': 'fast'} is not a mapping, or its 'policy' is not what"),
         ([tuned()._replace(chosen=STATIC)], FACTS, "is no row of"),
     ],
 )

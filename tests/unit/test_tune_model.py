@@ -321,8 +321,13 @@ def test_lists_keep_counts_names_and_what_was_skipped(one, path):
     assert str(nothing) == "0 problems, 0 in all: 0 measured, 0 remembered"
     listed = ProblemList()
     listed.skipped += [SkippedNode("up", "ConvTranspose", "no such problem"), SkippedNode("a", "Conv", "odd")]
-    with pytest.warns(dnn.TuningWarning, match=r"skipped: up \(ConvTranspose\): no such problem and 1 more"):
+    with pytest.warns(dnn.TuningWarning, match=r"skipped: up \(ConvTranspose\): no such problem and 1 more$"):
         assert tune_model(listed, cache=path).skipped == tuple(listed.skipped)
+    listed.skipped[0] = SkippedNode("c", "Conv", "the shape of its input 'x' is not known: (batch, 3, 8, 8)")
+    with pytest.warns(
+        dnn.TuningWarning, match=r"and 1 more; give a list, of problems_from_onnx with batch= or shapes=$"
+    ):
+        tune_model(listed, cache=path)
     saved = ProblemList([problem(4)])
     saved.save(path.with_name("saved.json"))
     again = tune_model(path.with_name("saved.json"), cache=path)

@@ -56,8 +56,8 @@ def problems_from_onnx(
     -------
     ProblemList
         Empty for a model without such nodes.  Its `skipped` names every node that looks like one of them but is no
-        problem, with the reason: cuDNN does it otherwise (asymmetric padding that matters, a GRU with
-        linear_before_reset=0, ...), or its shape stays unknown.  Its `notes` say what was assumed.
+        problem, with the reason: cuDNN does it otherwise (a GRU with linear_before_reset=0, an LSTM with
+        peepholes, ...), or its shape stays unknown.  Its `notes` say what was assumed.
 
     Raises
     ------
