@@ -17,6 +17,7 @@ from cudnnlite.search.results import AlgorithmResult, deciding_ms, named, within
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
+_NOISE = "within the noise of the first"
 _ALIKE = 1.25  # times by which second looks at one kernel may differ
 
 
@@ -136,12 +137,14 @@ def ranked(rows: Sequence[AlgorithmResult], *, latency: bool = False) -> list[Al
         time = deciding_ms(row, latency=latency)
         return not row.ok, time is None, (row.time_ms or 0.0) if time is None else time
 
-    found = sorted(rows, key=order)
+    # a table that gained a row is ranked again, and its first may have been another
+    found = [replace(row, remark=joined(row.remark, leave=_NOISE)) if _NOISE in row.remark else row for row in rows]
+    found.sort(key=order)
     if found:
         tied = [row for row in found if row is found[0] or within_noise(found[0], row, latency=latency)]
         first = _least(tied, latency=latency)
         found = [first, *(row for row in found if row is not first)]
-        told = [replace(row, remark=joined(row.remark, "within the noise of the first")) for row in tied]
+        told = [replace(row, remark=joined(row.remark, _NOISE)) for row in tied]
         noted = dict(zip(map(id, tied), told, strict=True))
         found[1:] = [noted.get(id(row), row) for row in found[1:]]
     return found
@@ -166,9 +169,10 @@ def _near_the_least(
     return [row for row, value in zip(rows, values, strict=True) if value is None or value <= times * least]
 
 
-def joined(*remarks: str) -> str:
-    """Return remarks as one, each once."""
-    return "; ".join(dict.fromkeys(part for remark in remarks if remark for part in remark.split("; ")))
+def joined(*remarks: str, leave: str = "") -> str:
+    """Return remarks as one, each once, and without one."""
+    parts = (part for remark in remarks for part in remark.split("; "))
+    return "; ".join(part for part in dict.fromkeys(parts) if part not in ("", leave))
 
 
 def failed(row: AlgorithmResult, error: CudnnError | DeviceMemoryError, memory: int) -> AlgorithmResult:

@@ -297,6 +297,10 @@ def test_remarks_are_joined(clock):
     once = ranked(rows)
     assert [entry.remark for entry in once] == ["", f"odd; {NOISE}", NOISE]
     assert [entry.remark for entry in ranked(once)] == ["", f"odd; {NOISE}", NOISE], "each once"
+    first, second, _ = once
+    assert [entry.remark for entry in ranked([second, replace(first, time_ms=9.0)])] == ["odd", ""], (
+        "it is another's now"
+    )
     assert [entry.remark for entry in ranked(rows, latency=True)] == ["", "odd", ""], "it is of the device's times"
     contest = Contest(handle_of(clock))
     contest.enter("fast", Work(clock, "FFT", 1.0))
