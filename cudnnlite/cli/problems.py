@@ -90,7 +90,8 @@ def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
     for text in flags.rnn:
         found.add(_rnn(text, flags.dtype, flags.math_type))
     for path in flags.onnx:
-        found.extend(_model(path, flags, batch))
+        with refused_as(ArgumentError, f"--onnx {path}", ArgumentError):
+            found.extend(_model(path, flags, batch))
     for path in flags.problems:
         with refused_as(ArgumentError, f"--problems {path}", ArgumentError):
             found.extend(ProblemList.load(path))
@@ -128,8 +129,9 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
     try:
         found = problems_from_onnx(path, batch=batch, shapes=shapes, dtype=flags.dtype, layout=flags.layout)
     except ArgumentError as error:
-        is_misuse = str(error).startswith(("shapes[", "batch=", "dtype=", "layout="))  # and not the file's fault
-        raise (misuse if is_misuse else ArgumentError)(f"--onnx {path}: {error}") from error
+        if not str(error).startswith(("shapes[", "batch=", "dtype=", "layout=")):  # the file's own
+            raise
+        raise misuse(f"--onnx {path}: {error}") from error
     shown = "".join(shape for node in found.skipped for shape in re.findall(r"not known: \((.*)\)", node.why))
     if not found and (open_axes := sorted(set(re.findall(r"[^\W\d]\w*", shown)))):
         raise misuse(

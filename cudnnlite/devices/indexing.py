@@ -81,15 +81,12 @@ def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
         raise ArgumentError(f"shape={shown(shape)} has size -1 {sizes.count(-1)} times; allowed: once")
     if -1 in sizes and (rest := -prod(sizes)) > 0 and spec.size % rest == 0:
         sizes = tuple(spec.size // rest if size == -1 else size for size in sizes)
-    no_such = f"shape={shown(shape)} does not hold the {spec.size} values of {spec}"
-    if -1 in sizes:
-        raise ArgumentError(no_such)
     if sizes == spec.shape:
         return spec
-    wanted = TensorSpec(sizes, spec.dtype) if spec.vector == 1 else spec
+    wanted = TensorSpec(sizes, spec.dtype) if spec.vector == 1 and -1 not in sizes else None
+    if wanted is None or wanted.size != spec.size:
+        raise ArgumentError(f"shape={shown(shape)} does not hold the {spec.size} values of {spec}")
     strides = _strides(runs(spec.shape, spec.strides), wanted.shape)
-    if wanted.size != spec.size or spec.vector > 1:
-        raise ArgumentError(no_such)
     if spec.size and strides is None:
         raise ArgumentError(f"{spec} has no shape {sizes} without a copy: handle.array(x.numpy().reshape({sizes}))")
     return part_spec(spec, sizes, strides or wanted.strides)

@@ -67,11 +67,11 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     """
     for index, tuned in enumerate(sequence(tunings, "tunings", "a sequence of TunedProblem")):
         instance_of(tuned, TunedProblem, f"tunings[{index}]")
-    policy = facts.get("policy") or {} if isinstance(facts, Mapping) else None
+    if not isinstance(facts, Mapping):
+        raise ArgumentError(f"facts={shown(facts)} is not a mapping of names to what they are")
+    policy = facts.get("policy") or {}
     if not isinstance(policy, Mapping):
-        raise ArgumentError(
-            f"facts={shown(facts)} is not a mapping, or its 'policy' is not what TuningPolicy.to_plain returns"
-        )
+        raise ArgumentError(f"facts['policy']={shown(policy)} is not a mapping; allowed: a policy's to_plain()")
     run = ModelTuning(tuple(tunings), {"policy": policy})
     model = {
         "calls": sum(tuned.count for tuned in tunings),

@@ -79,6 +79,7 @@ class Contest:
             least, most = self._firsts[first] / _ALIKE, self._firsts[first] * _ALIKE
             self._twins.update((key, first) for key in others if least <= self._firsts[key] <= most)
         keys = [key for key in keys if key not in self._twins]
+        rows |= {key: replace(rows[key], time_ms=self._firsts[key]) for key in keys}
         told = dict.fromkeys(keys, f"not repeated: more than {self._give_up:g} times the best")
         worth = [key for key in keys if self._stopwatch.is_worth(self._firsts[key])]
         repeated: set[Hashable] = set()
@@ -94,8 +95,7 @@ class Contest:
             best = min((ms for ms in deciding if ms is not None), default=0.0)
             worth = [key for key in keys if key not in repeated and self._firsts[key] <= self._give_up * best]
         for key in keys:
-            ms = rows[key].time_ms if key in repeated else self._firsts[key]
-            rows[key] = replace(rows[key], time_ms=ms, remark=joined(rows[key].remark, told[key]))
+            rows[key] = replace(rows[key], remark=joined(rows[key].remark, told[key]))
         for key, twin in self._twins.items():
             times = {name: getattr(rows[twin], name) for name in ("time_ms", "spread_ms", *CallTime._fields)}
             remark = joined(rows[key].remark, told[twin], f"here the same kernel as {named(rows[twin])}")

@@ -45,7 +45,6 @@ ALLOWED = {
     "TENSOR_OP_ALLOW_CONVERSION": {"TENSOR_OP_ALLOW_CONVERSION", "DEFAULT", "TENSOR_OP", "FMA"},
 }
 
-
 SHARED = "here the same kernel as"
 QUICK = TimingPolicy(rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20, random_values=4099)
 

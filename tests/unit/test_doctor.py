@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -311,10 +310,8 @@ def test_entries_that_cannot_be_read(cache):
     (cache / f"{'0' * 64}.json.1.damaged").write_text("")
     found = cache_findings()
     finding = found["cache.entries"]
-    assert finding.verdict == Verdict.WARNING
-    assert re.fullmatch(
-        rf"2 of the files in {re.escape(str(cache))} cannot be read: \w+\.json(\.\w+\.damaged)?, \.\.\.", finding.text
-    )
+    told = f"2 of the files in {cache} cannot be read: {tuning_files.file_of(cache).name}, ..."
+    assert (finding.verdict, finding.text) == (Verdict.WARNING, told)
     assert (found["cache.file"].text, found["cache.file"].facts["entries"]) == (f"1 entry: {cache}", 1)
     for file in cache.glob("*.json"):
         file.write_text("half")

@@ -92,6 +92,14 @@ def test_what_is_symbolic_is_replaced_in_inputs_of_other_kinds_too():
         assert only(problems_from_onnx(model(nodes, some, [absent("w", FILTER)]), batch=5)).x.shape == (5, 6, 9, 9)
 
 
+def test_tuning_a_model_of_open_sizes_says_what_gives_them(tmp_path):
+    path = tmp_path / "open.onnx"
+    path.write_bytes(model([conv()], {"x": ("batch", 6, 9, 9)}, [absent("w", FILTER)]).SerializeToString())
+    with pytest.warns(dnn.TuningWarning, match="give a list, of problems_from_onnx with batch= or shapes=$"):
+        tuning = dnn.tune_model(path, device="emulated", cache=":memory:")
+    assert [node.name for node in tuning.skipped] == ["conv"]
+
+
 @pytest.mark.parametrize(
     ("inputs", "batch_of"),
     [

@@ -227,8 +227,8 @@ def _give_sizes(onnx: Any, graph: Any, where: str, batch: Any, shapes: Any) -> N
     """Give symbolic axes the sizes that were asked for, wherever their names occur; axes of inputs that have none get names."""
     constants = {tensor.name for tensor in graph.initializer}
     inputs = {info.name: info for info in graph.input if info.name not in constants}
-    tensors = [shape for info in inputs.values() for shape in _within(info, onnx.TensorShapeProto)]
-    axes = [axis for shape in tensors for axis in enumerate(shape.dim)]
+    declared = [shape for info in inputs.values() for shape in _within(info, onnx.TensorShapeProto)]
+    axes = [axis for shape in declared for axis in enumerate(shape.dim)]
     for number, (_, dim) in enumerate(axes):
         if dim.dim_value <= 0:
             dim.dim_param = dim.dim_param or f"unk__{number}_of_inputs"
