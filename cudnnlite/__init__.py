@@ -51,7 +51,7 @@ from cudnnlite.enums import (
     RNNDataLayout, RNNInputMode, RNNMode, SeqDataAxis, SoftmaxAlgorithm, SoftmaxMode, Status, TensorFormat,
 )  # fmt: skip
 from cudnnlite.errors import (
-    AllocationError, ArgumentError, ArrayTypeError, BadParamError, CaptureError, ClosedError, CudnnError,
+    AlignmentWarning, AllocationError, ArgumentError, ArrayTypeError, BadParamError, CaptureError, ClosedError, CudnnError,
     CudnnliteError, DeviceLostError, DeviceMemoryError, ExecutionError, InternalError, LibraryError,
     LibraryNotFoundError, MissingPackageError, MixedLibrariesError, NoAlgorithmError, NoDeviceError,
     NotInitializedError, NotSupportedError, SymbolNotFoundError, ThreadError, TuningCacheError, TuningCacheWarning,
@@ -172,7 +172,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TF32", "TRUE_FLOAT32", "ActivationDescriptor", "ActivationMode", "ActivationSpec", "AlgorithmResult",
-    "AlgorithmTable", "AllocationError", "ArgumentError", "ArrayTypeError", "AttentionDescriptor",
+    "AlgorithmTable", "AlignmentWarning", "AllocationError", "ArgumentError", "ArrayTypeError", "AttentionDescriptor",
     "AttentionGradients", "AttentionReserve", "AttentionSpec", "AttentionTrainingOutput", "AttentionWeights",
     "BackendDescriptor", "BadParamError", "BatchNormMode", "CTCGradMode", "CTCLossAlgo", "CTCLossDescriptor",
     "CTCLossSpec", "CaptureError", "CapturedGraph", "ClosedError", "ConvolutionBackwardDataPlan",

@@ -71,6 +71,10 @@ class SymbolNotFoundError(LibraryError, AttributeError):
     """The loaded libcudnn lacks a C function; the message names the function, the library's path and its version."""
 
 
+class AlignmentWarning(UserWarning):
+    """An operand begins at an address that a kernel cannot load from, and each call copies it."""
+
+
 class WorkspaceLimitWarning(UserWarning):
     """A workspace limit excluded an algorithm that would have been preferred."""
 

@@ -104,6 +104,11 @@ class DeviceArray:
         """The NumPy dtype of one value."""
         return numpy_dtype(self.spec.dtype)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether there are no gaps between its values."""
+        return self.size * self.dtype.itemsize == self.nbytes
+
     def numpy(self) -> Array:
         """Copy to the host, in logical shape ``(N, C, *spatial)``, and wait for it.
 
@@ -138,7 +143,7 @@ class DeviceArray:
 
         In stream order; where there are gaps, by way of the host, and it is waited for.
         """
-        if self.size * self.dtype.itemsize == self.nbytes:
+        if self.is_packed:
             return copy_of(self, self.stream)
         values = self.numpy()
         strides = tuple(stride // values.itemsize for stride in values.strides)
@@ -368,6 +373,13 @@ def copy_of(array: DeviceArray, stream: Any) -> DeviceArray:
     if array.nbytes:
         array.device.copy_within(copy.ptr, array.ptr, array.nbytes, stream)
     return copy
+
+
+def move_values(target: DeviceArray, source: DeviceArray, stream: Any) -> None:
+    """Copy the memory of an array, gaps included, to one of the same spec: on `stream`, in the order of both arrays' own."""
+    with target._ordered(stream) as on, source._ordered(on):
+        if target.nbytes:
+            target.device.copy_within(target.ptr, source.ptr, target.nbytes, on)
 
 
 def view(device: Device, stream: Any, array: Any, argument: str) -> DeviceArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes
+from cudnnlite.emulated.operation import Array, computes, in_any_layout
 from cudnnlite.enums import ActivationMode, NanPropagation, SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs.layers import ActivationSpec
@@ -20,7 +20,7 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))  # overflows nowhere
 
 
-@computes("activation_forward", dtypes=FLOATS)
+@computes("activation_forward", dtypes=FLOATS, refuse=in_any_layout)
 def forward(x: Array, activation: ActivationSpec) -> Array:
     """Return the function of each value."""
     coef = x.dtype.type(activation.coef)
@@ -59,7 +59,7 @@ def _axes(values: Array, mode: SoftmaxMode) -> tuple[int, ...]:
     return (1,) if mode == SoftmaxMode.CHANNEL else tuple(range(1, values.ndim))
 
 
-@computes("softmax_forward", dtypes=FLOATS)
+@computes("softmax_forward", dtypes=FLOATS, refuse=in_any_layout)  # what is computed wrongly is refused before
 def softmax(x: Array, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -> Array:
     """Return the softmax, or its logarithm."""
     axes = _axes(x, mode)

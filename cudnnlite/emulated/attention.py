@@ -287,8 +287,12 @@ def backward_data(given: SimpleNamespace) -> Any:
         targets = [call.view(name, f"d{argument}") for name, argument in zip("qkv", _OPERANDS, strict=True)]
         with np.errstate(all="ignore"):
             gradients, _ = call.backward(call.wide("y", "dout"), weights, operands)
-        for target, gradient in zip(targets, gradients, strict=True):
-            target[...] = to_output(gradient, target.dtype)
+        dq, dk, dv = (to_output(gradient, target.dtype) for gradient, target in zip(gradients, targets, strict=True))
+        # An H200 leaves dq beyond the longest query as it was, unless a projection of the queries writes all of it.
+        written_steps = call.sizes[2] if "wq" in weights else np.count_nonzero(call.live.any((0, 1)))
+        targets[0][:, :, :written_steps] = dq[:, :, :written_steps]
+        targets[1][...] = dk
+        targets[2][...] = dv
         kept.finish(Reserve.BACKWARD_DATA)
 
     return work

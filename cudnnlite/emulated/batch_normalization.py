@@ -90,9 +90,17 @@ def backward(
 
 
 def fused_backward(
-    x: Array, y: Array, dy: Array, scale: Array, bias: Array, saved_mean: Array, saved_inv_variance: Array, call: Call,
-    activation: Any, **options: Any,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    dy: Array,
+    scale: Array,
+    saved_mean: Array,
+    saved_inv_variance: Array,
+    y: Array,
+    bias: Array,
+    call: Call,
+    activation: Any,
+    **options: Any,
+) -> tuple[Array, ...]:
     """Return the same through the relu; with an addition the gradient of z too: the reserve space says what was positive."""
     added = "dz" in call.specs
     positive = call.kept_bits(x.shape) if added else scale * (x - saved_mean) * saved_inv_variance + bias > 0

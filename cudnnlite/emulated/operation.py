@@ -20,7 +20,7 @@ from cudnnlite.emulated.precision import scale_add, wide_dtype
 from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, check_size, emulates, null, unsupported
 from cudnnlite.emulated.remembered import remembered
 from cudnnlite.enums import DataType, Status
-from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.operations.operation import OPERATIONS, RESERVE_ALIGNMENT
 from cudnnlite.operations.problem import SCALARS
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
@@ -51,6 +51,7 @@ class Call:
         self.options = {name: self._option(name, kind) for name, kind in own.options.items()}
         found = self.specs | {n: needed(self.specs | self.options) for n, needed in own.bare.items()}
         self.specs = {name: found[name] for name in kinds}
+        self.alignments = own.alignments(self.specs, self.options)
         expected = own.expected(self.specs | self.options)
         own.check(self.specs, SCALARS | self.options)
         for name, spec in expected.items():
@@ -94,7 +95,7 @@ class Call:
     def view(self, name: str) -> Bytes:
         """Return the memory of an operand, which must lie inside one allocation and be aligned."""
         address, spec = self.given[name] or 0, self.specs[name]
-        check_aligned(name, address, numpy_dtype(spec.dtype).itemsize)
+        check_aligned(name, address, self.alignments.get(name, numpy_dtype(spec.dtype).itemsize))
         return self.api.memory.view(address, spec.nbytes)
 
     def check_workspace(self, needed: int) -> None:
@@ -109,6 +110,7 @@ class Call:
     def reserve(self, needed: int) -> Bytes:
         """Return the memory of the reserve space, which must be as large as it has to be."""
         given = self.given["reserveSpaceSizeInBytes"]
+        check_aligned("reserve space", self.given["reserveSpace"] or 0, RESERVE_ALIGNMENT)
         check_size("reserve space", given, needed, Status.BAD_PARAM_SIZE_INSUFFICIENT)
         return self.api.memory.view(self.given["reserveSpace"] or 0, needed)
 
@@ -116,6 +118,10 @@ class Call:
         """Return what is noted in the reserve space, a bit for each value."""
         count = math.prod(shape)
         return np.unpackbits(self.reserve(bits_bytes(count)), count=count).reshape(shape)
+
+    def _is_same(self, one: str, other: str) -> bool:
+        """Whether two operands are the same memory, described in the same way."""
+        return bool(self.given[one] == self.given[other] and self.specs[one] == self.specs[other])
 
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands; that of what is written overlaps no other's, and its values not each other.
@@ -125,9 +131,10 @@ class Call:
         found = {name: self.view(name) for name in self.specs}
         for number, written in enumerate(self.operation.writes):
             target = as_tensor(self.specs[written])
+            is_in_place = any(self._is_same(name, written) for name in self.operation.in_place)
             for name in (*self.operation.reads, *self.operation.writes[:number]):
-                same = self.given[name] == self.given[written] and self.specs[name] == self.specs[written]
-                if np.shares_memory(found[name], found[written]) and not (same and name in self.operation.in_place):
+                allowed = is_in_place and self._is_same(name, written)
+                if np.shares_memory(found[name], found[written]) and not allowed:
                     raise bad(f"{name} and {written} overlap in memory")
             if target.overlaps_itself:
                 raise bad(f"values of {written} overlap each other in memory: strides {target.strides}")
@@ -166,6 +173,11 @@ def in_one_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     if alike and (not whole or any(all(s.layout == name or s.fits(name) for s in whole) for name in layouts)):
         return ""
     return "operands in several layouts: " + ", ".join(f"{name} is {spec}" for name, spec in specs.items())
+
+
+def in_any_layout(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Refuse nothing: an H200 takes these operands in any layouts and strides."""
+    return ""
 
 
 def computes(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.enums import FoldingDirection
-from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_one_layout
+from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_any_layout, in_one_layout
 from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp, Status
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs import FilterSpec, TensorSpec
@@ -51,12 +51,7 @@ def _scratch(specs: Mapping[str, Any]) -> int:
     return int(specs["a"].nbytes)
 
 
-def _op_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    b = specs["b"]  # beside a vector the others may lie in any layouts
-    return _repeated(b, specs["a"]) or ("" if max(b.shape) == b.size else in_one_layout(specs, options))
-
-
-@computes("op_tensor", dtypes=FLOATS, refuse=_op_refused)
+@computes("op_tensor", dtypes=(*FLOATS, DataType.INT8), alike=("a", "b"), refuse=in_any_layout)
 def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Array:
     """Return what is made of a and b."""
     one, two = a * a.dtype.type(alpha1), b * b.dtype.type(alpha2)
@@ -70,7 +65,13 @@ def op(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) -> Ar
     return np.asarray(functions[op.op](one, two))
 
 
-@computes("reduce_tensor", workspace=_scratch)
+@computes(
+    "reduce_tensor",
+    dtypes=(*DOCUMENTED, DataType.INT8),
+    alike=("a",),
+    refuse=in_any_layout,
+    workspace=_scratch,
+)
 def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
     """Return the reduction along the axes on which c has a size of 1."""
     along: Any = {"axis": tuple(axis for axis, size in enumerate(c.shape) if size == 1), "keepdims": True}
@@ -90,7 +91,7 @@ def _places_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str
     """Of NaNs that do not count no H200 was asked; a tensor with gaps it reduces into one without."""
     if options["op"].nan != NanPropagation.PROPAGATE:
         return "indices with NOT_PROPAGATE"
-    return "" if specs["a"].layout == "strided" else in_one_layout({"a": specs["a"], "c": specs["c"]}, options)
+    return ""
 
 
 @computes("reduce_tensor_with_indices", dtypes=DOCUMENTED, alike=("a", "c"), refuse=_places_refused, workspace=_scratch)

@@ -72,10 +72,10 @@ def _divisor(x: Array, norm: LRNSpec) -> Array:
 
 
 def _lrn_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """3-D images lie in NCDHW, strides of axes of size 1 too; an H200 says it in these words."""
+    """3-D images lie in NCDHW, strides of axes of size 1 too; an H200 says it in these words.  Others lie as they like."""
     if any(spec.rank == 5 and spec.layout != "NCDHW" for spec in specs.values()):
         return "(xDesc->nbDims > 4) && !isTensorNCHW_HWpacked(xDesc)"
-    return in_one_layout(specs, options)
+    return ""
 
 
 @computes("lrn_forward", refuse=_lrn_refused)

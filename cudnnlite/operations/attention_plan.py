@@ -6,6 +6,7 @@ By hand, as recurrent networks are: weights whose layout cuDNN alone knows, and 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -197,6 +198,7 @@ class AttentionPlan(PlanByHand):
             (handle.ptr, self._attention.ptr, *self._bounds, self._y, dy.ptr, self._q, dq.ptr, call.q.ptr,
              self._k, dk.ptr, call.k.ptr, self._v, dv.ptr, call.v.ptr, *self._weight_space(call.weights)),
             reserve.array,
+            clear=self._unwritten_by_cudnn(dq),
         )  # fmt: skip
         reserve.finish(call._replace(dy=dy), has_gradients=True)
         return AttentionGradients(dq, dk, dv)
@@ -220,12 +222,29 @@ class AttentionPlan(PlanByHand):
         )  # fmt: skip
         return out
 
-    def _run(self, function: Any, operands: list[DeviceArray], arguments: Any, reserve: DeviceArray | None) -> None:
+    def _unwritten_by_cudnn(self, dq: DeviceArray) -> list[tuple[int, int]]:
+        """Return the memory that must be zero before the backward pass over the data.
+
+        cuDNN 9.19 does not write dq beyond the longest query (seen on an H200).
+        """
+        steps = self.request.q.shape[2]
+        if max(self.request.q_lengths, default=steps) < steps:
+            return [(dq.ptr, dq.nbytes)]
+        return []
+
+    def _run(
+        self,
+        function: Any,
+        operands: list[DeviceArray],
+        arguments: Any,
+        reserve: DeviceArray | None,
+        clear: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Make the C call, which ends with workspace and reserve space."""
         there = [*operands, *self._lengths, reserve, self._states(self.request.dropout_state)]
         scratch = self._handle.workspace.reserve(self._workspace, self._handle.stream)
         kept = 0 if reserve is None else reserve.ptr
-        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there)
+        self._call(function, (*arguments, self._workspace, scratch, self._reserve, kept), there, clear)
 
     def _explain(self, error: CudnnError) -> None:
         error.involving(spec=self.spec, q=self.request.q, k=self.request.k, v=self.request.v)

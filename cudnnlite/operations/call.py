@@ -14,9 +14,9 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.algorithms import UNALIGNED, found, parse_algorithm, parse_interface
 from cudnnlite.operations.choosing import tuned_choice
 from cudnnlite.operations.engines import is_aligned
-from cudnnlite.operations.operands import check_writable, on_device, tensor_spec, use
+from cudnnlite.operations.operands import check_writable, on_device, tensor_spec, usable_workspace, use
 from cudnnlite.operations.operation import Operation
-from cudnnlite.operations.operation_plan import plan_class
+from cudnnlite.operations.operation_plan import OperationPlan, plan_class
 from cudnnlite.operations.problem import Problem, make_problem, parse_option
 from cudnnlite.search.table import AlgorithmTable
 from cudnnlite.specs import FilterSpec, TensorSpec
@@ -115,7 +115,8 @@ def call(
         y_spec = tuple(None if array is None else array.spec for array in y)
     if workspace is not None:
         workspace = on_device(handle, workspace, "workspace")
-        workspace_limit = workspace.nbytes if workspace_limit is None else workspace_limit  # the buffer is all there is
+        if workspace_limit is None:  # the buffer is all there is
+            workspace_limit = usable_workspace(workspace)
     limit = handle.workspace.limit_for(workspace_limit)
     written = y if y is not None else None if wanted is None else as_tensor(wanted)
     # as plain values, so that what is equal finds the same plan
@@ -136,7 +137,7 @@ def call(
     if interface is not None:
         parse_interface(interface)
     elif operation.algorithms is not None and algorithm is None:  # noqa: SIM102  (one condition would be too long to read)
-        if (addresses | (0 if y is None else y.ptr) | (0 if workspace is None else workspace.ptr)) % ALIGNMENT:
+        if (addresses | (0 if y is None else y.ptr)) % ALIGNMENT:
             interface = UNALIGNED
     key = (operation, tuple(specs), tuple(options), y_spec, alpha, beta, algorithm, limit, interface)
     # not by a closure: its cells would make each call slower
@@ -152,10 +153,11 @@ def call(
 
 def _make(
     handle: Handle, operation: Operation, operands: Sequence[Any], options: Sequence[Any], out: Any, alpha: float,
-    beta: float, algorithm: Any, limit: int | None, interface: str | None,
+    beta: float, algorithm: Any, limit: int | None, interface: str | None, kind: type[OperationPlan] | None = None,
 ) -> Any:  # fmt: skip
     problem = problem_of(operation, operands, options, out, alpha, beta)
-    return plan_class(operation)(handle, problem, algorithm, limit, interface)
+    plan_type = kind or plan_class(operation)
+    return plan_type(handle, problem, algorithm, limit, interface)
 
 
 def find(

@@ -34,6 +34,15 @@ class ConvolutionBackwardDataPlan(OperationPlan, operation=DATA):
     """A convolution's gradient of its input, made once: `plan(w, dy, out=dx)`.  See `plan_convolution_backward_data`."""
 
 
+class ConvolutionTransposePlan(ConvolutionBackwardDataPlan):
+    """A transposed convolution, made once: `plan(x, w, out=y)`.  See `plan_operation`."""
+
+    def __call__(self, *operands: Any, out: Any = None, workspace: Any = None) -> DeviceArray:
+        """Enqueue the operation: its operands have the order of `convolution_transpose`, which is not that of the gradient."""
+        w_then_x = operands[::-1]
+        return super().__call__(*w_then_x, out=out, workspace=workspace)
+
+
 class ConvolutionBackwardFilterPlan(OperationPlan, operation=FILTER):
     """A convolution's gradient of its filter, made once: `plan(x, dy, out=dw)`.  See `plan_convolution_backward_filter`."""
 

@@ -17,6 +17,7 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import BadParamError, CudnnError, NotSupportedError
 from cudnnlite.kept import kept
 from cudnnlite.operations.problem import Problem
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
 
@@ -112,6 +113,8 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
 def _descriptor_of(handle: Handle, spec: Any, spatial_rank: int) -> Any:
     """Return a descriptor of a spec, whose class may be derived from one of ours."""
     kind = next(DESCRIPTORS[base] for base in type(spec).__mro__ if base in DESCRIPTORS)
+    if isinstance(spec, TensorSpec):
+        spec = spec.canonical
     return kind.describing(spec, spatial_rank, handle)
 
 

@@ -100,6 +100,11 @@ def _conversion(handle: Handle, source: TensorSpec, target: TensorSpec, beta: fl
     return Described(handle, Problem(TRANSFORM, x=source, y=target, beta=beta), stack).prepare()
 
 
+def same_type_conversion(handle: Handle, spec: TensorSpec, stack: ExitStack) -> PreparedCall:
+    """Return a `cudnnTransformTensor` between two arrays of one spec, which leaves gaps as they are."""
+    return _conversion(handle, spec, spec, 0.0, stack)
+
+
 def conversion_layout(problem: Problem, wanted: str) -> str:
     """Return the layout to convert to for a result's `layout`; empty where every operand is in it, or none is wanted.
 

@@ -15,10 +15,22 @@ from cudnnlite.specs.layers import LRNSpec
 
 _MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}  # the only one
 FORWARD = Operation(
-    "lrn_forward", "cudnnLRNCrossChannelForward", ("x",), ("y",), lambda x, **_: x, {"norm": LRNSpec},
-    check=check_alike, constants=_MODE,
-)  # fmt: skip
-BACKWARD = gradient_of(FORWARD, "cudnnLRNCrossChannelBackward", ("y", "dy", "x"), constants=_MODE)
+    "lrn_forward",
+    "cudnnLRNCrossChannelForward",
+    ("x",),
+    ("y",),
+    lambda x, **_: x,
+    {"norm": LRNSpec},
+    in_place=frozenset({"x"}),
+    constants=_MODE,
+)
+BACKWARD = gradient_of(
+    FORWARD,
+    "cudnnLRNCrossChannelBackward",
+    ("y", "dy", "x"),
+    in_place=frozenset({"dy"}),
+    constants=_MODE,
+)
 
 
 def _divisive(

@@ -14,6 +14,8 @@ from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import TensorSpec
 
+WORKSPACE_ALIGNMENT = 16  # bytes
+
 
 def use(handle: Any) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
@@ -53,14 +55,22 @@ def check_writable(
 def check_overlap(
     written: DeviceArray, argument: str, in_place: frozenset[str] = frozenset(), **others: DeviceArray
 ) -> None:
-    """Raise ArgumentError if memory that is written overlaps that of another operand, unless it is one of `in_place`."""
+    """Raise ArgumentError if memory that is written overlaps that of another operand.
+
+    It may be that of one of `in_place`, described in the same way, and then of every other operand that is the same array.
+    """
     start, end = written.ptr, written.ptr + written.nbytes
+    is_in_place = any(_is_same(written, array) for name, array in others.items() if name in in_place)
     for name, array in others.items():
         if array.ptr < end and start < array.ptr + array.nbytes:
-            if name in in_place and array.ptr == start and array.spec == written.spec:
+            if is_in_place and _is_same(written, array):
                 continue
             hint = f", or that of {name} with the same layout" if name in in_place else ""
             raise ArgumentError(f"{argument} overlaps {name} in memory; give it memory of its own{hint}")
+
+
+def _is_same(one: DeviceArray, other: DeviceArray) -> bool:
+    return one.ptr == other.ptr and one.spec == other.spec
 
 
 def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
@@ -78,13 +88,33 @@ def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:
 
 
 def check_workspace(handle: Handle, workspace: Any, needed: int) -> DeviceArray:
-    """Return the caller's own workspace buffer; ArgumentError or ArrayTypeError if it is too small, or may not be written."""
+    """Return the aligned part of the caller's own workspace buffer.
+
+    ArgumentError or ArrayTypeError if it is too small, or may not be written.
+    """
     buffer = on_device(handle, workspace, "workspace")
     check_writable(buffer, "workspace")
     if buffer.spec.size * itemsize(buffer.spec.dtype) // buffer.spec.vector != buffer.nbytes:
         raise ArgumentError(f"workspace={buffer.spec} has gaps, which would be overwritten; bring a packed buffer")
-    if buffer.nbytes < needed:
+    skipped = _bytes_to_aligned(buffer)
+    if buffer.nbytes - skipped < needed:
+        behind = f", {skipped} of them before the first address that is aligned" if skipped else ""
         raise ArgumentError(
-            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes); this call needs {needed} bytes"
+            f"workspace has {format_size(buffer.nbytes)} ({buffer.nbytes} bytes{behind}); this call needs {needed} bytes"
         )
-    return buffer
+    if not skipped:
+        return buffer
+    return arrays.part_of(buffer, TensorSpec((buffer.nbytes - skipped,), "uint8"), skipped)
+
+
+def usable_workspace(workspace: DeviceArray) -> int:
+    """Return the bytes of a workspace buffer from the first aligned address on."""
+    return max(0, workspace.nbytes - _bytes_to_aligned(workspace))
+
+
+def _bytes_to_aligned(buffer: DeviceArray) -> int:
+    """Return how far an address that every kernel takes for its workspace lies behind the beginning of a buffer.
+
+    On an H200 FFT kernels and reductions end the CUDA context where their workspace is not aligned to 8 bytes.
+    """
+    return -buffer.ptr % WORKSPACE_ALIGNMENT

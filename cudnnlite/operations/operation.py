@@ -24,6 +24,14 @@ from cudnnlite.specs.layout import same_strides
 
 FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 LAYER_DTYPES = (*FLOATS, DataType.INT8)  # what any of them was seen to take on an H200
+STRICTEST_ALIGNMENT = 16  # bytes: no operand of an operation needs more
+RESERVE_ALIGNMENT = 16  # bytes; an H200's dropout kernels end the CUDA context below 4
+Alignments = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, int]]
+
+
+def natural_alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return no alignments: every operand may begin at any multiple of its data type's size."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,10 @@ class Operation:
     bare: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(default_factory=dict)
     # which operands may be what is written first: the same memory, described in the same way
     in_place: frozenset[str] = frozenset()
+    # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.  Operands that are not listed need the
+    # size of their data type.  A kernel that loads several values at once ends the CUDA context of the process where its
+    # operand has less; tests/device/alignment_sweep.py shows which ones do on a GPU.
+    alignments: Alignments = natural_alignments
     scaled: int = 1  # how many of what is written, from the first, `alpha` and `beta` apply to
     # what operands may be, as far as that can be said beforehand; empty where `infer` sees to it
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
@@ -209,6 +221,14 @@ def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | No
         if not same_strides(first.shape, first.strides, spec.strides):
             name = "out" if number == len(specs) else name  # noqa: PLW2901
             raise ArgumentError(f"{name} is {spec}; it must lie in memory as {first_name} does, {first}")
+
+
+def check_same_shape(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:
+    """Raise ArgumentError unless all operands, the last of which is written, have the same shape; their strides may differ."""
+    (first_name, first), *others = specs.items()
+    for name, spec in others:
+        if spec.shape != first.shape:
+            raise ArgumentError(f"{name} has shape {spec.shape}; needed: {first.shape}, the shape of {first_name}")
 
 
 def gradient_of(forward: Operation, function: str, reads: tuple[str, ...], **fields: Any) -> Operation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -17,8 +17,9 @@ from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import check_asked, choose, prepare
 from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
+from cudnnlite.operations.misaligned import AlignedCopies, misaligned
 from cudnnlite.operations.operands import check_overlap, check_workspace, check_writable, on_device
-from cudnnlite.operations.operation import Operation
+from cudnnlite.operations.operation import RESERVE_ALIGNMENT, Operation
 from cudnnlite.operations.plan import Plan
 from cudnnlite.operations.problem import Problem, check_shape
 from cudnnlite.operations.replay import Operand, Replay, ReplayedCall, parse_replay
@@ -108,6 +109,8 @@ class OperationPlan(Plan):
         self.choice: AlgorithmResult | None = None
         self.workspace = self.reserve = 0
         self.descriptors: dict[str, Any] = {}
+        self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
+        self._copies: AlignedCopies | None = None
         self._limit = limit
         self._lease = handle.workspace.reserve
         try:
@@ -145,7 +148,9 @@ class OperationPlan(Plan):
             self.workspace = converted.workspace
         else:
             choice, self._prepared, self.workspace = prepare(described, choice, self._resources)
-            if not isinstance(choice.algorithm, Engine):
+            if isinstance(choice.algorithm, Engine):
+                self._alignments = {}  # an engine's plan checks every address itself
+            else:
                 self.descriptors = described.descriptors
         if limit is not None and self.workspace > limit:
             inside = f" in {layout}, converted operands included," if layout else ""
@@ -155,13 +160,53 @@ class OperationPlan(Plan):
             )
         self.choice = replace(choice, workspace=self.workspace)
 
+    def _misaligned(self, **operands: DeviceArray) -> dict[str, int]:
+        """Return the operands that the kernels cannot load where they are, and the alignments that they need."""
+        return misaligned(self._alignments, operands)
+
+    def _call_on_copies(self, alignments: Mapping[str, int], operands: dict[str, DeviceArray], **others: Any) -> Any:
+        """Make the call with aligned copies of some operands, and bring back what it writes.
+
+        Two operands in the same memory, as those of a call in place are, have the same copy.
+        """
+        operation = self.problem.operation
+        if (workspace := others.get("workspace")) is not None:
+            self._own_workspace(workspace, **operands)  # which must not overlap what the copies are of
+        if self._copies is None:
+            self._copies = AlignedCopies(self._handle, operation.function, self._resources)
+        copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
+        stand_ins = dict(operands)
+        for name, alignment in alignments.items():
+            array = operands[name]
+            place = (array.ptr, array.spec)
+            if place not in copies:
+                argument, is_read = operation.argument(name), self._is_read(name)
+                copies[place] = self._copies.copy(argument, array, alignment, is_read=is_read)
+            stand_ins[name] = copies[place]
+        reads = [stand_ins[name] for name in operation.reads]
+        writes = tuple(stand_ins[name] for name in operation.writes)
+        returned = self(*reads, out=writes if len(writes) > 1 else writes[0], **others)
+        originals = {}
+        for name in operation.writes:
+            if stand_ins[name] is not operands[name]:
+                self._copies.bring_back(stand_ins[name], operands[name])
+                originals[id(stand_ins[name])] = operands[name]
+        if isinstance(returned, tuple):
+            return tuple(originals.get(id(array), array) for array in returned)
+        return originals.get(id(returned), returned)
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a call reads what an operand holds."""
+        operation = self.problem.operation
+        scaled = operation.writes[: operation.scaled] if self.problem.values.get("beta") else ()
+        return name not in operation.writes or name in scaled or name in operation.given
+
     def _staged_operands(self) -> dict[str, Operand]:
         """Return what can be copied to buffers and back, by the header's names.
 
         Nothing if a result has gaps, to be kept, or is two arguments, which one buffer would have to be.
         """
         problem, operation = self.problem, self.problem.operation
-        scaled = operation.writes[: operation.scaled] if problem.values.get("beta") else ()
         staged: dict[str, Operand] = {}
         for name, spec in problem.specs.items():
             written = name in operation.writes
@@ -171,7 +216,7 @@ class OperationPlan(Plan):
             if len(operation.header(name)) > 1:
                 return {}
             if written or name not in operation.filters:  # weights seldom change
-                read = not written or name in scaled or name in operation.given
+                read = self._is_read(name)
                 staged |= {there: Operand(spec.nbytes, read, written) for there in operation.header(name)}
         return staged
 
@@ -248,6 +293,9 @@ class OperationPlan(Plan):
         reserve = on_device(self._handle, reserve, "reserve")
         if reserve.nbytes != self.reserve or not reserve.spec.fits(reserve.spec.layout):
             raise ArgumentError(f"reserve is {reserve.spec}; needed: {self.reserve} bytes without gaps")
+        if reserve.ptr % RESERVE_ALIGNMENT:
+            needed = f"an address that is aligned to {RESERVE_ALIGNMENT} bytes"
+            raise ArgumentError(f"reserve begins at {reserve.ptr:#x}; needed: {needed}")
         names = dict(zip((*operation.reads, *operation.writes), operands, strict=True))
         if operation.by_reserve:
             for name in operation.writes:

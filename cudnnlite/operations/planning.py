@@ -9,8 +9,10 @@ from typing import Any
 from cudnnlite.arguments import shown
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.convolution_backward import ConvolutionTransposePlan
 from cudnnlite.operations.operands import use
 from cudnnlite.operations.operation import OPERATIONS
+from cudnnlite.operations.operation_plan import OperationPlan
 from cudnnlite.unknown import why_unknown
 
 # that run an operation of another name, or a plan by hand
@@ -18,6 +20,9 @@ _OTHERS = (
     "convolution_transpose", "ctc_loss", "dropout_backward", "dropout_forward", "multi_head_attention_forward",
     "transform_filter",
 )  # fmt: skip
+
+# of operations whose arguments have another order than the C function's
+_PLAN_TYPES: dict[str, type[OperationPlan]] = {"convolution_transpose": ConvolutionTransposePlan}
 
 
 def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -78,4 +83,6 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
     make = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
     if make is None:
         raise ArgumentError(f"operation={operation.__name__} runs no plan")
+    if name in _PLAN_TYPES:
+        return make(kind=_PLAN_TYPES[name])
     return make()

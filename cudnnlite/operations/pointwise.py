@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.foreign import AnyArray
-from cudnnlite.dtypes import compute_type_for
+from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.family import DeviceArray, Handle, Operation, call, documented
@@ -38,7 +38,19 @@ def _onto(a: TensorSpec, c: TensorSpec) -> TensorSpec:
 def _in_its_type(specs: Any, options: Any) -> Any:
     """Return the options with the type to compute in that cuDNN wants for the operands."""
     first = next(iter(specs.values()))
-    return {**options, "op": options["op"].replace(compute_type=compute_type_for(first.dtype))}
+    compute_type = DataType.DOUBLE if first.dtype == DataType.DOUBLE else DataType.FLOAT
+    return {**options, "op": options["op"].replace(compute_type=compute_type)}
+
+
+def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
+    """Raise ArgumentError unless all have one data type, or the result of int8 operands is float32."""
+    dtype = specs["a"].dtype
+    for name, spec in specs.items():
+        widened = name == "c" and (dtype, spec.dtype) == (DataType.INT8, DataType.FLOAT)
+        if spec.dtype != dtype and not widened:
+            argument = "out" if name == "c" else name
+            allowed = "int8, float32" if name == "c" and dtype == DataType.INT8 else dtype_name(dtype)
+            raise ArgumentError(f"{argument} is {dtype_name(spec.dtype)}; needed: {allowed}")
 
 
 ADD = Operation(
@@ -53,7 +65,8 @@ SET = Operation(
 OP = Operation(
     "op_tensor", "cudnnOpTensor", ("a", "b"), ("c",), lambda a, b, **_: _spread("b", b, "a", a),
     {"op": OpTensorSpec, "alpha1": float, "alpha2": float},
-    {"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"}, complete=_in_its_type,
+    {"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"}, complete=_in_its_type, in_place=frozenset({"a"}),
+    mixed=True, check=_check_types,
 )  # fmt: skip
 REDUCE = Operation(
     "reduce_tensor", "cudnnReduceTensor", ("a",), ("c",), lambda a, c, **_: _onto(a, c),
@@ -61,6 +74,7 @@ REDUCE = Operation(
     {"reduceTensorDesc": "opDesc", "A": "a", "C": "c", "workspace": "workSpace",
      "workspaceSizeInBytes": "workSpaceSizeInBytes"},
     given={"c": "out"}, constants={"indices": None, "indicesSizeInBytes": 0}, complete=_in_its_type,
+    mixed=True, check=_check_types,
     workspace="cudnnGetReductionWorkspaceSize",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.operations import recording
 from cudnnlite.operations.described import involve
 from cudnnlite.operations.operands import check_writable, on_device, wait_for_streams
-from cudnnlite.operations.operation import Operation, all_of
+from cudnnlite.operations.operation import STRICTEST_ALIGNMENT, Operation, all_of, natural_alignments
 from cudnnlite.specs.layers import DropoutSpec
 
 _OPERAND = """\
@@ -39,6 +39,7 @@ def {head}, workspace=None{reserve}):
 {operands}\
 {reserved}\
 {checks}\
+{aligned}\
             if prepared is None:  # an empty batch
                 return {result}
             scratch = self.workspace
@@ -97,6 +98,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
         states="".join(
             f"    states = {array}\n    _ = states.ptr  # ClosedError if it was closed\n" for array in states
         ),
+        aligned=_aligned(operation, kept),
         reserved=f"            reserve = self._reserve_space(reserve, {', '.join(everything)})\n" if kept else "",
     )
     source = source.format(head=f"__call__(self, {arguments}*, out=None") + source.format(
@@ -111,6 +113,20 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
     }  # fmt: skip
     exec(compile(source, filename, "exec"), namespace)
     return namespace["__call__"], namespace["_run"]
+
+
+def _aligned(operation: Operation, others: tuple[str, ...]) -> str:
+    """Return the lines that make the call on copies where an operand is not aligned as its kernels need it."""
+    if operation.alignments is natural_alignments:
+        return ""
+    names = (*operation.reads, *operation.writes)
+    addresses = " | ".join(f"{name}.ptr" for name in names)
+    operands = ", ".join(f"{name}={name}" for name in names)
+    passed = "".join(f", {name}={name}" for name in ("workspace", *others))
+    return (
+        f"            if ({addresses}) % {STRICTEST_ALIGNMENT} and (alignments := self._misaligned({operands})):\n"
+        f"                return self._call_on_copies(alignments, dict({operands}){passed})\n"
+    )
 
 
 def _scratch(names: tuple[str, ...]) -> str:

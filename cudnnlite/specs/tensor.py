@@ -129,6 +129,20 @@ class TensorSpec(FrozenSpec, told_by="cudnnSetTensorNdDescriptor cudnnSetTensorN
         return "strided"
 
     @kept
+    def canonical(self) -> TensorSpec:
+        """The same memory as cuDNN is told of it: packed values have the strides of their layout along axes of size 1 too.
+
+        cuDNN looks at those strides where it chooses a kernel; `softmax_forward` was wrong on an H200 where they were odd.
+        """
+        if self.layout != "strided":
+            return self
+        for names in (CHANNELS_FIRST, CHANNELS_LAST):
+            name = names.get(self.rank, PACKED)
+            if self.fits(name):
+                return TensorSpec(self.shape, self.dtype, name)
+        return self
+
+    @kept
     def is_channels_last(self) -> bool:
         """Whether the memory is channels last; where both layouts fit (one channel), whether it is written so."""
         first, last = CHANNELS_FIRST.get(self.rank, ""), CHANNELS_LAST.get(self.rank, "")

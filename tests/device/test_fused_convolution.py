@@ -185,11 +185,34 @@ def test_strided_outputs(handle: dnn.Handle) -> None:
         fused.assert_right(y, "relu", **scalars)
 
 
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+def test_the_result_may_take_the_place_of_what_is_added(
+    handle: dnn.Handle, dtype: str, layout: str, activation: str
+) -> None:
+    """As in a residual network: by an engine, and by the C function."""
+    fused = Fused(handle, dtype, layout)
+    for options in ({}, {"algorithm": "implicit_precomp_gemm"}):
+        z = handle.array(fused.z_host, dtype=dtype, layout=layout)
+        y = dnn.convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, activation, z=z, alpha2=0.5, out=z, **options
+        )
+        assert y is z
+        fused.assert_right(y, activation, alpha2=0.5)
+        z = handle.array(fused.z_host, dtype=dtype, layout=layout)
+        with dnn.plan_convolution_bias_activation_forward(
+            handle, *fused.operands, fused.conv, activation, z=z, alpha2=0.5, out=z, **options
+        ) as plan:
+            fused.assert_right(plan(*fused.operands, z, out=z), activation, alpha2=0.5)
+
+
 def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     x, w, bias = fused.operands
     other = handle.array(fused.z_host, layout="NHWC")
-    out = fused.out()
+    memory = handle.empty((fused.out().size + 4,))
+    out, shifted = (memory[start : start + fused.out().size].reshape(fused.problem.y_shape) for start in (0, 4))
+    fill(out, 0xFF)
     before = memory_of(out).copy()
     for operands, options, said in (
         (
@@ -201,7 +224,7 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
         ((x, w, handle.array(np.zeros((1, 6, 1, 1)))), {}, "bias is float64; needed: float32"),
         ((x, w, bias), {"z": x, "alpha2": 1.0}, r"z has shape .*; the result has"),
         ((x, w, bias), {"z": other, "alpha2": 1.0}, "z is .*; it must lie in memory as the result does"),
-        ((x, w, bias), {"z": out, "alpha2": 1.0}, "out overlaps z in memory"),
+        ((x, w, bias), {"z": shifted, "alpha2": 1.0}, "out overlaps z in memory"),
         ((x, w, bias), {"alpha2": 1.0}, "alpha2=1.0 scales z, which is not given"),
         ((x, w, bias), {"z": fused.z, "alpha2": "much"}, "alpha2='much'"),
         ((x, w, bias), {"activation": "gelu"}, "activation='gelu'"),

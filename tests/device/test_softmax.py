@@ -136,19 +136,73 @@ def test_large_values_do_not_overflow(handle: dnn.Handle, algorithm: str, mode: 
     assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
 
 
+# what an H200 computes rightly between two layouts in four dimensions; the rest it calls a success, and is something else
+BETWEEN = {
+    "channel": {*itertools.permutations(LAYOUTS, 2)} - {("first", "strided")},
+    "instance": {("last", "first"), ("strided", "first")},
+}
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", SCALES)
-def test_layouts_that_differ_are_refused(handle: dnn.Handle, dtype: str, mode: str) -> None:
+def test_layouts_may_differ_where_cudnn_computes_that_rightly(handle: dnn.Handle, dtype: str, mode: str) -> None:
+    host = host_values(4, dtype)
+    expected = onnx_softmax(host, "accurate", mode)
+    for one, other in itertools.permutations(LAYOUTS, 2):
+        x = upload(handle, spec_of(host.shape, dtype, one), host)
+        out = handle.empty(spec_of(host.shape, dtype, other))
+        fill(out, 0xFF)
+        if (one, other) in BETWEEN[mode]:
+            assert_near(dnn.softmax_forward(handle, x, mode=mode, out=out).numpy(), expected, OPERATION_BOUNDS[dtype])
+        else:
+            refuses(dnn.ArgumentError, r"\bout is", partial(dnn.softmax_forward, handle, x, mode=mode, out=out))
+            assert (memory_of(out) == 0xFF).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", SCALES)
+def test_layouts_of_gradients_that_differ_are_refused(handle: dnn.Handle, dtype: str, mode: str) -> None:
     """cuDNN 9.19 computes something else, and calls it a success."""
     shape = SHAPES[4]
-    forward, backward = partial(dnn.softmax_forward, handle), partial(dnn.softmax_backward, handle)
+    backward = partial(dnn.softmax_backward, handle)
     for one, other in itertools.permutations(LAYOUTS, 2):
-        x, dy, out = (handle.empty(spec_of(shape, dtype, layout)) for layout in (one, other, other))
+        y, dy, out = (handle.empty(spec_of(shape, dtype, layout)) for layout in (one, other, other))
         fill(out, PATTERN)
-        refuses(dnn.ArgumentError, r"\bout is", partial(forward, x, mode=mode, out=out))
-        refuses(dnn.ArgumentError, r"\bout is", partial(backward, x, x, mode=mode, out=out))
-        refuses(dnn.ArgumentError, r"\bdy is", partial(backward, x, dy, mode=mode))
+        refuses(dnn.ArgumentError, r"\bout is", partial(backward, y, y, mode=mode, out=out))
+        refuses(dnn.ArgumentError, r"\bdy is", partial(backward, y, dy, mode=mode))
         assert (memory_of(out) == PATTERN).all()
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "accurate", "log"])
+@pytest.mark.parametrize("mode", SCALES)
+def test_some_channels_of_images_are_never_computed_wrongly(handle: dnn.Handle, mode: str, algorithm: str) -> None:
+    """Between the images are gaps then, of which cuDNN 9.19 reads, and writes over, in mode INSTANCE."""
+    whole = np.random.default_rng(0).standard_normal((3, 9, 4, 5)).astype(np.float32)
+    x = handle.array(whole)[:, :6]
+    call = partial(dnn.softmax_forward, handle, x, mode=mode, algorithm=algorithm)
+    if mode == "instance":
+        refuses(dnn.ArgumentError, "gaps", call)
+    else:
+        assert_near(call().numpy(), onnx_softmax(whole[:, :6], algorithm, mode), OPERATION_BOUNDS["float32"])
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "accurate", "log"])
+@pytest.mark.parametrize("mode", SCALES)
+def test_some_classes_of_rows(handle: dnn.Handle, mode: str, algorithm: str) -> None:
+    """One position an image: both modes are the same, and the one that is right is run."""
+    whole = np.random.default_rng(0).standard_normal((5, 9, 1, 1)).astype(np.float32)
+    y = dnn.softmax_forward(handle, handle.array(whole)[:, :6], mode=mode, algorithm=algorithm)
+    assert_near(y.numpy(), onnx_softmax(whole[:, :6], algorithm, mode), OPERATION_BOUNDS["float32"])
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "accurate", "log"])
+def test_strides_of_axes_of_size_1_do_not_matter(handle: dnn.Handle, algorithm: str) -> None:
+    """cuDNN 9.19 looks at them, and wrote elsewhere."""
+    host = np.random.default_rng(0).standard_normal((3, 5, 5, 1)).astype(np.float32)
+    out = handle.empty(dnn.TensorSpec(host.shape, "float32", strides=(25, 5, 1, 75)))
+    fill(out, 0xFF)
+    dnn.softmax_forward(handle, handle.array(host), algorithm=algorithm, out=out)
+    assert_near(out.numpy(), onnx_softmax(host, algorithm, "channel"), OPERATION_BOUNDS["float32"])
 
 
 def test_layouts_that_are_the_same_memory_are_none_that_differ(handle: dnn.Handle) -> None:

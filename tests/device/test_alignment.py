@@ -1,0 +1,154 @@
+"""Operands at addresses that kernels cannot load from: copied, told, or refused, and never the end of a CUDA context."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.devices.arrays import part_of
+from cudnnlite.operations.operation import OPERATIONS, natural_alignments
+
+from .alignment_sweep import Placer, results_of, trials, verdict
+from .problems import gap_mask, memory_of, random_values, upload, with_gaps
+
+FIRST_TRIALS = {f"{trial.name.split()[0]}-{trial.dtype}": trial for trial in reversed(trials())}
+
+
+def place(handle: dnn.Handle, values: Any, offset: int, spec: dnn.TensorSpec | None = None) -> dnn.DeviceArray:
+    """Return an array with those values that begins `offset` bytes behind an aligned address."""
+    source = handle.array(values) if spec is None else upload(handle, spec, values)
+    buffer = handle.empty((source.nbytes + 256,), "uint8")
+    array = part_of(buffer, source.spec, offset)
+    array.device.copy_within(array.ptr, source.ptr, source.nbytes, handle.stream)
+    return array
+
+
+@pytest.fixture
+def dy_host() -> Any:
+    return random_values(np.random.default_rng(0), (4, 16, 8, 8), "float32")
+
+
+@pytest.mark.parametrize("name", FIRST_TRIALS)
+@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+def test_a_slice_is_computed_rightly_or_refused(handle: dnn.Handle, name: str) -> None:
+    trial = FIRST_TRIALS[name]
+    try:
+        expected, _ = results_of(trial, aligned := Placer(handle))
+    except (dnn.CudnnError, dnn.ArgumentError):
+        return  # of this data type there is no such operation
+    for operand in dict.fromkeys(aligned.names):
+        try:
+            results, copied = results_of(trial, Placer(handle, operand, 1))
+        except dnn.ArgumentError as error:
+            assert "aligned" in str(error)
+        else:
+            assert verdict(trial, expected, results, copied)[0] != "wrong", operand
+
+
+def test_a_copy_is_told_once_for_each_operand(handle: dnn.Handle, dy_host: Any) -> None:
+    dy = place(handle, dy_host, 4)
+    with pytest.warns(dnn.AlignmentWarning, match=r"dy begins at 0x\w+, which is not aligned to 16 bytes") as told:
+        db = dnn.convolution_backward_bias(handle, dy)
+    assert len(told) == 1
+    np.testing.assert_allclose(db.numpy().ravel(), dy_host.astype(np.float64).sum((0, 2, 3)), rtol=1e-4, atol=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dnn.convolution_backward_bias(handle, dy)
+
+
+def test_aligned_operands_are_not_copied(handle: dnn.Handle, dy_host: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dnn.convolution_backward_bias(handle, place(handle, dy_host, 16))
+
+
+def test_a_result_with_old_values_is_brought_back(handle: dnn.Handle, dy_host: Any) -> None:
+    old = np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)
+    out = place(handle, old, 8)
+    with pytest.warns(dnn.AlignmentWarning, match="out begins at"):
+        returned = dnn.convolution_backward_bias(handle, handle.array(dy_host), alpha=0.5, beta=2.0, out=out)
+    assert returned is out
+    expected = 0.5 * dy_host.astype(np.float64).sum((0, 2, 3)) + 2 * old.ravel()
+    np.testing.assert_allclose(out.numpy().ravel(), expected, rtol=1e-4, atol=1e-4)
+
+
+def normalize(handle: dnn.Handle, x: dnn.DeviceArray, y: dnn.DeviceArray, *, layout: str | None = None) -> Any:
+    each = np.ones((1, x.shape[1], 1, 1), np.float32)
+    scale, bias, running_mean, running_var = (handle.array(each, layout=layout) for _ in range(4))
+    return dnn.batch_normalization_training(
+        handle, x, scale, bias, running_mean=running_mean, running_var=running_var, out=(y, None, None)
+    )
+
+
+def test_gaps_of_a_result_stay_as_they_are(handle: dnn.Handle) -> None:
+    values = random_values(np.random.default_rng(0), (3, 4, 5, 6), "float16")
+    spec = with_gaps(values.shape, "float16")
+    expected = normalize(handle, upload(handle, spec, values), upload(handle, spec, np.zeros_like(values)))[0].numpy()
+    y = place(handle, np.full_like(values, np.nan), 2, spec)
+    before = memory_of(y)
+    with pytest.warns(dnn.AlignmentWarning, match="not aligned to 4 bytes"):
+        normalize(handle, upload(handle, spec, values), y)
+    np.testing.assert_array_equal(y.numpy(), expected)
+    gaps = gap_mask(spec)
+    np.testing.assert_array_equal(memory_of(y)[gaps], before[gaps])
+
+
+def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> None:
+    values = np.abs(random_values(np.random.default_rng(0), (4, 16, 8, 8), "float16"))
+    x, w = (handle.array(random_values(np.random.default_rng(1), shape, "float16")) for shape in (values.shape, (16, 16, 1, 1)))
+    bias = handle.array(np.zeros((1, 16, 1, 1), np.float16))
+    options: dict[str, Any] = {"alpha2": 0.5, "algorithm": "implicit_precomp_gemm"}
+    z = handle.array(values)
+    expected = dnn.convolution_bias_activation_forward(handle, x, w, bias, z=z, **options).numpy()
+    out = place(handle, values, 2)
+    with pytest.warns(dnn.AlignmentWarning, match="z begins at"):
+        returned = dnn.convolution_bias_activation_forward(handle, x, w, bias, z=out, out=out, **options)
+    assert returned is out
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_a_recorded_graph_has_no_copies(handle: dnn.Handle, dy_host: Any) -> None:
+    dy, out = place(handle, dy_host, 4), handle.empty((1, 16, 1, 1))
+    dnn.convolution_backward_bias(handle, handle.array(dy_host), out=out)
+    with pytest.raises(dnn.CaptureError, match=r"dy begins at .*bring aligned memory"), dnn.capture(handle):
+        dnn.convolution_backward_bias(handle, dy, out=out)
+    dnn.convolution_backward_bias(handle, handle.array(dy_host), out=out)
+
+
+def test_a_reserve_space_is_not_copied(handle: dnn.Handle) -> None:
+    x, state = handle.array(np.ones((2, 4, 8, 8), np.float32)), dnn.DropoutState(handle, 7)
+    _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
+    slanted = part_of(handle.empty((reserve.nbytes + 256,), "uint8"), reserve.spec, 1)
+    with pytest.raises(dnn.ArgumentError, match="reserve begins at .*aligned to 16 bytes"):
+        dnn.dropout_forward(handle, x, 0.5, dropout_state=state, reserve=slanted)
+
+
+def test_the_emulated_device_refuses_what_ends_a_gpus_context() -> None:
+    with dnn.Handle("emulated") as handle:
+        dy, db = handle.array(np.ones((2, 4, 3, 3), np.float32)), handle.empty((1, 4, 1, 1))
+        with (
+            dnn.TensorDescriptor(dy.spec) as dy_desc,
+            dnn.TensorDescriptor(db.spec) as db_desc,
+            pytest.raises(dnn.BadParamError, match="dy at .* is not aligned to 16 bytes"),
+        ):
+            one, zero = np.ones((), np.float32), np.zeros((), np.float32)
+            handle.api.cudnnConvolutionBackwardBias(
+                handle.ptr, one.ctypes.data, dy_desc.ptr, dy.ptr + 4, zero.ctypes.data, db_desc.ptr, db.ptr
+            )
+
+
+@pytest.mark.parametrize("name", [name for name, o in OPERATIONS.items() if o.alignments is not natural_alignments])
+def test_no_operation_needs_more_than_the_calls_look_for(name: str) -> None:
+    """The call of a plan looks whether any address is no multiple of 16, and only then for which."""
+    x = dnn.TensorSpec((2, 8, 4, 4), "float16", "NHWC")
+    operation = OPERATIONS[name]
+    specs = dict.fromkeys((*operation.reads, *operation.writes), x)
+    options = {"mode": dnn.BatchNormMode.SPATIAL_PERSISTENT, "beta": 0.5}
+    alignments = operation.alignments(specs, options)
+    assert alignments
+    assert set(alignments) <= set(specs)
+    assert all(16 % alignment == 0 for alignment in alignments.values())
