@@ -9,6 +9,7 @@ import pytest
 from tolerances import ATTENTION_BOUNDS, assert_close
 
 import cudnnlite as dnn
+from cudnnlite.operations.attention_plan import AttentionPlan
 from cudnnlite.specs.tensor import TensorSpec
 
 torch: Any = pytest.importorskip("torch")
@@ -136,6 +137,24 @@ def test_float16_throughout(handle):
 def test_lengths_and_windows(handle, beam, limits):
     limits = {name: value[: BATCH * beam] if name == "q_lengths" else value for name, value in limits.items()}
     Case(handle, spec_of(bias=True), beam).check(ATTENTION_BOUNDS["float64"], **limits)
+
+
+@pytest.mark.parametrize("kv_lengths", [None, [0, 2, 3]])
+@pytest.mark.parametrize("q_lengths", [[0, 2, 1, 0, 1, 2], [3, 0, 1, 2, 3, 0], [0] * 6])
+def test_no_query_reaches_the_last_step(handle, q_lengths, kv_lengths):
+    """cuDNN 9.19 leaves dq beyond the longest query as it was, where queries are not projected."""
+    Case(handle, spec_of("none")).check(ATTENTION_BOUNDS["float64"], q_lengths=q_lengths, kv_lengths=kv_lengths)
+
+
+def test_the_emulated_device_leaves_what_an_h200_leaves_unwritten(monkeypatch):
+    monkeypatch.setattr(AttentionPlan, "_unwritten_by_cudnn", lambda plan, dq: ())
+    with dnn.Handle("emulated") as handle:
+        case = Case(handle, spec_of("none"))
+        y, reserve = case.forward(training=True, q_lengths=[0, 2, 1, 0, 1, 2])
+        dq = handle.array(np.full(case.operands[0].shape, np.nan), dtype="float64")
+        dnn.multi_head_attention_backward_data(handle, reserve, y, out=(dq, None, None))
+        unwritten = np.isnan(dq.numpy()).all((0, 1, 3))
+        np.testing.assert_array_equal(unwritten, np.arange(STEPS) >= 2)
 
 
 def test_a_window_may_be_empty_or_reach_too_far(handle):

@@ -189,3 +189,91 @@ def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
         refuses(ARRAY, r"\bq\b", lambda: plan(weights, None, x, x))
     with dnn.plan_operation(handle, dnn.ctc_loss, x, [1], [1], [2]) as plan:
         refuses(ARGUMENT, "x is", lambda: plan(other, [1], [1], [2]))
+
+
+# ---------------------------------------------------------------- the order of operands
+
+
+def equal_shapes(handle: dnn.Handle) -> dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]]:
+    """Return calls whose operands could be swapped unnoticed: function, operands by argument, and other arguments."""
+    rng = np.random.default_rng(0)
+
+    def image() -> dnn.DeviceArray:
+        return handle.array(rng.uniform(0.5, 2, (3, 4, 4, 4)).astype(np.float32), layout="NHWC")
+
+    def each() -> dnn.DeviceArray:
+        return handle.array(rng.uniform(0.5, 2, (1, 4, 1, 1)).astype(np.float32), layout="NHWC")
+
+    def cube() -> dnn.DeviceArray:
+        return handle.array(rng.standard_normal((3, 3, 3, 3)).astype(np.float32))
+
+    padded = {"conv": dnn.ConvolutionSpec(padding=1, math_type="fma")}
+    relu, norm = {"activation": "relu"}, {"norm": dnn.LRNSpec(3)}
+    statistics = {name: each() for name in ("scale", "saved_mean", "saved_inv_variance")}
+    x, scale, bias = image(), each(), each()
+    running = {"running_mean": each(), "running_var": each()}
+    y, mean, inverse, reserve = dnn.batch_normalization_training(handle, x, scale, bias, activation="relu", **running)
+    saved = {"saved_mean": mean, "saved_inv_variance": inverse}
+    fused = {"x": x, "dy": image(), "scale": scale, **saved, "y": y, "bias": bias}
+    return {
+        "activation_backward": (
+            dnn.activation_backward, {"y": image(), "dy": image(), "x": image()}, {"activation": "swish"},
+        ),
+        "softmax_backward": (dnn.softmax_backward, {"y": image(), "dy": image()}, {}),
+        "lrn_backward": (dnn.lrn_backward, {"y": image(), "dy": image(), "x": image()}, norm),
+        "divisive": (dnn.divisive_normalization_backward, {"x": image(), "dy": image()}, norm),
+        "pooling_backward": (
+            dnn.pooling_backward, {"y": image(), "dy": image(), "x": image()}, {"pooling": dnn.PoolingSpec(1)},
+        ),
+        "op_tensor": (dnn.op_tensor, {"a": image(), "b": image()}, {"op": "add", "alpha2": -3.0}),
+        "convolution_forward": (dnn.convolution_forward, {"x": cube(), "w": cube()}, padded),
+        "convolution_transpose": (dnn.convolution_transpose, {"x": cube(), "w": cube()}, padded),
+        "convolution_backward_data": (dnn.convolution_backward_data, {"w": cube(), "dy": cube()}, padded),
+        "convolution_backward_filter": (
+            dnn.convolution_backward_filter, {"x": cube(), "dy": cube()}, padded | {"w": (3, 3, 3, 3)},
+        ),
+        "fused": (
+            dnn.convolution_bias_activation_forward,
+            {"x": cube(), "w": cube(), "bias": handle.array(np.ones((1, 3, 1, 1), np.float32)), "z": cube()},
+            padded | relu,
+        ),
+        "inference": (
+            dnn.batch_normalization_inference,
+            {"x": image(), **{name: each() for name in ("scale", "bias", "mean", "variance")}},
+            {},
+        ),
+        "backward": (dnn.batch_normalization_backward, {"x": x, "dy": image(), **statistics}, {}),
+        "backward_relu": (dnn.batch_normalization_backward, fused, relu | {"reserve": reserve}),
+    }  # fmt: skip
+
+
+ORDERED = (
+    "activation_backward", "softmax_backward", "lrn_backward", "divisive", "pooling_backward", "op_tensor",
+    "convolution_forward", "convolution_transpose", "convolution_backward_data", "convolution_backward_filter", "fused",
+    "inference", "backward", "backward_relu",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_a_plan_takes_operands_in_the_order_of_the_arguments(handle: dnn.Handle, name: str) -> None:
+    function, operands, options = equal_shapes(handle)[name]
+    assert sorted(operands, key=[*inspect.signature(function).parameters].index) == [*operands]
+    expected = function(handle, **operands, **options)
+    with dnn.plan_operation(handle, function, **operands, **options) as plan:
+        reserve = {"reserve": options["reserve"]} if "reserve" in options else {}
+        found = plan(*operands.values(), **reserve)
+    pairs = zip(expected, found, strict=True) if isinstance(expected, tuple) else [(expected, found)]
+    for one, other in pairs:
+        np.testing.assert_array_equal(other.numpy(), one.numpy())
+
+
+def test_every_operation_reads_in_the_order_of_its_function() -> None:
+    """A declaration's order is what a plan takes; `convolution_transpose` alone runs another function's operation."""
+    functions = {name: getattr(dnn, name) for name in dnn.__all__ if inspect.isfunction(getattr(dnn, name))}
+    for operation in OPERATIONS.values():
+        names = [name for name in functions if operation.name == name or operation.name.startswith(f"{name}_")]
+        if not names:
+            continue  # a part of another operation
+        parameters = [*inspect.signature(functions[max(names, key=len)]).parameters]
+        places = [parameters.index(operand) for operand in operation.reads if operand in parameters]
+        assert places == sorted(places), operation

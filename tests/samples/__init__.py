@@ -116,6 +116,25 @@ def usual_combinations(name: str, sets: tuple[Mapping[str, Any], ...]) -> Iterat
         yield name, sets[0], 4, dtype, "first", "first", dtype, 0.0
 
 
+def combinations_between_layouts(
+    name: str, sets: tuple[Mapping[str, Any], ...], ranks: tuple[int, ...] = (3, 5)
+) -> Iterator[Any]:
+    """Yield keys of rows in which what is written has another layout than what is read, at other ranks than 4."""
+    for options, rank, dtype in itertools.product(sets, ranks, FLOATS):
+        for one, other in itertools.permutations(LAYOUTS, 2):
+            yield name, options, rank, dtype, one, other, dtype, 0.0
+
+
+def usual_and_between_layouts(sets: tuple[Mapping[str, Any], ...]) -> Callable[[str], Iterator[Any]]:
+    """Return `Sample.combinations` of an operation that cuDNN computes between layouts."""
+
+    def combinations(name: str) -> Iterator[Any]:
+        yield from usual_combinations(name, sets)
+        yield from combinations_between_layouts(name, sets[:1])
+
+    return combinations
+
+
 SAMPLES: dict[str, Sample] = {}
 for _module in iter_modules(__path__):
     SAMPLES |= import_module(f"{__name__}.{_module.name}").SAMPLES

@@ -51,4 +51,7 @@ _SETS = (
 _FORWARD = s.Sample(
     {"activation": dnn.ActivationSpec("swish", 1.5)}, reference=_reference, drawn=_drawn, sets=_SETS, make=_make
 )
-SAMPLES = {"activation_forward": _FORWARD, "activation_backward": _FORWARD._replace(reference=_slope)}
+SAMPLES = {
+    "activation_forward": _FORWARD._replace(combinations=s.usual_and_between_layouts(_SETS)),
+    "activation_backward": _FORWARD._replace(reference=_slope),
+}

@@ -26,7 +26,8 @@ _FORWARD = s.Sample(
     {"norm": dnn.LRNSpec(4, 1.5, 0.75, 1.0)}, reference=_reference, drawn=_drawn, sets=_SETS, refused="isTensorNCHW_HWpacked",
     make=lambda plain: {"norm": dnn.LRNSpec(**plain)},
 )  # fmt: skip
-SAMPLES = {"lrn_forward": _FORWARD, "lrn_backward": _FORWARD._replace(reference=None)}
+_LRN = _FORWARD._replace(combinations=s.usual_and_between_layouts(_SETS))
+SAMPLES = {"lrn_forward": _LRN, "lrn_backward": _LRN._replace(reference=None)}
 
 
 def _windows(x, n):

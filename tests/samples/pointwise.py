@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from scipy import linalg
 
@@ -15,8 +17,33 @@ _SMALL = {
 }  # fmt: skip
 
 
+def _repeated_along(axes, images):
+    """Return the shape of what is repeated along the axes that have a 1: "0011" is of images and channels."""
+    return tuple(1 if axis == "1" else size for axis, size in zip(axes, images, strict=True))
+
+
 def _beside(small, large):
-    return lambda images, plain: {small: _SMALL[plain.get("shape", "bias")](*images), large: images}
+    def at(images, plain):
+        if "repeated" in plain:
+            return {small: _repeated_along(plain["repeated"], images), large: images}
+        return {small: _SMALL[plain.get("shape", "bias")](*images), large: images}
+
+    return at
+
+
+def _repeated_combinations(sets, options):
+    """Return `Sample.combinations` of an operation that repeats an operand along any axes."""
+
+    def combinations(name):
+        yield from s.usual_combinations(name, sets)
+        for rank, dtype, layout in itertools.product(s.IMAGES, s.FLOATS, ("first", "strided")):
+            for axes in itertools.product("01", repeat=rank):
+                plain = {**options, "repeated": "".join(axes)}
+                yield name, plain, rank, dtype, layout, layout, dtype, 0.0
+        for layout in s.LAYOUTS:
+            yield name, {**options, "shape": "image"}, 4, "int8", layout, layout, "float32", 0.0
+
+    return combinations
 
 
 def _op(op, *, like=dnn.OpTensorSpec):
@@ -84,11 +111,26 @@ _REDUCTIONS = (
     *({"op": op, "shape": "batch" if "MUL" in op else "bias"} for op in dnn.ReduceTensorOp.__members__),
     *({"op": "ADD", "shape": shape} for shape in _REDUCED if shape != "bias"),
 )
+_OP_SETS = (
+    *({"op": op} for op in _OPS),
+    {"op": "MAX", "nan": "NOT_PROPAGATE"},
+    *({"op": "ADD", "shape": shape} for shape in _SMALL if shape != "bias"),
+)
+
+
+def _reduce_combinations(name):
+    yield from s.usual_combinations(name, _REDUCTIONS)
+    yield from s.combinations_between_layouts(name, (_REDUCTIONS[0], _REDUCTIONS[-1]))
+    for layout in s.LAYOUTS:
+        yield name, _REDUCTIONS[0], 4, "int8", layout, layout, "float32", 0.0
+
+
 _ALPHAS = {"alpha1": 1.0, "alpha2": 1.0}
 SAMPLES = {
     "add_tensor": s.Sample(
         {}, at=_beside("a", "c"), reference=lambda a, c: a, loose=True, drawn=_drawn_beside("a", "c"),
         sets=tuple({"shape": shape} for shape in _SMALL), make=lambda plain: {},
+        combinations=_repeated_combinations(tuple({"shape": shape} for shape in _SMALL), {}),
     ),
     "scale_tensor": s.Sample({}, at=lambda images, plain: {"y": images}, reference=lambda y: y, loose=True),
     "set_tensor": s.Sample(
@@ -99,13 +141,12 @@ SAMPLES = {
         {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5}, at=_beside("b", "a"), reference=_op_reference,
         positive=frozenset({"a"}),
         drawn=_drawn_beside("b", "a", _drawn_op),
-        sets=(*({"op": op} for op in _OPS), {"op": "MAX", "nan": "NOT_PROPAGATE"},
-              *({"op": "ADD", "shape": shape} for shape in _SMALL if shape != "bias")),
+        sets=_OP_SETS, combinations=_repeated_combinations(_OP_SETS, {"op": "MAX"}),
         make=lambda plain: _op("add")(plain) | _ALPHAS,
     ),
     "reduce_tensor": s.Sample(
         {"op": dnn.ReduceTensorSpec("avg")}, at=_reducing, reference=_reduced, loose=True, drawn=_drawn_reduce,
-        sets=_REDUCTIONS, make=_op("add", like=dnn.ReduceTensorSpec), refused="cuDNN reduces along one of its axes",
+        sets=_REDUCTIONS, combinations=_reduce_combinations, make=_op("add", like=dnn.ReduceTensorSpec), refused="cuDNN reduces along one of its axes",
     ),
     "transform_tensor": s.Sample({}, reference=lambda x: x, converts=True),
 }  # fmt: skip

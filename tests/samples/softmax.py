@@ -19,6 +19,8 @@ def _combinations(kind):
         itertools.permutations(s.LAYOUTS, 2), s.FLOATS, ("CHANNEL", "INSTANCE")
     ):
         yield kind, {"algorithm": "ACCURATE", "mode": mode}, 4, dtype, one, other, dtype, 0.0
+    sets = tuple({"algorithm": a, "mode": m} for a in ("ACCURATE", "LOG") for m in ("CHANNEL", "INSTANCE"))
+    yield from s.combinations_between_layouts(kind, sets)
     accurate = {"algorithm": "ACCURATE", "mode": "CHANNEL"}
     for dtype, other in itertools.permutations(s.FLOATS, 2):
         yield kind, accurate, 4, dtype, "first", "first", other, 0.0
