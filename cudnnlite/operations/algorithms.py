@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Container
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -74,15 +74,15 @@ def choose(described: Described, algorithm: Any, limit: int | None, interface: s
     """
     problem = described.problem
     if not problem.conv.is_symmetric:  # which graphs alone do
-        if interface == UNALIGNED:
-            raise ArgumentError(
-                f"an operand is not aligned to 16 bytes, as graphs want it; padding={problem.conv.padding} needs one"
-            )
         interface = "graph"
     if algorithm is not None or interface == "descriptor":
         return _choose(described, algorithm, limit)
-    unaligned = interface == UNALIGNED
-    found = NoEngine("an operand is not aligned to 16 bytes") if unaligned else preferred_engine(described, limit)
+    if interface == UNALIGNED:
+        with suppress(NotSupportedError):
+            choice = _choose(described, None, limit)
+            return replace(choice, remark="no engine serves: an operand is not aligned to 16 bytes")
+        # no algorithm of the descriptor call does either: an engine serves copies of the operands
+    found = preferred_engine(described, limit)
     if isinstance(found, AlgorithmResult):
         return found
     if interface == "graph" and found.larger:

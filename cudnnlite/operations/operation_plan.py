@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from cudnnlite.backend.engines import Engine
-from cudnnlite.backend.graph import Graph
+from cudnnlite.backend.graph import ALIGNMENT, Graph
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
-from cudnnlite.operations.algorithms import check_asked, choose, prepare
+from cudnnlite.operations.algorithms import UNALIGNED, check_asked, choose, prepare
 from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
 from cudnnlite.operations.misaligned import AlignedCopies, misaligned
@@ -149,7 +149,9 @@ class OperationPlan(Plan):
         else:
             choice, self._prepared, self.workspace = prepare(described, choice, self._resources)
             if isinstance(choice.algorithm, Engine):
-                self._alignments = {}  # an engine's plan checks every address itself
+                # an engine's plan refuses what is not aligned; nothing else serves what is known not to be
+                copied = problem.specs if interface == UNALIGNED else ()
+                self._alignments = dict.fromkeys(copied, ALIGNMENT)
             else:
                 self.descriptors = described.descriptors
         if limit is not None and self.workspace > limit:
@@ -170,10 +172,11 @@ class OperationPlan(Plan):
         Two operands in the same memory, as those of a call in place are, have the same copy.
         """
         operation = self.problem.operation
+        function = operation.function if self.descriptors else "cudnnBackendExecute"
         if (workspace := others.get("workspace")) is not None:
             self._own_workspace(workspace, **operands)  # which must not overlap what the copies are of
         if self._copies is None:
-            self._copies = AlignedCopies(self._handle, operation.function, self._resources)
+            self._copies = AlignedCopies(self._handle, function, self._resources)
         copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
         stand_ins = dict(operands)
         for name, alignment in alignments.items():

@@ -117,7 +117,7 @@ def unrolled(operation: Operation) -> tuple[Callable[..., DeviceArray], Callable
 
 def _aligned(operation: Operation, others: tuple[str, ...]) -> str:
     """Return the lines that make the call on copies where an operand is not aligned as its kernels need it."""
-    if operation.alignments is natural_alignments:
+    if operation.alignments is natural_alignments and operation.algorithms is None:
         return ""
     names = (*operation.reads, *operation.writes)
     addresses = " | ".join(f"{name}.ptr" for name in names)

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.operations import operation_plan
+from cudnnlite.operations import operands, operation_plan
 from cudnnlite.operations.call import call, make_plan
 from cudnnlite.operations.operation import OPERATIONS, natural_alignments
 from device.operation_samples import spec_of
@@ -262,7 +262,9 @@ def _fused_normalization(dtype: str, added: bool, backward: bool) -> Callable[[P
         running_mean = place.put("running_mean", np.zeros(each, np.float32), "last")
         running_var = place.put("running_var", np.ones(each, np.float32), "last")
         operands = [x, scale, bias] if z is None else [x, scale, bias, z]
-        operation = OPERATIONS["batch_normalization_training_add_relu" if added else "batch_normalization_training_relu"]
+        operation = OPERATIONS[
+            "batch_normalization_training_add_relu" if added else "batch_normalization_training_relu"
+        ]
         options = [dnn.BatchNormMode.SPATIAL_PERSISTENT, 1.0, 1e-5, dnn.ActivationSpec("relu")]
         out = (y, mean, var, running_mean, running_var)
         with make_plan(handle, operation, operands, options, out=out) as plan:
@@ -401,9 +403,7 @@ def _recurrent(
         dx = place.poisoned("dx", shape, dtype)
         dhx = place.poisoned("dhx", (hidden, batch, 32), dtype)
         dcx = place.poisoned("dcx", (hidden, batch, 32), dtype) if cell == "lstm" else None
-        dnn.rnn_backward_data(
-            handle, out.reserve, dy, dhy, dcy, out=(dx, dhx, dcx) if cell == "lstm" else (dx, dhx)
-        )
+        dnn.rnn_backward_data(handle, out.reserve, dy, dhy, dcy, out=(dx, dhx, dcx) if cell == "lstm" else (dx, dhx))
         dw = dnn.rnn_backward_weights(handle, out.reserve)
         outs = {"y": y, "hy": hy, "dx": dx, "dhx": dhx, "dw": dw.array}
         return outs | ({"cy": cy, "dcx": dcx} if cell == "lstm" else {})  # type: ignore[dict-item]
@@ -529,6 +529,7 @@ def worker(device: str, only: str, raw: bool) -> None:
     """Answer requests from stdin, one line each: [trial, operand, offset]; an empty operand asks for the operands."""
     if raw:
         operation_plan.RESERVE_ALIGNMENT = 1
+        operands.WORKSPACE_ALIGNMENT = 1
         for operation in OPERATIONS.values():
             object.__setattr__(operation, "alignments", natural_alignments)
     every = trials(only)

@@ -17,6 +17,13 @@ from .problems import gap_mask, memory_of, random_values, upload, with_gaps
 
 FIRST_TRIALS = {f"{trial.name.split()[0]}-{trial.dtype}": trial for trial in reversed(trials())}
 
+SEQUENCES = ("rnn", "multi_head_attention", "ctc_loss")
+WITHOUT_GAPS = FIRST_TRIALS | {
+    f"{trial.name}-{trial.dtype}": trial
+    for trial in trials()
+    if trial.name.startswith(SEQUENCES) and trial.dtype == "float32"
+}
+
 
 def place(handle: dnn.Handle, values: Any, offset: int, spec: dnn.TensorSpec | None = None) -> dnn.DeviceArray:
     """Return an array with those values that begins `offset` bytes behind an aligned address."""
@@ -47,6 +54,16 @@ def test_a_slice_is_computed_rightly_or_refused(handle: dnn.Handle, name: str) -
             assert "aligned" in str(error)
         else:
             assert verdict(trial, expected, results, copied)[0] != "wrong", operand
+
+
+@pytest.mark.parametrize("name", WITHOUT_GAPS)
+def test_every_value_of_a_result_is_written(handle: dnn.Handle, name: str) -> None:
+    """Results are NaN, or -1, before; sequences of several lengths among them."""
+    try:
+        results, _ = results_of(WITHOUT_GAPS[name], Placer(handle))
+    except (dnn.CudnnError, dnn.ArgumentError):
+        return  # of this data type, or by this algorithm, there is no such operation
+    assert not [operand for operand, values in results.items() if np.isnan(values).any()]
 
 
 def test_a_copy_is_told_once_for_each_operand(handle: dnn.Handle, dy_host: Any) -> None:
@@ -99,7 +116,10 @@ def test_gaps_of_a_result_stay_as_they_are(handle: dnn.Handle) -> None:
 
 def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> None:
     values = np.abs(random_values(np.random.default_rng(0), (4, 16, 8, 8), "float16"))
-    x, w = (handle.array(random_values(np.random.default_rng(1), shape, "float16")) for shape in (values.shape, (16, 16, 1, 1)))
+    x, w = (
+        handle.array(random_values(np.random.default_rng(1), shape, "float16"))
+        for shape in (values.shape, (16, 16, 1, 1))
+    )
     bias = handle.array(np.zeros((1, 16, 1, 1), np.float16))
     options: dict[str, Any] = {"alpha2": 0.5, "algorithm": "implicit_precomp_gemm"}
     z = handle.array(values)
@@ -109,6 +129,34 @@ def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> No
         returned = dnn.convolution_bias_activation_forward(handle, x, w, bias, z=out, out=out, **options)
     assert returned is out
     np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle) -> None:
+    """Of padding that differs at the two ends of an axis, which engines alone do, of operands that they want aligned."""
+    rng = np.random.default_rng(0)
+    x_host, w_host = random_values(rng, (2, 4, 7, 6), "float32"), random_values(rng, (4, 4, 3, 3), "float32")
+    conv = dnn.ConvolutionSpec(padding=((0, 1), (1, 0)), math_type="fma")
+    expected = dnn.convolution_forward(handle, handle.array(x_host), handle.array(w_host), conv).numpy()
+    x, out = place(handle, x_host, 4), place(handle, np.full_like(expected, np.nan), 8)
+    with pytest.warns(dnn.AlignmentWarning) as told:
+        assert dnn.convolution_forward(handle, x, handle.array(w_host), conv, out=out) is out
+    assert [str(each.message).split()[0] for each in told] == ["x", "out"]
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
+@pytest.mark.parametrize("offset", [1, 8, 16])
+def test_of_a_workspace_the_aligned_part_is_used(handle: dnn.Handle, dy_host: Any, offset: int) -> None:
+    """Kernels of FFTs and reductions end an H200's context where their workspace is not aligned to 8 bytes."""
+    a, c = handle.array(dy_host), handle.empty((1, 16, 1, 1))
+    buffer = handle.empty((1 << 20,), "uint8")
+    with dnn.plan_operation(handle, dnn.reduce_tensor, a, "add", out=c) as plan:
+        plan(a, out=c, workspace=part_of(buffer, dnn.TensorSpec(((1 << 20) - 64,), "uint8"), offset))
+        expected = dy_host.astype(np.float64).sum((0, 2, 3))
+        np.testing.assert_allclose(c.numpy().ravel(), expected, rtol=1e-4, atol=1e-4)
+        if plan.workspace and offset % 16:
+            small = part_of(buffer, dnn.TensorSpec((plan.workspace,), "uint8"), offset)
+            with pytest.raises(dnn.ArgumentError, match="before the first address that is aligned"):
+                plan(a, out=c, workspace=small)
 
 
 def test_a_recorded_graph_has_no_copies(handle: dnn.Handle, dy_host: Any) -> None:

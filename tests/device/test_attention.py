@@ -151,8 +151,8 @@ def test_the_emulated_device_leaves_what_an_h200_leaves_unwritten(monkeypatch):
     with dnn.Handle("emulated") as handle:
         case = Case(handle, spec_of("none"))
         y, reserve = case.forward(training=True, q_lengths=[0, 2, 1, 0, 1, 2])
-        dq = handle.array(np.full(case.operands[0].shape, np.nan), dtype="float64")
-        dnn.multi_head_attention_backward_data(handle, reserve, y, out=(dq, None, None))
+        dq, dk, dv = (handle.array(np.full(array.shape, np.nan), dtype="float64") for array in case.operands)
+        dnn.multi_head_attention_backward_data(handle, reserve, y, out=(dq, dk, dv))
         unwritten = np.isnan(dq.numpy()).all((0, 1, 3))
         np.testing.assert_array_equal(unwritten, np.arange(STEPS) >= 2)
 

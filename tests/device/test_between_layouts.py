@@ -47,12 +47,16 @@ def drawn_spec(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
     return dnn.TensorSpec(shape, dtype, strides=strides)
 
 
-def drawn_hosts(rng: np.random.Generator, name: str, shape: tuple[int, ...], dtype: str, options: Any) -> dict[str, Any]:
+def drawn_hosts(
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], dtype: str, options: Any
+) -> dict[str, Any]:
     """Return values of the operands; a result that is read again is the forward call's."""
     operation = OPERATIONS[name]
     hosts = {operand: random_values(rng, shape, dtype) for operand in operation.reads}
     if "y" in hosts:
-        (y,) = reference_of(name.replace("backward", "forward"))(hosts.get("x", hosts["y"]).astype(np.float64), **options)
+        (y,) = reference_of(name.replace("backward", "forward"))(
+            hosts.get("x", hosts["y"]).astype(np.float64), **options
+        )
         hosts["y"] = y.astype(hosts["y"].dtype)
     return hosts
 
@@ -155,5 +159,3 @@ def test_what_is_made_of_int8_is_int8_or_float32(handle: dnn.Handle) -> None:
         dnn.op_tensor(handle, a, a, "add", out=out)
     with pytest.raises(dnn.ArgumentError, match="out is float16; needed: int8, float32"):
         dnn.reduce_tensor(handle, a, "add", out=handle.empty((1, 2, 1, 1), "float16"))
-
-
