@@ -178,6 +178,8 @@ class Network(ExitStack):
             name = after.output[0]
         bias = self.constant(bias.reshape(1, -1, *[1] * (w.ndim - 2)))
         y = self.new(shape) if "z" in how or result != shape else self.room(name)
+        if y.ptr % 16:  # a part of a Concat; engines write aligned memory alone
+            y = self.new(shape)
         function = dnn.convolution_bias_activation_forward if how else dnn.convolution_forward
         return self.call(node, function, [x, self.constant(w)], y=y, bias=bias, conv=conv, **how)
 

@@ -8,28 +8,15 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.enums import FoldingDirection
-from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_any_layout, in_one_layout
+from cudnnlite.emulated.operation import DOCUMENTED, Array, computes, in_any_layout
 from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp, Status
 from cudnnlite.operations.operation import FLOATS
-from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec, TensorTransformSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST
 
 
-def _repeated(small: TensorSpec, large: TensorSpec) -> str:
-    """Return why an operand is refused that is repeated along other axes than an H200 was asked about."""
-    axes = {*range(large.rank)}
-    for kept in (axes, axes - {0}, axes - {1}, {1}, {large.rank - 1}, set()):
-        if small.shape == tuple(size if axis in kept else 1 for axis, size in enumerate(large.shape)):
-            return ""
-    return f"shape {small.shape} beside {large.shape}"
-
-
-def _add_refused(specs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    return _repeated(specs["a"], specs["c"]) or in_one_layout(specs, options)
-
-
-@computes("add_tensor", dtypes=FLOATS, refuse=_add_refused)
+@computes("add_tensor", dtypes=FLOATS)
 def add(a: Array, c: Array) -> Array:
     """Return what is added."""
     return a

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes, in_one_layout
+from cudnnlite.emulated.operation import Array, computes
 from cudnnlite.enums import NanPropagation, PoolingMode, Status
 from cudnnlite.operations.operation import FLOATS
 from cudnnlite.specs.layers import LRNSpec, PoolingSpec
@@ -40,8 +40,9 @@ def pool(x: Array, pooling: PoolingSpec) -> Array:
 
 
 def _mixed(specs: Any, options: Any) -> str:
-    layouts = [spec.layout for spec in specs.values()]
-    alike = any(all(s.layout == name or s.fits(name) for s in specs.values()) for name in layouts)
+    images = [spec for spec in specs.values() if spec.size > 1]  # one value lies in every layout
+    layouts = [spec.layout for spec in images]
+    alike = not images or any(all(s.layout == name or s.fits(name) for s in images) for name in layouts)
     return "" if alike or options["pooling"].mode not in _MAXIMA else "maxima of operands in several layouts"
 
 

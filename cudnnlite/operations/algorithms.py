@@ -16,7 +16,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.described import Described, involve
-from cudnnlite.operations.engines import NoEngine, given_engine, preferred_engine, tell_limit
+from cudnnlite.operations.engines import given_engine, preferred_engine, tell_limit
 from cudnnlite.operations.operands import wait_for_streams
 from cudnnlite.operations.operation import Algorithms, Operation
 from cudnnlite.operations.problem import Problem

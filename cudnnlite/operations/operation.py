@@ -81,9 +81,9 @@ class Operation:
     bare: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(default_factory=dict)
     # which operands may be what is written first: the same memory, described in the same way
     in_place: frozenset[str] = frozenset()
-    # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.  Operands that are not listed need the
-    # size of their data type.  A kernel that loads several values at once ends the CUDA context of the process where its
-    # operand has less; tests/device/alignment_sweep.py shows which ones do on a GPU.
+    # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.  Operands that are
+    # not listed need the size of their data type.  A kernel that loads several values at once ends the CUDA context of
+    # the process where its operand has less; tests/device/alignment_sweep.py shows which ones do on a GPU.
     alignments: Alignments = natural_alignments
     scaled: int = 1  # how many of what is written, from the first, `alpha` and `beta` apply to
     # what operands may be, as far as that can be said beforehand; empty where `infer` sees to it

@@ -188,7 +188,7 @@ class OperationPlan(Plan):
             stand_ins[name] = copies[place]
         reads = [stand_ins[name] for name in operation.reads]
         writes = tuple(stand_ins[name] for name in operation.writes)
-        returned = self(*reads, out=writes if len(writes) > 1 else writes[0], **others)
+        returned: Any = self(*reads, out=writes if len(writes) > 1 else writes[0], **others)
         originals = {}
         for name in operation.writes:
             if stand_ins[name] is not operands[name]:

@@ -80,7 +80,7 @@ def plan_operation(handle: Handle, operation: Callable[..., Any], /, *operands: 
         signature(operation).bind(handle, *operands, **options)
     except TypeError as error:
         raise ArgumentError(f"operation={operation.__name__}: {why_unknown(operation, options) or error}") from None
-    make = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
+    make: Callable[..., Any] | None = handle.plans.asked_for(lambda: operation(handle, *operands, **options))
     if make is None:
         raise ArgumentError(f"operation={operation.__name__} runs no plan")
     if name in _PLAN_TYPES:

@@ -18,15 +18,19 @@ _FIRST = {2: "packed", **CHANNELS_FIRST}
 
 def _is_one_row(spec: TensorSpec) -> bool:
     """Whether the pixels of an image, in their order, have one stride."""
-    if spec.rank != 4:
+    if spec.rank != 4 or spec.shape[2] == 1:
         return True
     strides = spec.canonical.strides
     return strides[2] == spec.shape[3] * strides[3]
 
 
 def _is_known(x: TensorSpec, y: TensorSpec) -> bool:
-    """Whether the strides say all: along axes of size 1, beside gaps, cuDNN's choice of a kernel was not understood."""
-    return min(x.shape) > 1 or "strided" not in (x.canonical.layout, y.canonical.layout)
+    """Whether the strides say all: along axes of size 1, beside gaps, cuDNN's choice of a kernel was not understood.
+
+    Images of one row are as those of rank 3, of which cuDNN is told so: none was wrong.
+    """
+    sizes = x.shape if x.rank != 4 else (*x.shape[:2], x.shape[3])
+    return min(sizes) > 1 or "strided" not in (x.canonical.layout, y.canonical.layout)
 
 
 def _is_wrong_by_channel(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorithm) -> bool:

@@ -32,6 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from samples import DTYPES, FLOATS, SAMPLES, hosts_of, reference_of, shapes_of
+
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.dtypes import numpy_dtype
@@ -40,7 +42,6 @@ from cudnnlite.operations.call import call, make_plan
 from cudnnlite.operations.operation import OPERATIONS, natural_alignments
 from device.operation_samples import spec_of
 from device.problems import random_values, steps_of
-from samples import DTYPES, FLOATS, SAMPLES, hosts_of, reference_of, shapes_of
 
 Array = np.ndarray[Any, Any]
 OFFSETS = (1, 2, 4, 8)  # in elements
@@ -171,9 +172,9 @@ def _sampled() -> Iterator[Trial]:
         for plain in _option_sets(name):
             for dtype in DTYPES:
                 for layout in ("first", "last"):
-                    for images in IMAGES:
+                    for images, shape in IMAGES.items():
                         title = f"{name} {plain or ''} {layout} {images}"
-                        yield Trial(title, dtype, _lazy(_sample_trial, name, plain, dtype, layout, IMAGES[images]))
+                        yield Trial(title, dtype, _lazy(_sample_trial, name, plain, dtype, layout, shape))
 
 
 def _lazy(make: Callable[..., Any], *arguments: Any) -> Callable[[Placer], Mapping[str, dnn.DeviceArray]]:
@@ -592,7 +593,9 @@ class _Process:
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
         process = self._process
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()
         try:

@@ -51,9 +51,11 @@ def test_a_slice_is_computed_rightly_or_refused(handle: dnn.Handle, name: str) -
         try:
             results, copied = results_of(trial, Placer(handle, operand, 1))
         except dnn.ArgumentError as error:
-            assert "aligned" in str(error)
+            refusal = str(error)
         else:
+            refusal = ""
             assert verdict(trial, expected, results, copied)[0] != "wrong", operand
+        assert not refusal or "aligned" in refusal
 
 
 @pytest.mark.parametrize("name", WITHOUT_GAPS)
@@ -171,19 +173,19 @@ def test_a_reserve_space_is_not_copied(handle: dnn.Handle) -> None:
     x, state = handle.array(np.ones((2, 4, 8, 8), np.float32)), dnn.DropoutState(handle, 7)
     _, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
     slanted = part_of(handle.empty((reserve.nbytes + 256,), "uint8"), reserve.spec, 1)
-    with pytest.raises(dnn.ArgumentError, match="reserve begins at .*aligned to 16 bytes"):
+    with pytest.raises(dnn.ArgumentError, match=r"reserve begins at .*aligned to 16 bytes"):
         dnn.dropout_forward(handle, x, 0.5, dropout_state=state, reserve=slanted)
 
 
 def test_the_emulated_device_refuses_what_ends_a_gpus_context() -> None:
     with dnn.Handle("emulated") as handle:
         dy, db = handle.array(np.ones((2, 4, 3, 3), np.float32)), handle.empty((1, 4, 1, 1))
+        one, zero = np.ones((), np.float32), np.zeros((), np.float32)
         with (
             dnn.TensorDescriptor(dy.spec) as dy_desc,
             dnn.TensorDescriptor(db.spec) as db_desc,
-            pytest.raises(dnn.BadParamError, match="dy at .* is not aligned to 16 bytes"),
+            pytest.raises(dnn.BadParamError, match=r"dy at .* is not aligned to 16 bytes"),
         ):
-            one, zero = np.ones((), np.float32), np.zeros((), np.float32)
             handle.api.cudnnConvolutionBackwardBias(
                 handle.ptr, one.ctypes.data, dy_desc.ptr, dy.ptr + 4, zero.ctypes.data, db_desc.ptr, db.ptr
             )

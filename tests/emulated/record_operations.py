@@ -75,6 +75,9 @@ def record(handle, name, plain, rank, dtype, x_layout, y_layout, y_dtype, beta):
         wanted[written] = np.broadcast_to(result, before.shape)
         if number < operation.scaled:
             wanted[written] = scalars["alpha"] * wanted[written] + scalars["beta"] * before
+        if outs[written].dtype.name in DTYPES[len(FLOATS) :]:  # an integer beyond its range is the nearest one in it
+            limits = np.iinfo(dnn.dtypes.numpy_dtype(outs[written].spec.dtype))
+            wanted[written] = wanted[written].clip(limits.min, limits.max)
     out = tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
     ordered = [options[option] for option in operation.options]
     try:

@@ -27,7 +27,7 @@ def test_all_was_recorded():
     keys = [*combinations()]
     assert [json.dumps(row[:8]) for row in ROWS] == [json.dumps(key) for key in keys]
     assert len({json.dumps(key) for key in keys}) == len(keys)
-    assert Counter(row[8] for row in ROWS)["SUCCESS"] > 5000
+    assert Counter(row[8] for row in ROWS)["SUCCESS"] > 6500
 
 
 @pytest.mark.parametrize(("kind", "rank"), GROUPS, ids=lambda value: str(value))
@@ -52,11 +52,6 @@ def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
 @pytest.mark.parametrize(
     ("name", "operands", "options"),
     [
-        ("add_tensor", {"a": (2, 1, 1, 5), "c": (2, 3, 4, 5)}, {}),
-        ("add_tensor", {"a": (1, 1, 4, 5), "c": (2, 3, 4, 5)}, {}),
-        ("op_tensor", {"a": (2, 3, 4, 5), "b": (2, 3, 1, 1)}, {"op": "add"}),
-        ("op_tensor", {"a": (2, 3, 4, 5), "b": (2, 3, 4, 5), "out": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC")},
-         {"op": "add"}),
         ("lrn_forward", {"x": dnn.TensorSpec((1, 2, 1, 1, 1), layout="NDHWC")}, {"norm": dnn.LRNSpec()}),
         ("batch_normalization_inference",
          {"x": dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"), "out": (2, 3, 4, 5)}

@@ -146,7 +146,8 @@ SAMPLES = {
     ),
     "reduce_tensor": s.Sample(
         {"op": dnn.ReduceTensorSpec("avg")}, at=_reducing, reference=_reduced, loose=True, drawn=_drawn_reduce,
-        sets=_REDUCTIONS, combinations=_reduce_combinations, make=_op("add", like=dnn.ReduceTensorSpec), refused="cuDNN reduces along one of its axes",
+        sets=_REDUCTIONS, combinations=_reduce_combinations, make=_op("add", like=dnn.ReduceTensorSpec),
+        refused="cuDNN reduces along one of its axes",
     ),
     "transform_tensor": s.Sample({}, reference=lambda x: x, converts=True),
 }  # fmt: skip
