@@ -1,6 +1,8 @@
 """Call every operation with one operand at a misaligned address, in processes that may die.
 
-    PYTHONPATH=tests python tests/device/alignment_sweep.py OUT.json [--device cuda] [--processes 12] [--raw] [--only NAME]
+    PYTHONPATH=tests python tests/device/alignment_sweep.py OUT.json [--processes 12] [--part 1/2] [--seconds 500]
+
+More options: `--device emulated`, `--only` the trials whose name begins so, `--raw`.
 
 A kernel that loads several values at once wants more than the alignment of one value, and the CUDA context of the whole
 process is gone where it does not get it.  Each call runs first with aligned operands, then with each operand one, two, four
@@ -21,7 +23,9 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -110,6 +114,7 @@ class Trial(NamedTuple):
 
 
 IMAGES = {"odd": (2, 5, 4, 3), "even": (4, 16, 8, 16)}
+IMAGE_RANK = 4
 
 
 def _sample_trial(
@@ -155,13 +160,13 @@ def _sample_trial(
 
 
 def _option_sets(name: str) -> list[Any]:
-    """Return the sets of options that are recorded of an operation; None stands for its sample's."""
+    """Return the sets of options that are recorded of an operation on images; None stands for its sample's."""
     sample = SAMPLES[name]
     if not sample.sets:
         return [None]
     if sample.combinations is None:
         return list(sample.sets)
-    plains = {json.dumps(key[1]): key[1] for key in sample.combinations(name)}
+    plains = {json.dumps(key[1]): key[1] for key in sample.combinations(name) if key[2] == IMAGE_RANK}
     return list(plains.values())
 
 
@@ -585,17 +590,19 @@ class _Process:
     def __init__(self, command: list[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (a pipe that nobody reads would block the worker)
 
     def ask(self, request: Any) -> Any:
         """Return the answer, or ["died", the last line of its errors]."""
         if self._process is None:
+            self._errors.truncate(0)
+            self._errors.seek(0)
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
             )
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
         timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()
         try:
@@ -609,24 +616,30 @@ class _Process:
         if line:
             return json.loads(line)
         self._process = None
-        errors = process.stderr.read().strip().splitlines()
-        return ["died", f"exit {process.wait()}: {errors[-1][:160] if errors else ''}"]
+        code = process.wait()
+        self._errors.seek(0)
+        errors = self._errors.read().strip().splitlines()
+        return ["died", f"exit {code}: {errors[-1][:160] if errors else ''}"]
 
     def close(self) -> None:
         """End it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        self._errors.close()
 
 
-def sweep(path: str, device: str, processes: int, only: str, raw: bool) -> int:
+def sweep(path: str, device: str, processes: int, only: str, raw: bool, part: str, seconds: float) -> int:
     """Ask for every trial, operand and offset; write the answers, and print a summary."""
+    end = time.monotonic() + seconds
+    index, parts = (int(number) for number in part.split("/"))
     command = [sys.executable, __file__, "--worker", "--device", device, "--only", only, *(["--raw"] if raw else [])]
     every = trials(only)
     waiting: Queue[int] = Queue()
-    for number in range(len(every)):
+    for number in range(index - 1, len(every), parts):
         waiting.put(number)
     rows: list[Any] = []
+    left: list[int] = []
 
     def serve() -> None:
         process = _Process(command)
@@ -634,8 +647,10 @@ def sweep(path: str, device: str, processes: int, only: str, raw: bool) -> int:
             try:
                 number = waiting.get_nowait()
             except Empty:
-                process.close()
-                return
+                break
+            if time.monotonic() > end:
+                left.append(number)
+                continue
             trial = every[number]
             kind, names = process.ask([number, "", 0])
             if kind != "names":
@@ -644,6 +659,7 @@ def sweep(path: str, device: str, processes: int, only: str, raw: bool) -> int:
             for operand in dict.fromkeys(names):
                 for offset in OFFSETS:
                     rows.append([trial.name, trial.dtype, operand, offset, *process.ask([number, operand, offset])])
+        process.close()
 
     threads = [threading.Thread(target=serve) for _ in range(processes)]
     for thread in threads:
@@ -653,11 +669,13 @@ def sweep(path: str, device: str, processes: int, only: str, raw: bool) -> int:
     rows.sort(key=lambda row: row[:4])
     Path(path).write_text("\n".join(json.dumps(row) for row in rows))
     print(Counter(row[4] for row in rows))
+    if left:
+        print(f"not reached within {seconds:.0f} seconds: {len(left)} of {len(every)} trials")
     bad = [row for row in rows if row[4] in ("died", "wrong") or (row[4] == "refused" and row[2])]
     summary = Counter((row[0].split()[0], row[1], row[2], row[3], row[4]) for row in bad)
     for key, count in sorted(summary.items()):
         print(count, *key)
-    return int(any(row[4] in ("died", "wrong") for row in rows))
+    return int(bool(left) or any(row[4] in ("died", "wrong") for row in rows))
 
 
 def main() -> int:
@@ -667,13 +685,17 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--only", default="")
+    parser.add_argument("--part", default="1/1", help="of all trials, as in 2/3")
+    parser.add_argument("--seconds", type=float, default=3600, help="after which no other trial begins")
     parser.add_argument("--raw", action="store_true")
     parser.add_argument("--worker", action="store_true")
     options = parser.parse_args()
     if options.worker:
         worker(options.device, options.only, options.raw)
         return 0
-    return sweep(options.path, options.device, options.processes, options.only, options.raw)
+    return sweep(
+        options.path, options.device, options.processes, options.only, options.raw, options.part, options.seconds
+    )
 
 
 if __name__ == "__main__":
