@@ -174,7 +174,7 @@ class _Doc:
         arguments = ",\n    ".join(map(" ".join, zip(C_TYPES[record.name], record.argnames, strict=True))) or "void"
         prototype = f"{_RESULTS[record.restype]} {record.name}(\n    {arguments}\n)"
         prototype = re.sub(r"\[\] (\w+)", r" \1[]", prototype).replace("* ", "*")
-        facts = getattr(Signatures, record.name).__doc__
+        facts = getattr(Signatures, record.name).__doc__ or ""  # python -OO removes docstrings
         raises = "Another status than success raises a `CudnnError`." * record.returns_status
         return f"{prototype}\n\n{facts}\n{raises}".rstrip()
 
