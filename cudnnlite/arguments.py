@@ -14,6 +14,8 @@ from operator import index
 from pathlib import Path
 from typing import Any, TypeVar
 
+from numpy.ma import MaskedArray, is_masked
+
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
 MAX_INT = 2**31 - 1  # cuDNN's descriptors hold C ints, and ctypes would truncate a larger one without a word
@@ -41,6 +43,7 @@ def integer(value: Any, argument: str, smallest: int = 1, largest: int = MAX_INT
         number = None
     if number is None:
         raise ArgumentError(f"{argument}={shown(value)} is not an integer{hint}")
+    refuse_masked(value, argument)
     if not smallest <= number <= largest:
         raise ArgumentError(f"{argument}={shown(value)}; allowed: {smallest} to {largest}")
     return number
@@ -54,7 +57,8 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
         )
     try:
         given = tuple(islice(values, most + 1))
-        if bool not in map(type, given):
+        kinds = set(map(type, given))
+        if bool not in kinds and not any(issubclass(kind, MaskedArray) for kind in kinds):
             return tuple(map(index, given))
     except TypeError:
         pass
@@ -62,13 +66,38 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
 
 
 def real_number(value: Any, argument: str) -> float:
-    """Return a number as a float; text is none, nor is what a float has no room for."""
+    """Return a real number as a float.
+
+    ArgumentError for text, complex and masked numbers, and what a float has no room for.
+    """
+    if type(value) is float:
+        return value
+    refuse_masked(value, argument)
     try:
-        if hasattr(value, "__float__") or hasattr(value, "__index__"):  # bytes have neither, but float() reads them
+        # bytes have neither method, but float() reads them
+        is_number = hasattr(value, "__float__") or hasattr(value, "__index__")
+        if is_number and not _is_complex(value):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
     raise ArgumentError(f"{argument}={shown(value)} must be a real number")
+
+
+def refuse_masked(value: Any, argument: str) -> None:
+    """Raise ArgumentError for a masked value of `numpy.ma`, which as a number would be a NaN."""
+    if isinstance(value, MaskedArray) and is_masked(value):
+        raise ArgumentError(f"{argument}={shown(value)} is masked, and has no value")
+
+
+def _is_complex(value: Any) -> bool:
+    """Tell whether a number, or an array of NumPy or PyTorch, is complex.
+
+    `float` takes the real part of those of NumPy, with a warning.
+    """
+    dtype = getattr(value, "dtype", None)
+    is_of_numpy = getattr(dtype, "kind", "") == "c"
+    is_of_torch = getattr(dtype, "is_complex", False) is True
+    return isinstance(value, complex) or is_of_numpy or is_of_torch
 
 
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isfinite, isinf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +30,7 @@ _NAMES = {
     DataType.FP8_E5M2: "float8_e5m2",
 }
 ARRAY_DTYPES = tuple(_NAMES)
-_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
+PLAIN_NAMES = {name: dtype for dtype, name in _NAMES.items()}
 
 # The vector types of NCHW_VECT_C: how many channels one element of the tensor holds, and of which plain type.
 _VECTORS = {
@@ -37,6 +38,7 @@ _VECTORS = {
     DataType.UINT8x4: (4, DataType.UINT8),
     DataType.INT8x32: (32, DataType.INT8),
 }
+_LARGEST = {DataType.FLOAT: "3.4028234e+38", DataType.BFLOAT16: "3.3895313e+38", DataType.HALF: "65504"}
 AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]  # as users give them
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _COMPUTE = {DataType.DOUBLE: DataType.DOUBLE, DataType.INT8: DataType.INT32, DataType.UINT8: DataType.INT32}
@@ -50,19 +52,21 @@ def parse_dtype(value: object, argument: str = "dtype") -> DataType:
     if type(value) is DataType:
         if value not in _NAMES:
             raise ArgumentError(
-                f"{argument}={value.name}: cudnnlite has no arrays of it; allowed: {', '.join(_BY_NAME)}"
+                f"{argument}={value.name}: cudnnlite has no arrays of it; allowed: {', '.join(PLAIN_NAMES)}"
             )
         return value
     try:
         return _parse_dtype(value, argument)
     except TypeError:  # unhashable
-        raise ArgumentError(f"{argument}={shown(value)} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
+        raise ArgumentError(
+            f"{argument}={shown(value)} is not a data type; allowed: {', '.join(PLAIN_NAMES)}"
+        ) from None
 
 
 @lru_cache(maxsize=256, typed=True)  # 1 and True are equal, but only one of them is a C value
 def _parse_dtype(value: Any, argument: str) -> DataType:
-    if isinstance(value, str) and value.lower() in _BY_NAME:
-        return _BY_NAME[value.lower()]
+    if isinstance(value, str) and value.lower() in PLAIN_NAMES:
+        return PLAIN_NAMES[value.lower()]
     if isinstance(value, str) and value.lower() == "float":
         raise ArgumentError(
             f"{argument}={shown(value)}: NumPy's float is float64, cuDNN's FLOAT is float32; name the one you mean"
@@ -73,12 +77,14 @@ def _parse_dtype(value: Any, argument: str) -> DataType:
         name = np.dtype(value).name if isinstance(value, (str, type, np.dtype)) else ""
     except Exception:  # its parser of texts has errors of many kinds
         name = ""
-    if name in _BY_NAME:
-        return _BY_NAME[name]
+    if name in PLAIN_NAMES:
+        return PLAIN_NAMES[name]
     try:
         return parse_dtype(parse_enum(DataType, value, argument), argument)
     except ArgumentError:
-        raise ArgumentError(f"{argument}={shown(value)} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
+        raise ArgumentError(
+            f"{argument}={shown(value)} is not a data type; allowed: {', '.join(PLAIN_NAMES)}"
+        ) from None
 
 
 def dtype_name(dtype: DataType) -> str:
@@ -117,3 +123,13 @@ def itemsize(dtype: DataType) -> int:
 def compute_type_for(dtype: DataType) -> DataType:
     """Return the type that cuDNN accumulates in: double for double, int32 for int8, float for everything else."""
     return _COMPUTE.get(_VECTORS[dtype][1] if dtype in _VECTORS else dtype, DataType.FLOAT)
+
+
+def refuse_overflow(number: float, dtype: DataType, argument: str) -> None:
+    """Raise ArgumentError for a number that is finite, but infinite as a value of a data type."""
+    if dtype not in _LARGEST or not isfinite(number):
+        return
+    with np.errstate(over="ignore"):
+        rounded = float(numpy_dtype(dtype).type(number))
+    if isinf(rounded):
+        raise ArgumentError(f"{argument}={number}; allowed: up to {_LARGEST[dtype]}, a {dtype_name(dtype)}")

@@ -62,12 +62,13 @@ def parse_enum(
     Raises
     ------
     ArgumentError
-        The value is none of `kind`'s; the message lists what is allowed.
+        The value is none of `kind`'s, or is no choice (`is_choice`); the message lists what is
+        allowed.
     """
-    if isinstance(value, kind):
+    if isinstance(value, kind) and is_choice(value):
         return value
     ours = {} if names is None else names
-    own = {name: member for name, member in kind.__members__.items() if name != "COUNT"}  # a C enum's end, no choice
+    own = {name: member for name, member in kind.__members__.items() if is_choice(member)}
     wanted = value.upper().replace("-", "_") if isinstance(value, str) else ""
     if isinstance(value, str):
         for name, member in (*ours.items(), *own.items()):
@@ -85,7 +86,17 @@ def parse_enum(
         close = get_close_matches(wanted, upper, 1, 0.9)
         near = [upper[each] for each in close or upper if close or wanted.startswith(each) or re.match(in_order, each)]
     allowed = ", ".join(every) + ", in any case" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    if isinstance(value, kind):
+        raise ArgumentError(f"{argument}={kind.__name__}.{value.name} is not to be computed with; allowed: {allowed}")
     raise ArgumentError(f"{argument}={shown(value)} is not {one_such(kind)}; allowed: {allowed}")
+
+
+def is_choice(member: CEnum) -> bool:
+    """Tell whether something can be computed with a member.
+
+    ``UNKNOWN_17`` only shows what a newer cuDNN returned, ``COUNT`` ends a C enumeration.
+    """
+    return member.name in type(member).__members__ and member.name != "COUNT"
 
 
 def parse_math_type(value: object, argument: str = "math_type") -> MathType:

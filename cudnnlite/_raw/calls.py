@@ -10,7 +10,7 @@ import ctypes
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import inf
+from math import inf, isfinite, isinf
 from textwrap import shorten
 from typing import Any
 from weakref import ref
@@ -21,7 +21,7 @@ from cudnnlite._raw.functions import C_TYPES
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.unforked import unforked
-from cudnnlite.arguments import one_such, shown
+from cudnnlite.arguments import one_such, real_number, refuse_masked, shown
 from cudnnlite.enums import __all__ as public_enums
 from cudnnlite.errors import ArgumentError
 
@@ -29,6 +29,7 @@ Call = Callable[..., Any]
 Wrap = Callable[[Call, Function], Call]
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
+_REAL_TYPES = (ctypes.c_float, ctypes.c_double)
 _FIRST_ADDRESS = 4096  # nothing is ever mapped below
 _FOLLOWED = ("alpha", "beta", "message", "paddingFill")  # by the host; what a device follows, it refuses itself
 _COUNTS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}  # C reads or writes so many
@@ -174,7 +175,7 @@ class _Doc:
         arguments = ",\n    ".join(map(" ".join, zip(C_TYPES[record.name], record.argnames, strict=True))) or "void"
         prototype = f"{_RESULTS[record.restype]} {record.name}(\n    {arguments}\n)"
         prototype = re.sub(r"\[\] (\w+)", r" \1[]", prototype).replace("* ", "*")
-        facts = getattr(Signatures, record.name).__doc__
+        facts = getattr(Signatures, record.name).__doc__ or ""  # python -OO removes docstrings
         raises = "Another status than success raises a `CudnnError`." * record.returns_status
         return f"{prototype}\n\n{facts}\n{raises}".rstrip()
 
@@ -262,7 +263,7 @@ class PreparedCall:
             index, keep = self._places[name]
             try:
                 arguments[index] = keep(value)
-            except (TypeError, ctypes.ArgumentError) as error:
+            except (TypeError, ArgumentError, ctypes.ArgumentError) as error:
                 raise _refusal(self._record, index, value, error) from error
         self.arguments = tuple(arguments)
 
@@ -293,8 +294,10 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
         for kind, value in zip(record.argtypes, arguments, strict=True):
             if (value is None and record.name in _CRASH_AT_NULL) or hasattr(value, "__index__"):
                 _check(kind, value, record, len(converted), arguments)
+            if kind in _REAL_TYPES and hasattr(value, "__float__"):
+                _check_real(kind, value, record.argnames[len(converted)])
             converted.append(kind.from_param(value))
-    except (TypeError, ctypes.ArgumentError) as error:
+    except (TypeError, ArgumentError, ctypes.ArgumentError) as error:
         raise _refusal(record, len(converted), arguments[len(converted)], error) from error
     return converted
 
@@ -311,6 +314,8 @@ def _enum_of(record: Function, position: int) -> type[CEnum] | None:
 
 def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
     """Return what to pass instead of a value of a wrong type; empty where the error itself says so."""
+    if kind in _REAL_TYPES and isinstance(value, float):
+        return ""
     if issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zP" and not hasattr(value, "__index__"):
         needed = "a number" if kind._type_ in "fd" else "an integer"
         if enum:
@@ -336,6 +341,7 @@ def _what_is_needed(kind: Any, enum: type[CEnum] | None, value: Any) -> str:
 def _check(kind: Any, value: int | None, record: Function, position: int, arguments: tuple[Any, ...]) -> None:
     """Raise TypeError for what C would cut off, or crash at."""
     name = record.argnames[position]
+    refuse_masked(value, name)
     if isinstance(value, CEnum) and (enum := _enum_of(record, position)) not in (None, type(value)):
         raise TypeError(f"{type(value).__name__}.{value} is no {enum.__name__}")
     smallest, largest = _COUNTS.get(name, (-inf, inf))
@@ -354,6 +360,13 @@ def _check(kind: Any, value: int | None, record: Function, position: int, argume
         raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
+def _check_real(kind: Any, value: Any, argument: str) -> None:
+    """Raise ArgumentError for no real number, TypeError for one that is infinite as a C float."""
+    number = real_number(value, argument)
+    if isfinite(number) and isinf(kind(number).value):
+        raise TypeError(f"{number} does not fit into a {kind.__name__}")
+
+
 def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     """Return what makes an argument ready for many calls; a number an instance of its type, which shows what it is."""
     kind, elsewhere = record.argtypes[position], (0,) * len(record.argnames)  # what the others are is not known here
@@ -366,6 +379,8 @@ def _keeping(record: Function, position: int) -> Callable[[Any], Any]:
     def checked(value: Any) -> Any:
         if (value is None and crashes) or hasattr(value, "__index__"):
             _check(kind, value, record, position, elsewhere)
+        if kind in _REAL_TYPES and hasattr(value, "__float__"):
+            _check_real(kind, value, record.argnames[position])
         passed = passed_on(value)
         return kind(getattr(value, "value", value)) if is_number else passed
 

@@ -9,8 +9,10 @@ from cudnnlite._raw import enums
 from cudnnlite._raw.attributes import ATTRIBUTES
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import BackendAttributeType
-from cudnnlite.arguments import shown
-from cudnnlite.dtypes import parse_dtype
+from cudnnlite._raw.opaque import Opaque
+from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
+from cudnnlite.arguments import real_number, refuse_masked, shown
+from cudnnlite.dtypes import PLAIN_NAMES, parse_dtype, refuse_overflow
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError
 
@@ -20,6 +22,7 @@ C_TYPES: dict[str, Any] = {
     "BOOLEAN": ctypes.c_bool, "CHAR": ctypes.c_char, "INT32": ctypes.c_int32, "INT64": ctypes.c_int64,
     "FLOAT": ctypes.c_float, "DOUBLE": ctypes.c_double,
 }  # fmt: skip
+_NATIVE_TYPES: dict[str, type[Opaque]] = {"HANDLE": cudnnHandle_t, "BACKEND_DESCRIPTOR": cudnnBackendDescriptor_t}
 ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
     "CONVOLUTION_MODE": enums.ConvolutionMode, "HEUR_MODE": enums.BackendHeurMode,
     "KNOB_TYPE": enums.BackendKnobType, "NAN_PROPOGATION": enums.NanPropagation,
@@ -30,6 +33,8 @@ ENUMS_OF_ATTRIBUTES: dict[str, type[CEnum]] = {
     "TENSOR_REORDERING_MODE": enums.BackendTensorReordering, "RESAMPLE_MODE": enums.ResampleMode,
     "PADDING_MODE": enums.PaddingMode, "SIGNAL_MODE": enums.SignalMode, "NORM_MODE": enums.BackendNormMode,
     "NORM_FWD_PHASE": enums.BackendNormFwdPhase, "RNG_DISTRIBUTION": enums.RngDistribution,
+    "CUDA_GRAPH_RETENTION": enums.CudaGraphRetention, "OPERATIONGRAPH_MODE": enums.BackendOperationGraphMode,
+    "RESHAPE_MODE": enums.BackendReshapeMode, "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
 }  # fmt: skip
 # what cuDNN would miss when a descriptor is finalised, of the kinds that operations here are made of
 REQUIRED = {
@@ -90,17 +95,48 @@ def encode(kind: str, name: str, value: Any, type_name: str | None = None) -> tu
 
 
 def _encode(type_name: str, value: Any) -> Any:
+    """Return a value as ctypes takes it; TypeError, ValueError or OverflowError if it is none."""
     if type_name == "DATA_TYPE":
-        return int(value if isinstance(value, enums.DataType) else parse_dtype(value))
+        return int(_data_type(value))
+    if type_name == "KNOB_TYPE" and isinstance(value, enums.BackendKnobType):
+        return int(value)  # cuDNN may have named a knob that these headers do not know
     if type_name in ENUMS_OF_ATTRIBUTES:
         return int(parse_enum(ENUMS_OF_ATTRIBUTES[type_name], value, type_name.lower()))
-    if type_name in ("HANDLE", "BACKEND_DESCRIPTOR"):
-        return getattr(value, "ptr", value).value
+    if type_name in _NATIVE_TYPES:
+        return _address(_NATIVE_TYPES[type_name], value)
     if isinstance(value, bool) != (type_name == "BOOLEAN"):
         raise TypeError
+    if type_name in ("FLOAT", "DOUBLE"):
+        number = real_number(value, "value")
+        if type_name == "FLOAT":
+            refuse_overflow(number, enums.DataType.FLOAT, "value")
+        return number
+    refuse_masked(value, "value")
     if value and type_name in ("INT32", "INT64", "VOID_PTR") and C_TYPES[type_name](value).value != value:
         raise OverflowError  # ctypes would cut it
     return value
+
+
+def _data_type(value: Any) -> enums.DataType:
+    """Return a data type.
+
+    Graphs have more of them than cudnnlite has arrays: BOOLEAN, INT4.
+    """
+    try:
+        return parse_dtype(value)
+    except ArgumentError:
+        return parse_enum(enums.DataType, value, "data_type", PLAIN_NAMES)
+
+
+def _address(kind: type[Opaque], value: Any) -> int:
+    """Return the address of a native object of a kind, or of what owns one.
+
+    An integer is refused: cuDNN would follow any address.
+    """
+    native = kind.from_param(value)
+    if native is None or not native.value:
+        raise TypeError("it is a null pointer")
+    return int(native.value)
 
 
 def decode(type_name: str, value: Any) -> Any:

@@ -82,7 +82,9 @@ def _release_leaked(release: Callable[[], object], complaint: str) -> None:
 
 def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
     """Complete a docstring with what all have."""
-    own, heading, examples = inspect.cleandoc(cls.__doc__ or "").partition("Examples\n--------\n")
+    if cls.__doc__ is None:  # python -OO removes docstrings
+        return
+    own, heading, examples = inspect.cleandoc(cls.__doc__).partition("Examples\n--------\n")
     since = FUNCTIONS[cls._setter].deprecated
     after = _AFTER.format(
         spec=spec, functions=", ".join(f"`{name}`" for name in cls._functions()),

@@ -9,10 +9,10 @@ from typing import Any
 
 from cudnnlite._raw.attributes import ATTRIBUTES
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
-from cudnnlite.backend.attributes import C_TYPES, REQUIRED
+from cudnnlite.backend.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED
 from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.registry import RefusalError, bad, emulates, unsupported
-from cudnnlite.enums import Status
+from cudnnlite.enums import DataType, Status, is_choice
 
 Finalizer = Callable[["Native"], None]
 FINALIZERS: dict[str, Finalizer] = {}  # by kind: what cuDNN works out when a descriptor becomes final
@@ -145,6 +145,10 @@ def set_attribute(given: SimpleNamespace) -> None:
             raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{found.kind}.{name} is not final")
     if type_name == "HANDLE" and values[0] not in given.api.handles:
         raise bad(f"{found.kind}.{name} is not a live handle of the emulated device")
+    # cuDNN takes any number here, and may compute with it.
+    enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
+    if enum is not None and not all(is_choice(enum(value)) for value in values):
+        raise bad(f"{found.kind}.{name}={values} is not of {enum.__name__}")
     found.values[name] = values
 
 

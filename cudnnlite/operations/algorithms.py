@@ -13,7 +13,7 @@ from cudnnlite.backend.engines import Engine
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum
+from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.described import Described, involve
 from cudnnlite.operations.engines import given_engine, preferred_engine, tell_limit
@@ -33,6 +33,9 @@ def parse_algorithm(operation: Operation, algorithm: Any) -> Any:
     if isinstance(algorithm, AlgorithmResult):
         if not algorithm.ok:
             raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
+        if not isinstance(algorithm.algorithm, Engine):
+            parse_enum(_algorithms(operation).kind, algorithm.algorithm, "algorithm")
+        parse_math_type(algorithm.math_type, "algorithm.math_type")
         return algorithm
     if isinstance(algorithm, AlgorithmTable):
         raise ArgumentError("algorithm is a whole table; pass one of its rows, such as found.best()")

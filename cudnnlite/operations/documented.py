@@ -109,7 +109,9 @@ def completed(function: FunctionT, parameters: Callable[[], str], handle: str, a
 
     It has `parameters` where it tells of none, and before them `handle`.
     """
-    own, heading, examples = inspect.cleandoc(function.__doc__ or "").partition("Examples\n--------\n")
+    if function.__doc__ is None:  # python -OO removes docstrings
+        return tells_unknown(function)
+    own, heading, examples = inspect.cleandoc(function.__doc__).partition("Examples\n--------\n")
     if "\nParameters\n" not in own:
         own = f"{own}Parameters\n----------\n{parameters()}"
     if "\nhandle : " not in own:

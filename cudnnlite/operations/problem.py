@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
 from functools import lru_cache
 from inspect import cleandoc, signature
-from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cudnnlite.arguments import instance_of, real_number, shown
+from cudnnlite.dtypes import refuse_overflow
 from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.kept import kept
@@ -21,7 +21,6 @@ from cudnnlite.operations.operation import OPERATIONS, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec, from_plain, to_plain
 
-_TOO_LARGE = 3.4028235677973366e38  # from here on a float32 is infinite
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 _RAISES = """\
 Raises
@@ -83,10 +82,11 @@ class Problem:
             operation.check_dtypes(specs | written)
             operation.check(specs | written, options | scalars)
             first = next(iter((specs | written).values()))
-            if first.dtype != DataType.DOUBLE:  # C wants scalars in float32 then
-                for name, value in (options | scalars).items():
-                    if type(value) is float and _TOO_LARGE <= abs(value) < inf:
-                        raise ArgumentError(f"{name}={value}; allowed: up to 3.4028234e+38, a float32")
+            # C takes scalars as double for double operands, as float for all others.
+            scalar_dtype = DataType.DOUBLE if first.dtype == DataType.DOUBLE else DataType.FLOAT
+            for name, value in (options | scalars).items():
+                if type(value) is float:
+                    refuse_overflow(value, scalar_dtype, name)
         options = dict(operation.complete(specs | written, options))
         if operation.writes:
             operation.check_bare(specs | written | options)
@@ -170,10 +170,10 @@ def _thawed(kind: type[Problem], operation: Operation, values: Mapping[str, Any]
 
 def parse_option(value: Any, argument: str, kind: Any) -> Any:
     """Return an option, an enum's by its name too; ArgumentError if it is none."""
-    if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
-        return value
     if hasattr(kind, "__members__"):
         return parse_enum(kind, value, argument)
+    if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
+        return value
     if kind is float:
         return real_number(value, argument)
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):

@@ -10,7 +10,7 @@ from operator import index
 from typing import Any
 
 from cudnnlite.arguments import integer, integers, real_number, shown
-from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype, refuse_overflow
 from cudnnlite.enums import DataType, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
@@ -77,7 +77,7 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
         self, shape: Iterable[int], lengths: Iterable[int] | None = None, dtype: AnyDtype = "float32",
         layout: RNNDataLayout | str = RNNDataLayout.SEQ_MAJOR_UNPACKED, *, padding_fill: float = 0.0,
     ) -> None:  # fmt: skip
-        order = parse_data_layout(layout)
+        order, kind = parse_data_layout(layout), parse_dtype(dtype)
         sizes = parse_shape(shape, batch_may_be_empty=False)
         packed = order == RNNDataLayout.SEQ_MAJOR_PACKED
         if len(sizes) != (2 if packed else 3):
@@ -100,8 +100,8 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
                     f"lengths={shown(known)}: {shown(max(known))} is longer than the data of {steps} steps"
                 )
         self._freeze(
-            max_length=steps, batch=batch, vector_size=sizes[-1], lengths=known, dtype=parse_dtype(dtype), layout=order,
-            padding_fill=parse_fill(padding_fill),
+            max_length=steps, batch=batch, vector_size=sizes[-1], lengths=known, dtype=kind, layout=order,
+            padding_fill=parse_fill(padding_fill, kind),
         )  # fmt: skip
 
     @classmethod
@@ -147,7 +147,8 @@ class RNNDataSpec(FrozenSpec, told_by="cudnnSetRNNDataDescriptor"):
 
     def with_vectors(self, size: int, padding_fill: float = 0.0) -> RNNDataSpec:
         """Return the same sequences of vectors of another length: an output for an input."""
-        values = self.values() | {"vector_size": integer(size, "size"), "padding_fill": parse_fill(padding_fill)}
+        fill = parse_fill(padding_fill, self.dtype)
+        values = self.values() | {"vector_size": integer(size, "size"), "padding_fill": fill}
         other: RNNDataSpec = RNNDataSpec.__new__(RNNDataSpec)
         other._freeze(**values)
         return other
@@ -170,9 +171,14 @@ def parse_data_layout(layout: object) -> RNNDataLayout:
         raise ArgumentError(f"layout={shown(layout)}; allowed: {', '.join(map(repr, _LAYOUT_NAMES))}{near}") from None
 
 
-def parse_fill(value: Any) -> float:
-    """Return a padding fill as a float: of all NaNs the one that equals itself in a tuple, so that it can be part of a key."""
+def parse_fill(value: Any, dtype: DataType) -> float:
+    """Return a padding fill as a float.
+
+    cuDNN takes it as a value of the data type, in which it must not become infinite.  Of all
+    NaNs it is the one that equals itself in a tuple, so that it can be part of a key.
+    """
     fill = real_number(value, "padding_fill")
+    refuse_overflow(fill, dtype, "padding_fill")
     return nan if isnan(fill) else fill
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,8 +10,8 @@ import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.attributes import ATTRIBUTES
 from cudnnlite._raw.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
-from cudnnlite._raw.types import cudnnBackendDescriptor_t
-from cudnnlite.backend.attributes import C_TYPES, REQUIRED, encode
+from cudnnlite._raw.types import cudnnBackendDescriptor_t, cudnnHandle_t
+from cudnnlite.backend.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, REQUIRED, encode
 
 # libcudnn calls a graph of these "not supported" whatever is asked; the rest of the table does not depend on it
 TWO_TYPES = {"OPERATION_CONTRACT_BAND_MATRIX"}
@@ -76,6 +77,60 @@ def test_the_table_has_every_attribute_but_what_no_kind_begins():
 def test_a_wrong_value_is_named_before_c_sees_it(name, value, said):
     with pytest.raises(dnn.ArgumentError, match=said):
         encode("TENSOR", name, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "number"),
+    [
+        ("TENSOR", "data_type", "boolean", dnn.DataType.BOOLEAN),
+        ("TENSOR", "data_type", dnn.DataType.BOOLEAN, 11),
+        ("TENSOR", "data_type", "int4", dnn.DataType.INT4),
+        ("TENSOR", "data_type", "float32", dnn.DataType.FLOAT),
+        ("TENSOR", "reordering_mode", "none", 0),
+        ("OPERATION_MOE_GROUPED_MATMUL", "mode", "none", 0),
+        ("EXECUTION_PLAN", "cuda_graph_retention", "none", 1),
+        ("OPERATION_RESHAPE", "mode", "logical", 1),
+        ("OPERATIONGRAPH", "mode", "auto", -1),
+    ],
+)
+def test_members_are_taken_by_name(kind, name, value, number):
+    assert list(encode(kind, name, value)[2]) == [number]
+
+
+def test_every_type_of_an_attribute_is_known():
+    types = {type_name for attributes in ATTRIBUTES.values() for _, type_name, _ in attributes.values()}
+    assert types <= {*C_TYPES, *ENUMS_OF_ATTRIBUTES, "DATA_TYPE"}
+
+
+NO_NATIVE_OBJECTS = [
+    5,
+    None,
+    "a",
+    ctypes.c_int(5),
+    ctypes.c_void_p(5),
+    SimpleNamespace(value=5),
+    SimpleNamespace(ptr=5),
+]
+
+
+@pytest.mark.parametrize("value", NO_NATIVE_OBJECTS, ids=repr)
+@pytest.mark.parametrize(
+    ("kind", "name", "needed"),
+    [("EXECUTION_PLAN", "handle", "one HANDLE"), ("ENGINE", "operation_graph", "one BACKEND_DESCRIPTOR")],
+)
+def test_only_a_native_object_of_the_type_has_its_address_taken(own_handle, kind, name, needed, value):
+    with pytest.raises(dnn.ArgumentError, match=rf"^{kind}.{name}=.*; needed: {needed} \("):
+        dnn.BackendDescriptor(own_handle, kind, **{name: value})
+
+
+def test_a_descriptor_of_another_type_and_a_null_pointer_are_no_native_objects(own_handle):
+    refused = pytest.raises(dnn.ArgumentError, match=r"EXECUTION_PLAN.handle=<TensorDescriptor")
+    with dnn.TensorDescriptor((1, 2, 3, 4)) as tensor, refused:
+        encode("EXECUTION_PLAN", "handle", tensor)
+    with pytest.raises(dnn.ArgumentError, match=r"EXECUTION_PLAN.handle=.*null pointer"):
+        encode("EXECUTION_PLAN", "handle", cudnnHandle_t())
+    assert encode("EXECUTION_PLAN", "handle", own_handle)[2][0] == own_handle.ptr.value
+    assert encode("EXECUTION_PLAN", "handle", own_handle.ptr)[2][0] == own_handle.ptr.value
 
 
 def test_values_become_arrays_of_their_c_types():

@@ -303,7 +303,7 @@ def networks(draw):
         "sequence_major": (steps, len(lengths), inputs),
     }[layout]
     given_lengths = None if layout != "packed" and draw(st.booleans()) else lengths
-    fill = draw(st.floats(width=32))  # NaN among them
+    fill = draw(st.floats(width=16))  # NaN among them
     return RNNForwardProblem(
         spec, RNNDataSpec(shape, given_lengths, dtype, layout, padding_fill=fill), draw(st.booleans())
     )

@@ -480,5 +480,8 @@ def test_limits_of_the_hidden_size():
     assert why_not(RNNSpec("lstm", 6, 100_000), DYNAMIC) == ""
 
 
-def test_a_bias_that_this_package_does_not_know_is_shown():
-    assert repr(dnn.RNNSpec("lstm", 2, 3, bias=dnn.RNNBiasMode(8))).endswith("bias='UNKNOWN_8')")
+def test_a_bias_that_this_package_does_not_know_is_refused():
+    with pytest.raises(
+        dnn.ArgumentError, match=r"bias=RNNBiasMode.UNKNOWN_8 is not to be computed with; allowed: none"
+    ):
+        dnn.RNNSpec("lstm", 2, 3, bias=dnn.RNNBiasMode(8))

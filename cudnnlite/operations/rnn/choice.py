@@ -76,6 +76,7 @@ def parse_algorithm(algorithm: Any, spec: RNNSpec, batch: int) -> AlgorithmResul
         raise ArgumentError(
             f"algorithm={algorithm.algorithm} is not one of an RNN; allowed: {', '.join(RNNAlgo.__members__)}"
         )
+    parse_enum(RNNAlgo, algorithm.algorithm, "algorithm")
     if not algorithm.ok:
         raise ArgumentError(f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}")
     if algorithm.math_type not in (*allowed_math_types(spec.math_type, spec.dtype), spec.math_type):

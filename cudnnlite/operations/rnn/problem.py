@@ -166,5 +166,5 @@ def make_request(
     found = heuristic(spec, data, full=data.is_full and not padded) if asked is None else asked
     choice = AlgorithmResult(found.algorithm, found.math_type, deterministic=None, replay=found.replay)
     padded_io, state = data.needs_padded_io or (padded and not data.is_packed), dropout_state if drops else None
-    fill, guessed = parse_fill(padding_fill), asked is None
+    fill, guessed = parse_fill(padding_fill, spec.dtype), asked is None
     return RNNRequest(spec, choice, data.batch, data.layout, padded_io, training, fill, state, workspace_limit, guessed)
