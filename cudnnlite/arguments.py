@@ -140,6 +140,14 @@ def path_of(value: Any, argument: str = "path", what: str = "a path", *, expand:
     raise ArgumentError(f"{argument}={shown(value)} is not {what}")
 
 
+def absolute_path(path: Path, argument: str = "path") -> Path:
+    """Return the absolute path; ArgumentError where the current folder does not exist any more."""
+    try:
+        return path.absolute()
+    except FileNotFoundError as error:
+        raise ArgumentError(f"{argument}={str(path)!r} is relative to the current folder, which was removed") from error
+
+
 def by_system(error: OSError) -> OSError:
     """Return what the system refused; a signal handler's own `TimeoutError`, an OSError without a number, comes out."""
     if error.errno is None:

@@ -56,11 +56,12 @@ def parse_dtype(value: object, argument: str = "dtype") -> DataType:
             )
         return value
     try:
-        return _parse_dtype(value, argument)
-    except TypeError:  # unhashable
+        hash(value)
+    except (TypeError, ValueError):  # ValueError comes from a timedelta64 without a unit
         raise ArgumentError(
             f"{argument}={shown(value)} is not a data type; allowed: {', '.join(PLAIN_NAMES)}"
         ) from None
+    return _parse_dtype(value, argument)
 
 
 @lru_cache(maxsize=256, typed=True)  # 1 and True are equal, but only one of them is a C value

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cudnnlite._raw.elf import why_unloadable
 from cudnnlite._raw.unforked import unforked
+from cudnnlite.arguments import refusals_ignored, refused_as
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import log, warn_user
 
@@ -72,12 +73,13 @@ def load_library() -> Library:
     The search order is the environment variable `CUDNNLITE_LIBCUDNN` (a file or a folder), then cuda-pathfinder's: already
     loaded in this process, the nvidia-cudnn wheel, conda, the system's loader, `CUDNN_PATH`.  LibraryNotFoundError if none was
     found, or the file that the variable names cannot be loaded; MixedLibrariesError if its parts come from different,
-    incompatible copies.
+    incompatible copies; LibraryError for what the system refuses.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn; this is where that is remembered)
     with unforked:
         if _loaded is None:
-            _loaded = _load()
+            with refused_as(LibraryError, "libcudnn cannot be loaded"):  # too many open files, say
+                _loaded = _load()
         return _loaded
 
 
@@ -191,10 +193,9 @@ def _listing() -> str:
 
 def mapped_cudnn_files(prefixes: tuple[str, ...] = ("libcudnn",)) -> list[str]:
     """Return the files of libcudnn, or others, that this process has mapped (Linux; empty where /proc does not tell)."""
-    try:
+    lines: list[str] = []
+    with refusals_ignored():
         lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
     paths = {line.split(maxsplit=5)[-1] for line in lines}
     return sorted(path for path in paths if Path(path).name.startswith(prefixes))
 

@@ -11,7 +11,19 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
 
-from cudnnlite.arguments import by_system, file_type, instance_of, integer, one_of, path_of, read_file, refused_as
+from cudnnlite.arguments import (
+    (,
+)
+    absolute_path,
+    by_system,
+    file_type,
+    instance_of,
+    integer,
+    one_of,
+    path_of,
+    read_file,
+    refused_as,
+)
 from cudnnlite.autotune.entries import TuningEntry, TuningKey
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
@@ -267,7 +279,8 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
     """Return an absolute path, or ":memory:"; for None what the environment says, or one in the user's cache folder."""
     argument = "path" if path is not None else CACHE_VARIABLE
     if path is None and not (path := os.environ.get(CACHE_VARIABLE)):
-        import platformdirs
+        with refused_as(TuningCacheError, "the user's cache folder cannot be found"):
+            import platformdirs
 
         path = platformdirs.user_cache_path("cudnnlite", appauthor=False) / "tuning"
     return IN_MEMORY if isinstance(path, str) and path == IN_MEMORY else check_place(path, argument, file_too=True)
@@ -275,7 +288,7 @@ def parse_cache_path(path: str | os.PathLike[str] | None) -> Path | str:
 
 def check_place(path: str | os.PathLike[str], argument: str = "path", *, file_too: bool = False) -> Path:
     """Return the absolute path of a folder, which need not be there; ArgumentError for none, TuningCacheError for a file."""
-    found = path_of(path, argument, "the path of a folder").absolute()
+    found = absolute_path(path_of(path, argument, "the path of a folder"), argument)
     if os.fspath(path) == IN_MEMORY:
         raise ArgumentError(f"{argument}={IN_MEMORY} is not the path of a folder")
     if file_type(found) not in (0, S_IFDIR, S_IFREG):

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cudnnlite import ctrl_c
-from cudnnlite.arguments import path_of, shown
+from cudnnlite.arguments import absolute_path, path_of, shown
 from cudnnlite.devices.choice import DEVICE_VARIABLE, EMULATED_HANDLE, parse_device
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
@@ -140,7 +140,9 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packa
     """End the command unless a file can be written later, as far as that can be known; packages are of the extra 'report'."""
     if path is None:
         return
-    folder, missing = path.absolute().parent, [package for package in packages if find_spec(package) is None]
+    with misuse_told():
+        folder = absolute_path(path, option).parent
+    missing = [package for package in packages if find_spec(package) is None]
     if path.suffix.lower() not in suffixes:
         raise misuse(f"{option} {path}: its name must end in {' or '.join(suffixes)}")
     if not folder.is_dir():

@@ -9,7 +9,8 @@ import numpy as np
 import typer
 
 import cudnnlite as dnn
-from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failure, path, say
+from cudnnlite.arguments import absolute_path
+from cudnnlite.cli.common import DeviceOption, chosen_device, errors_told, failure, misuse_told, path, say
 
 # Laplacian: each pixel against its eight neighbours, summed over the three colours, for each of three output channels.
 EDGE_KERNEL = np.broadcast_to(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 3, 3))
@@ -20,7 +21,9 @@ def demo(
     device: DeviceOption = None,
 ) -> None:
     """Find the edges in a photograph with the algorithm that cudnnFind ranks first; write both side by side."""
-    if output.suffix.lower() != ".png" or not output.absolute().parent.is_dir():
+    with misuse_told():
+        folder = absolute_path(output, "--output").parent
+    if output.suffix.lower() != ".png" or not folder.is_dir():
         raise failure(f"--output {output}: a .png in a folder that exists is needed")
     try:
         from matplotlib import cbook

@@ -11,7 +11,15 @@ from numpy.typing import ArrayLike
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite.devices.device import Device, check_recorded_together
-from cudnnlite.devices.foreign import HOST_TYPES, AnyArray, ForeignArray, check_viewable, is_readable, spec_of
+from cudnnlite.devices.foreign import (
+    HOST_TYPES,
+    AnyArray,
+    ForeignArray,
+    check_viewable,
+    is_readable,
+    parse_dlpack_options,
+    spec_of,
+)
 from cudnnlite.devices.host_values import host_values
 from cudnnlite.devices.indexing import Index, indexed, memory_axes_order, part_spec, reshaped, rows_of
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
@@ -293,7 +301,15 @@ class DeviceArray:
         shape, strides = memory_axes(self.spec)
         return ForeignArray(self.ptr, shape, strides, self.dtype, self.readonly, self._owner)
 
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        options = parse_dlpack_options(stream, max_version, dl_device, copy)
         exported = self._exported()
         if exported.dtype.name != "bfloat16":
             return self.device.export_dlpack(exported, self.stream, stream, **options)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnlite._raw.unforked import unforked
-from cudnnlite.arguments import MAX_INT, integer, shown
+from cudnnlite.arguments import MAX_INT, integer, refused_as, shown
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, NoDeviceError
 from cudnnlite.warn import warn_user
@@ -37,6 +37,8 @@ def get_device(device: Any = None) -> Device:
     try:
         return devices.get("cuda" if kind == "auto" else kind, index)
     except NoDeviceError as error:
+        if kind == "emulated":
+            raise
         if kind != "auto":
             raise NoDeviceError(f"{error}. {_HOW_TO_EMULATE}") from error.__cause__
         devices.tell_fallback(error)
@@ -109,7 +111,8 @@ def parse_device(device: Any, argument: str) -> tuple[str, int]:
 
 def make_device(kind: str, index: int) -> Device:
     """Return a device of its own: 'cuda' or 'emulated'."""
-    with unforked:  # these import much
+    # These import much, for which there may be no file descriptor left.
+    with unforked, refused_as(NoDeviceError, f"{kind}:{index} cannot be used"):
         if kind == "emulated":
             from cudnnlite.emulated.device import EmulatedDevice
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from cudnnlite.arguments import integer, integers, one_of, shown
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import span
@@ -58,12 +59,34 @@ Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec  # what a plan can be ma
 Like: TypeAlias = Operand | Iterable[int] | None  # what says the shape of a result
 
 
+_LAST_ADDRESS = 2**64 - 1
 HOST_TYPES = (np.ndarray, np.generic, list, tuple, int, float)
 
 
 def is_readable(array: object) -> bool:
     """Tell whether an array says where it lies by one of the two protocols."""
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+
+
+def parse_dlpack_options(stream: object, max_version: object, dl_device: object, copy: object) -> dict[str, Any]:
+    """Return the options of `__dlpack__` that a consumer gave, but for the stream.
+
+    ArgumentError for a value that DLPack does not define.
+    """
+    one_of(copy, "copy", None, True, False)
+    if stream is not None:
+        integer(stream, "stream", -1, _LAST_ADDRESS)
+    options: dict[str, Any] = {}
+    for name, pair in (("max_version", max_version), ("dl_device", dl_device)):
+        if pair is None:
+            continue
+        numbers = integers(pair, name, 2)
+        if len(numbers) != 2:
+            raise ArgumentError(f"{name}={shown(pair)}; needed: two integers")
+        options[name] = numbers
+    if copy is not None:
+        options["copy"] = copy
+    return options
 
 
 def check_viewable(array: object, argument: str) -> None:

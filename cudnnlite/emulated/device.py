@@ -269,7 +269,8 @@ class EmulatedDevice:
         try:
             return view.__dlpack__(**options)
         except TypeError:  # NumPy before 2.1 takes no options
-            return view.__dlpack__()
+            source = view.copy() if options.get("copy") else view
+            return source.__dlpack__()
 
     def dlpack_device(self) -> tuple[int, int]:
         """Return DLPack's (kDLCPU, 0)."""

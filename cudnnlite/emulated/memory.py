@@ -12,13 +12,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cudnnlite.arguments import refusals_ignored
 from cudnnlite.devices.storage import host_bytes
 from cudnnlite.errors import DeviceMemoryError
 from cudnnlite.sizes import format_size
@@ -34,8 +34,6 @@ _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-# not OSError: a signal handler's TimeoutError is one, and comes out
-_NOT_THERE = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -248,13 +246,13 @@ def host_memory(root: Path = Path("/")) -> int:
 
 
 def _left(root: Path) -> Iterator[int]:
-    with suppress(*_NOT_THERE):
+    with refusals_ignored():
         yield _named(root / "proc/meminfo", "MemAvailable:") * 1024
-    with suppress(*_NOT_THERE):
+    with refusals_ignored():
         _, _, limit = (root / "proc/self/limits").read_text().partition("Max address space")  # as `ulimit -v` sets it
         if limit.split()[:1] not in ([], ["unlimited"]):
             yield int(limit.split()[0]) - _named(root / "proc/self/status", "VmSize:") * 1024
-    with suppress(*_NOT_THERE):
+    with refusals_ignored():
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers in _GROUPS:
@@ -262,7 +260,7 @@ def _left(root: Path) -> Iterator[int]:
                 group = Path(path.lstrip("/"))
                 # each bounds those inside it; a container does not see all of them
                 for where in (root / place / folder for folder in (group, *group.parents)):
-                    with suppress(*_NOT_THERE):
+                    with refusals_ignored():
                         most, used = ((where / name).read_text().strip() for name in (limit, use))
                         if most.isdigit():  # not "max"
                             yield int(most) - int(used) + _named(where / "memory.stat", cache)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.arguments import path_of, refused_as
+from cudnnlite.arguments import absolute_path, path_of, refused_as
 from cudnnlite.autotune.tuned import Policy, TunedProblem, place_of, shared_workspace
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.search.results import AlgorithmResult
@@ -235,7 +235,7 @@ def save_chart(path: str | Path, tunings: Sequence[TunedProblem], *, policy: Pol
 def file_of(path: str | Path) -> Path:
     """Return the path of a file that can be written; ArgumentError if it is none."""
     path = path_of(path)
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    if path.is_dir() or not absolute_path(path).parent.is_dir():
         raise ArgumentError(f"path={str(path)!r}; allowed: a file in a folder that exists")
     return path
 

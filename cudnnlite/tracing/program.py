@@ -91,7 +91,7 @@ class Program:
         self._inputs: dict[tuple[bytes, int], str] = {}
         self._names: dict[Thing, str] = {}
         self._types: dict[str, str] = {}  # of the variables that are declared
-        prelude = files("cudnnlite.tracing").joinpath("prelude.c").read_text()
+        prelude = packaged_file("prelude.c").decode()
         self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
         body = _rendered(_folded(self._lines(useful(sorted(steps, key=lambda step: not step.early)))))
         start = ["/* " + "\n * ".join(map(_harmless, head)) + "\n */", prelude, "int main(void)", "{"]
@@ -289,3 +289,9 @@ def _source(step: Step) -> str:
 def _harmless(text: str) -> str:
     """Return a text that a comment may hold."""
     return text.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+
+
+def packaged_file(name: str) -> bytes:
+    """Return a file that comes with this package; CudnnliteError for what the system refuses."""
+    with refused_as(CudnnliteError, f"cudnnlite/tracing/{name} cannot be read"):
+        return files("cudnnlite.tracing").joinpath(name).read_bytes()

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from threading import get_ident
@@ -91,7 +90,7 @@ class Trace:
             It cannot be written there; another seed.
         """
         there, program = path_of(folder, "folder"), self._written(seed)
-        makefile = files("cudnnlite.tracing").joinpath("program.mk").read_bytes()
+        makefile = packaged_file("program.mk")
         for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
             with refused_as(ArgumentError, f"folder={str(there)!r} cannot be written"):
                 (there / path).parent.mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,8 @@ def problems_from_onnx(
     layouts = next((names for names in LAYOUTS.values() if wanted in names.values()), {})
     require(layouts, f"layout={shown(layout)}; allowed: 'NCHW', 'NHWC'")
     try:
-        import onnx.inliner
+        with refused_as(ArgumentError, "model cannot be read"):
+            import onnx.inliner
     except ImportError as error:
         why = f"reading an ONNX model needs the package onnx ({error}): pip install 'cudnnlite[onnx]'"
         raise MissingPackageError(why) from error
