@@ -65,6 +65,8 @@ class TuningCache(Closable):
     tuned 0 0
     """
 
+    _instead_of_copy = "open another on its path"
+
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         one_of(read_only, "read_only", True, False)
         self.path, self.read_only, self._closed = parse_cache_path(path), read_only, False

@@ -15,6 +15,7 @@ from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import integer, path_of, refused_as
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
@@ -29,7 +30,7 @@ from cudnnlite.version import __version__
 _FEW = 3  # calls in a row that are listed though the program does without
 
 
-class Trace:
+class Trace(NonCopyable):
     """The C calls of a block; printed, a line each, but one for all of many in a row that the program in C does without.
 
     Attributes
@@ -37,6 +38,8 @@ class Trace:
     warnings : list of str
         What the program in C cannot do, which was warned of when it came up.
     """
+
+    _instead_of_copy = "pickle its calls, or what as_c() returns"
 
     def __init__(self) -> None:
         self._recorder = Recorder()
