@@ -9,6 +9,7 @@ from cudnnlite._raw.calls import CFunction, PreparedCall
 from cudnnlite._raw.check import make_check, read_last_error
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.unforked import unforked
 from cudnnlite.errors import SymbolNotFoundError
@@ -22,7 +23,7 @@ else:
     _Base = object
 
 
-class CudnnApi(_Base):
+class CudnnApi(NonCopyable, _Base):
     """The function table: each C function is an attribute that binds on first use.
 
     A bound function (`CFunction`) knows its argument types (a swapped descriptor is refused) and checks its status: it returns
@@ -36,6 +37,8 @@ class CudnnApi(_Base):
     memory : callable, optional
         Returns (free, total) device memory in bytes, for the messages of failed allocations.
     """
+
+    _instead_of_copy = "a process has one for its libcudnn"
 
     def __init__(self, library: Library, *, memory: Callable[[], tuple[int, int]] | None = None) -> None:
         self.library = library

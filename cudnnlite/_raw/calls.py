@@ -18,6 +18,7 @@ from weakref import ref
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite._raw.enums import C_NAMES
 from cudnnlite._raw.functions import C_TYPES
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.record import Function
 from cudnnlite._raw.unforked import unforked
@@ -229,7 +230,7 @@ class CFunction:
         return f"<{self.record.name}({', '.join(self.record.argnames)})>"
 
 
-class PreparedCall:
+class PreparedCall(NonCopyable):
     """A C function whose arguments were marshalled once, for calls in a hot loop; they keep nothing alive.
 
     ``status = call.function(*call.arguments)``, and where that is not 0, ``call.check(status)`` raises the error.  Of the
@@ -237,6 +238,7 @@ class PreparedCall:
     done when an argument changes, and only for that one.  An `errcheck` of ctypes would take another tenth of it.
     """
 
+    _instead_of_copy = "it holds addresses of one process: prepare another"
     __slots__ = ("__weakref__", "_places", "_record", "arguments", "bound", "check", "function")
 
     def __init__(self, function: CFunction, *arguments: Any) -> None:

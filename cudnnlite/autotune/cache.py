@@ -12,8 +12,6 @@ from stat import S_IFDIR, S_IFREG
 from typing import Any
 
 from cudnnlite.arguments import (
-    (,
-)
     absolute_path,
     by_system,
     file_type,
@@ -76,6 +74,8 @@ class TuningCache(Closable):
     ...     print(cache.path.name, len(cache), cache.export("for_the_team"))
     tuned 0 0
     """
+
+    _instead_of_copy = "open another on its path"
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         one_of(read_only, "read_only", True, False)

@@ -100,6 +100,8 @@ class Tuner(Closable):
     True True 1
     """
 
+    _instead_of_copy = "make another Tuner on a handle, with the same cache"
+
     def __init__(
         self, handle: Handle, cache: TuningCache | str | os.PathLike[str] | None = None,
         policy: TuningPolicy | None = None, *, measure: bool = True, progress: bool = False,

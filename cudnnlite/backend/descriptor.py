@@ -65,6 +65,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
 
     _create = "cudnnBackendCreateDescriptor"
     _destroy = "cudnnBackendDestroyDescriptor"
+    _instead_of_copy = "make another of its kind and set its values"
 
     def __init__(self, handle: Any, kind: BackendDescriptorType | str, /, **attributes: Any) -> None:
         self.kind = parse_enum(BackendDescriptorType, kind, "kind")

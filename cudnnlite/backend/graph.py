@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from cudnnlite._raw.enums import PointwiseMode
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.enums import ActivationMode, DataType
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
@@ -25,7 +26,7 @@ MODES = {
 }
 
 
-class Graph:
+class Graph(NonCopyable):
     """An operation graph that was made and is final, with the numbers of its tensors.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, path, say, tell
+from cudnnlite.cli.common import INTERRUPTED, errors_told, misuse, misuse_told, path, say, tell
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 
 EXIT_CODES = "Ends as the script does: with 0, its own exit code, 1 after an exception, 130 after Ctrl-C."
@@ -22,7 +22,12 @@ def trace(
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments; those with dashes after --.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--c", metavar="FOLDER", parser=path, help="Write program.c, its inputs and a Makefile there."),
+        typer.Option(
+            "--c",
+            metavar="FOLDER",
+            parser=path,
+            help="Write program.c, its inputs and a Makefile there; files of others are not replaced.",
+        ),
     ] = None,
 ) -> None:
     """Run a Python script; print the C calls of cuDNN that it makes, with the host's microseconds in them.
@@ -33,9 +38,14 @@ def trace(
         raise misuse(f"{script}: there is no such file")
     if folder is not None and folder.exists() and not folder.is_dir():
         raise misuse(f"--c {folder}: is not a folder")
+    from cudnnlite.tracing.folder import ProgramFolder
     from cudnnlite.tracing.trace import Trace
     from cudnnlite.tracing.trace import trace as traced
 
+    output = None if folder is None else ProgramFolder(folder, f"--c {folder}")
+    if output is not None:  # before the script runs, which may take long
+        with misuse_told():
+            output.check()
     os.environ.setdefault(DEVICE_VARIABLE, "auto")
     sys.argv, sys.path[:0] = [str(script), *(arguments or ())], [str(script.absolute().parent)]
     code: Any = 0
@@ -58,7 +68,8 @@ def trace(
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         if found is not None and os.getpid() == process:
             say(str(found))
-            if folder is not None:
+            if output is not None:
+                found._save_in(output)
                 called = "" if len(found) else "; the script made no call of cuDNN"
-                tell(f"written to {found.save(folder)}: the program and what it reads{called}")
+                tell(f"written to {folder}: the program and what it reads{called}")
     sys.exit(code)  # also with a text, which Python prints

@@ -21,6 +21,8 @@ from cudnnlite.search.table import NUMERIC
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
+# How spreadsheets recognise a formula; the last four are the full-width forms of the first four.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _MOST_REASONS = 3  # in a line
 Parts = Mapping[int | None, ModelTuning]  # by the batch size; under None where none was asked for
 
@@ -189,7 +191,18 @@ def csv_of(parts: Parts) -> str:
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    """Return rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    lines = []
+    for row in rows:
+        line = io.StringIO(newline="")
+        # A writer quotes what is in its line terminator, and spreadsheets begin a row at a carriage return too.
+        csv.writer(line, lineterminator="\r\n").writerow(map(_without_formula, row))
+        lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
+
+
+def _without_formula(cell: Any) -> Any:
+    """Return a cell that is no formula; numbers, negative ones too, and a lone "-" stay as they are."""
+    if isinstance(cell, str) and len(cell) > 1 and cell.startswith(_FORMULA_STARTS):
+        return f"'{cell}"
+    return cell

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.calls import Alive
 from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
 from cudnnlite.errors import ClosedError
@@ -49,7 +50,7 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
     getattr(api, destroy)(native)
 
 
-class Closable:
+class Closable(NonCopyable):
     """What is closed by `with` or by `close()`; some, with a `ResourceWarning`, when it is garbage collected."""
 
     _finalizer: weakref.finalize[Any, Any]
@@ -124,6 +125,7 @@ class NativeObject(Closable, Generic[NativeT]):
 api : CudnnApi, optional
     The function table of the handle that it is used with; the process's own if not given.
 """  # of the constructor, beside the spec, for the docstring
+    _instead_of_copy: ClassVar[str] = "pickle its spec and make another from it"
     by_handle: ClassVar[bool] = False  # whether a handle's table holds it: libcudnn alone cannot, or does not tell
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
@@ -210,9 +212,6 @@ api : CudnnApi, optional
         if native is not None:
             self._finalizer.detach()
             release(self.api, self._destroy, native)
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled; pickle its spec and make another from it")
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._native.value or 0:#x}" if self._native is not None else ""

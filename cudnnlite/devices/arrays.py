@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.device import Device, check_recorded_together
 from cudnnlite.devices.foreign import (
     HOST_TYPES,
@@ -31,7 +32,7 @@ Array = np.ndarray[Any, Any]
 ArrayT = TypeVar("ArrayT", bound="DeviceArray")
 
 
-class DeviceArray:
+class DeviceArray(NonCopyable):
     """An array in device memory.
 
     Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed, in stream order, when the
@@ -70,6 +71,7 @@ class DeviceArray:
     """
 
     __slots__ = ("__weakref__", "_owner", "device", "nbytes", "ptr", "readonly", "spec", "stream")
+    _instead_of_copy = "pickle its numpy(), and copy it by its copy()"
 
     def __init__(
         self, spec: TensorSpec, device: Device, ptr: int, owner: object, stream: Any, *, readonly: bool = False
@@ -327,9 +329,6 @@ class DeviceArray:
 
     def __array__(self, *_: Any, **__: Any) -> Array:
         raise ArrayTypeError("a DeviceArray does not turn into a host array by itself; call its numpy()")
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a DeviceArray cannot be pickled; pickle its numpy(), and copy it by its copy()")
 
     def __repr__(self) -> str:
         state = "closed " if self._owner is None else ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
 from cudnnlite.devices.cuda_facts import facts_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
@@ -44,9 +45,10 @@ def stream_address(stream: Any) -> int:
     return int(address)
 
 
-class CudaDevice:
+class CudaDevice(NonCopyable):
     """A CUDA device; see `cudnnlite.devices.device.Device`."""
 
+    _instead_of_copy = "its name, such as 'cuda:0', stands for it"
     kind = "cuda"
     times_mean_nothing = False
 

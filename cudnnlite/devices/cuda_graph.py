@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.errors import CaptureError
 
 
-class CudaRecorder:
+class CudaRecorder(NonCopyable):
     """Records what is enqueued on a stream in a `with` block; see `cudnnlite.devices.device.Recorder`."""
 
     def __init__(self, stream: Any) -> None:
@@ -32,7 +33,7 @@ class CudaRecorder:
             self._builder.close()
 
 
-class LateBuffer:
+class LateBuffer(NonCopyable):
     """A buffer on another library's stream: where that is being recorded CUDA frees nothing, and the device does it later."""
 
     __slots__ = ("__weakref__", "_buffer", "_device", "_stream", "handle", "size")

@@ -78,6 +78,7 @@ class Handle(NativeObject[cudnnHandle_t]):
 
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
+    _instead_of_copy = "make another Handle on its device"
     api: CudnnApi
     timing: TimingPolicy = DEFAULT_TIMING  # how thoroughly searches on this handle measure; settable
 

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol
 
+from cudnnlite._raw.noncopyable import NonCopyable
+
 MAX_CACHED = 128  # plans kept for one-line calls; the least recently used one goes first
 
 
@@ -22,8 +24,10 @@ class _Asked(Exception):  # noqa: N818  (no error)
     """Ends a call that was made only to learn which plan it runs; has what makes that."""
 
 
-class PlanCache:
+class PlanCache(NonCopyable):
     """The plans of one handle."""
+
+    _instead_of_copy = "it belongs to a handle, and every handle has one"
 
     def __init__(self) -> None:
         # with the number of its last use: to move it in an ordered dictionary would take its key's hash once more

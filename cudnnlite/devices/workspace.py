@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.errors import CaptureError, ClosedError, WorkspaceLimitError
 from cudnnlite.sizes import format_size, parse_size
 
 
-class Workspace:
+class Workspace(NonCopyable):
     """Scratch memory for one handle, one buffer for each stream that the handle was set to.
 
     A buffer only grows.  Calls on one stream run one after the other, so they can share it; when it has to grow, the old
@@ -35,6 +36,8 @@ class Workspace:
     True True
     0 8388608
     """
+
+    _instead_of_copy = "it belongs to a handle, and every handle has one"
 
     def __init__(self, device: Device, limit: int | str | None = None) -> None:
         self._device: Device = get_device(device)

@@ -14,6 +14,7 @@ import numpy as np
 
 from cudnnlite._raw.dlpack import BFLOAT, FLOAT, relabel
 from cudnnlite._raw.library import load_library
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
 from cudnnlite.devices.device import DeviceFacts, StandIns, refuse_allocation, refuse_host_copy, refuse_wait
 from cudnnlite.devices.foreign import ForeignArray, host_array_error
@@ -63,7 +64,7 @@ class EmulatedRecorder:
             self.graph = EmulatedGraph(self._api, tape)
 
 
-class EmulatedGraph:
+class EmulatedGraph(NonCopyable):
     """What was recorded; the same surface as `cuda.core`'s graph, as far as cudnnlite uses it."""
 
     def __init__(self, api: EmulatedApi, tape: Tape) -> None:
@@ -79,7 +80,7 @@ class EmulatedGraph:
         self._tape = []
 
 
-class EmulatedDevice:
+class EmulatedDevice(NonCopyable):
     """The emulated device; see `cudnnlite.devices.device.Device`.
 
     Parameters
@@ -90,6 +91,7 @@ class EmulatedDevice:
         The size of its memory.
     """
 
+    _instead_of_copy = "its name, such as 'emulated:0', stands for it"
     kind = "emulated"
     name = "emulated (NumPy)"
     needs_activation = False

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import refusals_ignored
 from cudnnlite.devices.storage import host_bytes
 from cudnnlite.errors import DeviceMemoryError
@@ -45,7 +46,7 @@ class IllegalAddressError(Exception):
 _memories: weakref.WeakSet[EmulatedMemory] = weakref.WeakSet()
 
 
-class EmulatedMemory:
+class EmulatedMemory(NonCopyable):
     """The allocations of one emulated device.
 
     Parameters
@@ -220,7 +221,7 @@ class _Owner(weakref.ref["EmulatedBuffer"]):
     address: int
 
 
-class EmulatedBuffer:
+class EmulatedBuffer(NonCopyable):
     """One allocation; the same surface as `cuda.core.Buffer`, as far as cudnnlite uses it."""
 
     def __init__(self, memory: EmulatedMemory, address: int, nbytes: int) -> None:

@@ -29,6 +29,8 @@ class CapturedGraph(Plan):
         How many calls were recorded.
     """
 
+    _instead_of_copy = "it belongs to a handle: capture the calls again"
+
     def __init__(self, handle: Handle) -> None:
         use(handle)
         super().__init__(handle, f"CapturedGraph on {handle.device}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors import DropoutDescriptor
 from cudnnlite.devices import arrays
@@ -34,7 +35,7 @@ BACKWARD = Operation(
 )  # fmt: skip
 
 
-class DropoutState:
+class DropoutState(NonCopyable):
     """The random number generator's states, in device memory; every training call with dropout advances them.
 
     Parameters
@@ -69,6 +70,8 @@ class DropoutState:
     ...     print(np.array_equal(state.save(), saved))
     True
     """
+
+    _instead_of_copy = "save() returns its states, and restore() puts them into another"
 
     def __init__(self, handle: Handle, seed: int = 0) -> None:
         instance_of(handle, Handle, "handle", "; it comes first: DropoutState(handle, seed)").use()

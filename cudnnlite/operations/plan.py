@@ -17,6 +17,8 @@ class Plan(Closable):
     Subclasses put what they own into `_resources` and define `__call__`.
     """
 
+    _instead_of_copy = "it belongs to a handle: make another plan on a handle"
+
     def __init__(self, handle: Handle, description: str) -> None:
         handle.use()
         self._handle = handle
@@ -65,9 +67,6 @@ class Plan(Closable):
         self._handle.use()
         if self._closed:
             raise ClosedError(f"{self._description} was closed")
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled: it belongs to a handle")
 
     def __repr__(self) -> str:
         return f"<{'closed ' if self._closed else ''}{self._description}>"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import one_of, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -124,9 +125,10 @@ class PlanByHand(Plan):
         return [self._operand(array, label.format(name), spec) for array, name, spec in given]
 
 
-class TrainingReserve(Generic[CallT]):
+class TrainingReserve(NonCopyable, Generic[CallT]):
     """A reserve space, the forward call that filled it, and how far the backward passes got."""
 
+    _instead_of_copy = "another forward call with training=True returns another"
     _passes: ClassVar[tuple[str, str, str]]  # the functions: forward, over the data, over the weights
 
     def __init__(self, array: DeviceArray) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
@@ -81,7 +82,7 @@ class Replay(NamedTuple):
     why_not: str = ""
 
 
-class ReplayedCall:
+class ReplayedCall(NonCopyable):
     """A call that is launched as a graph; a plan makes it as it makes a `PreparedCall`.
 
     The first call is made as it is, and then recorded for its addresses.  With other addresses it is made in the way that is
@@ -92,6 +93,7 @@ class ReplayedCall:
     `waits`: already the first addresses have to come twice before they are recorded.
     """
 
+    _instead_of_copy = "it belongs to a plan"
     check = None  # what is called does that
     arguments: tuple[()] = ()
 

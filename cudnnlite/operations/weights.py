@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.types import cudnnTensorDescriptor_t
-from cudnnlite.arguments import instance_of, one_such, shown
+from cudnnlite.arguments import instance_of, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -62,9 +62,10 @@ class WeightLayout(Sequence[WeightPlace]):
         return "\n".join([*aligned(rows, ["offset"]), f"{self.nbytes} bytes"])
 
 
-class NamedWeights(Mapping[str, DeviceArray]):
+class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
     """One buffer, zero at first; a subclass says what for, and asks cuDNN for the places."""
 
+    _instead_of_copy: ClassVar[str] = "pickle its numpy() and spec, and make another by its class's from_arrays"
     _places: dict[str, tuple[int, TensorSpec]]  # by name: the offset in bytes, and how it lies there
 
     def __init__(self, handle: Handle, spec: Any, kind: Any, nbytes: int) -> None:
@@ -78,9 +79,7 @@ class NamedWeights(Mapping[str, DeviceArray]):
         """Make weights of the same layout, all zero: what gradients are added to."""
         instance_of(handle, Handle, "handle", "; it comes first").use()
         instance_of(weights, cls, "weights")
-        new = copy(weights)
-        new.device = handle.device
-        new.array = arrays.empty(handle.device, handle.stream, weights.array.spec)
+        new = weights._in_memory_of(arrays.empty(handle.device, handle.stream, weights.array.spec))
         new.fill_zero(handle.stream)
         return new
 
@@ -91,8 +90,12 @@ class NamedWeights(Mapping[str, DeviceArray]):
         """
         instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
-        new = copy(self)
-        new.array = arrays.part_of(arrays.on_stream(array, handle.stream), array.spec)
+        return self._in_memory_of(arrays.part_of(arrays.on_stream(array, handle.stream), array.spec))
+
+    def _in_memory_of(self: WeightsT, array: DeviceArray) -> WeightsT:
+        """Return weights of the same layout that own `array` instead."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self), array=array, device=array.device)
         return new
 
     def fill_zero(self, stream: Any) -> None:
@@ -196,17 +199,6 @@ class NamedWeights(Mapping[str, DeviceArray]):
 
     def __hash__(self) -> int:
         return id(self)
-
-    def __copy__(self: WeightsT) -> WeightsT:
-        new = object.__new__(type(self))
-        vars(new).update(vars(self))
-        return new
-
-    def __reduce__(self) -> Any:
-        name = type(self).__name__
-        raise TypeError(
-            f"{one_such(type(self))} cannot be pickled; pickle its numpy() and spec, and make another by {name}.from_arrays"
-        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.spec} on {self.array.device}>"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.backend.engines import Engine
 from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
@@ -21,7 +22,7 @@ _NOISE = "within the noise of the first"
 _ALIKE = 1.25  # times by which second looks at one kernel may differ
 
 
-class Contest:
+class Contest(NonCopyable):
     """Candidates that ran, and what their times are, on a handle whose stream can be recorded: see `own_stream`.
 
     The handle's `timing` says how thoroughly.  With `latency` the time of an eager call decides, instead of the device's; for

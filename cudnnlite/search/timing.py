@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.device import Device
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
@@ -45,7 +46,7 @@ class CallTime(NamedTuple):
     call_spread_us: float = 0.0
 
 
-class Stopwatch:
+class Stopwatch(NonCopyable):
     """Times pieces of work on one stream; not the legacy default stream, which cannot be recorded.
 
     With `eager` the work will be called eagerly, so that the host's time counts where hopeless work is given up.  With

@@ -1,3 +1,4 @@
+# Written by cudnnlite with program.c; writing a trace here again replaces both.
 # CUDA: the toolkit's folder.  CUDNN: a folder with include/ and lib/, where cuDNN is not in the compiler's paths.
 CUDA ?= /usr/local/cuda
 CFLAGS ?= -std=c11 -O2 -Wall -Wextra

@@ -9,8 +9,8 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.resources import files
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 from cudnnlite._raw.calls import ENUMS
 from cudnnlite._raw.enums import C_MEMBERS, DataType
 from cudnnlite.dtypes import itemsize
+from cudnnlite.tracing.c_text import comment, string_literal
+from cudnnlite.tracing.folder import packaged_file
 
 _MOST_REPEATED = 64  # statements in the body of a loop
 # a statement, and the comment that says where it comes from; or how often, and such items
@@ -94,7 +96,7 @@ class Program:
         prelude = packaged_file("prelude.c").decode()
         self._busy = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names that are taken
         body = _rendered(_folded(self._lines(useful(sorted(steps, key=lambda step: not step.early)))))
-        start = ["/* " + "\n * ".join(map(_harmless, head)) + "\n */", prelude, "int main(void)", "{"]
+        start = [comment(*head), prelude, "int main(void)", "{"]
         self.text = "\n".join([*start, *self._declared(), *body, "    return EXIT_SUCCESS;", "}", ""])
 
     def _lines(self, steps: list[Step]) -> list[Item]:
@@ -124,7 +126,7 @@ class Program:
             function = "generate"
         call = f"{function}({', '.join(arguments)})"
         macro = "FAILED" if step.failed else {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
-        return (f"{macro}({call});" if macro else f"{call};") + (f" /* {step.note} */" if step.note else "")
+        return (f"{macro}({call});" if macro else f"{call};") + (f" {comment(step.note)}" if step.note else "")
 
     def _text(self, part: Part) -> str:
         if isinstance(part, Contents):
@@ -151,7 +153,8 @@ class Program:
             self._inputs[key] = f"{part.width}, {(self._seed or 0) + len(self._inputs)}u"
         elif key not in self._inputs:
             name = _another(self._name(part.memory), {Path(path).stem for path in self.files})
-            self.files[f"inputs/{name}.bin"], self._inputs[key] = part.content, f'"inputs/{name}.bin"'
+            path = f"inputs/{name}.bin"
+            self.files[path], self._inputs[key] = part.content, string_literal(path)
         return self._inputs[key]
 
     def _declared(self) -> Iterator[str]:
@@ -264,7 +267,7 @@ def _rendered(items: Iterable[Any], space: str = "    ", said: str = "") -> Iter
             first = first[1][0]
         if first[1] != said:
             said = first[1]
-            yield f"\n{space}/* {_harmless(said)} */"
+            yield f"\n{space}{comment(said)}"
         if item is first:
             yield _wrapped(item[0], space)
         else:
@@ -283,15 +286,7 @@ def _source(step: Step) -> str:
     (file, line), name = step.where, "notebook" if "ipykernel_" in step.where[0] else Path(step.where[0]).name
     if step.early or not file:
         return "made before the trace" if step.early else "given back" if step.checksum is None else "read at the end"
-    return f"{name}:{line}: {' '.join(linecache.getline(file, line).split())}"
-
-
-def _harmless(text: str) -> str:
-    """Return a text that a comment may hold."""
-    return text.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
-
-
-def packaged_file(name: str) -> bytes:
-    """Return a file that comes with this package; CudnnliteError for what the system refuses."""
-    with refused_as(CudnnliteError, f"cudnnlite/tracing/{name} cannot be read"):
-        return files("cudnnlite.tracing").joinpath(name).read_bytes()
+    text = ""
+    with suppress(ValueError):  # a name with a zero byte, which code that was not read from a file may have
+        text = linecache.getline(file, line)
+    return f"{name}:{line}: {' '.join(text.split())}"

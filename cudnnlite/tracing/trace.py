@@ -14,12 +14,14 @@ from typing import Any
 
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import watch
-from cudnnlite.arguments import integer, path_of, refused_as
+from cudnnlite._raw.noncopyable import NonCopyable
+from cudnnlite.arguments import integer, path_of
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations import capture as captures
 from cudnnlite.operations.replay import ReplayedCall
 from cudnnlite.texts import counted
+from cudnnlite.tracing.folder import PROGRAM, ProgramFolder, packaged_file
 from cudnnlite.tracing.memory import used_devices
 from cudnnlite.tracing.program import Program, useful
 from cudnnlite.tracing.recorder import Recorder, TracedCall
@@ -28,7 +30,7 @@ from cudnnlite.version import __version__
 _FEW = 3  # calls in a row that are listed though the program does without
 
 
-class Trace:
+class Trace(NonCopyable):
     """The C calls of a block; printed, a line each, but one for all of many in a row that the program in C does without.
 
     Attributes
@@ -36,6 +38,8 @@ class Trace:
     warnings : list of str
         What the program in C cannot do, which was warned of when it came up.
     """
+
+    _instead_of_copy = "pickle its calls, or what as_c() returns"
 
     def __init__(self) -> None:
         self._recorder = Recorder()
@@ -77,25 +81,28 @@ class Trace:
     def save(self, folder: Any, seed: int | None = None) -> Path:
         """Write ``program.c``, a ``Makefile`` and the raw files in ``inputs/``; return the folder, which is made if need be.
 
+        Files that an earlier trace wrote there are replaced; any other file that is in the way is refused.
+
         Parameters
         ----------
         folder : str or Path
-            Where to.
+            Where to.  Symbolic links in it are not followed.
         seed : int, optional
             As in `as_c`.
 
         Raises
         ------
         ArgumentError
-            It cannot be written there; another seed.
+            It cannot be written there; a file there was not written by cudnnlite; another seed.  Nothing is written then.
         """
-        there, program = path_of(folder, "folder"), self._written(seed)
+        path = path_of(folder, "folder")
+        self._save_in(ProgramFolder(path, f"folder={str(path)!r}"), seed)
+        return path
+
+    def _save_in(self, folder: ProgramFolder, seed: int | None = None) -> None:
+        program = self._written(seed)
         makefile = packaged_file("program.mk")
-        for path, content in {**program.files, "program.c": program.text.encode(), "Makefile": makefile}.items():
-            with refused_as(ArgumentError, f"folder={str(there)!r} cannot be written"):
-                (there / path).parent.mkdir(parents=True, exist_ok=True)
-                (there / path).write_bytes(content)
-        return there
+        folder.write({**program.files, PROGRAM: program.text.encode(), "Makefile": makefile})
 
     def _written(self, seed: int | None = None) -> Program:
         recorder, seed = self._recorder, None if seed is None else integer(seed, "seed", 0, 2**24 - 1)
@@ -104,6 +111,7 @@ class Trace:
             return self._program[1]
         version, calls = library_api().library.version_text, counted(len(self), "call")
         names = ", ".join(sorted({str(device.name) for device in recorder.devices})) or "no device"
+        # `ProgramFolder` recognises a program by this line.
         head = [f"Written by cudnnlite {__version__} from {calls} of cuDNN {version} on {names}."]
         if any(device.kind == "emulated" for device in recorder.devices):
             head.append("It was traced on the emulated device and was never run on a GPU.")

@@ -397,7 +397,7 @@ def test_arrays_outlive_their_handle(own_device):
 def test_no_second_owner(own_handle, duplicate):
     array = own_handle.empty((1, 2, 3, 4))
     with pytest.raises(
-        TypeError, match=r"a DeviceArray cannot be pickled; pickle its numpy\(\), and copy it by its copy\(\)"
+        TypeError, match=r"a DeviceArray cannot be copied or pickled; pickle its numpy\(\), and copy it by its copy\(\)"
     ):
         duplicate(array)
 

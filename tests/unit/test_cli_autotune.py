@@ -1,12 +1,14 @@
 """`cudnnlite autotune`: what the flags mean, what goes to stdout and to stderr, and how it ends."""
 
 import csv
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +24,7 @@ from cudnnlite.cli import app
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems
-from cudnnlite.cli.tunings import lines_of
+from cudnnlite.cli.tunings import csv_text, lines_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
 from cudnnlite.operations.convolution_problem import ConvolutionForwardProblem
@@ -365,6 +367,24 @@ def test_csv_alone_is_all_that_stdout_has():
     assert float(chosen["time_ms"]) > 0
     assert {"GEMM", "FFT"} <= {row["algorithm"] for row in rows}
     assert min(int(row["heuristic"]) for row in rows if row["heuristic"]) == 0  # what an untuned call runs is known
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "\r=", "\n=", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_a_spreadsheet_reads_no_formula_from_csv(start):
+    formula, cells = f"{start}HYPERLINK(1)", [-1, -0.5, float("-inf"), "-", "", None, "a=b", "'=", "a\r=b", "conv-1"]
+    heading, row = csv.reader(io.StringIO(csv_text([["names", formula], [formula, *cells]]), newline=""))
+    assert heading == ["names", f"'{formula}"]
+    assert row == [f"'{formula}", "-1", "-0.5", "-inf", "-", "", "", "a=b", "'=", "a\r=b", "conv-1"]
+
+
+def test_names_of_layers_are_no_formulas_in_csv():
+    listed = dnn.ProblemList()
+    listed.add(PROBLEM, name="=cmd|'/C calc'!A0")
+    listed.save("list.json")
+    result = autotune("--problems", "list.json", "--csv", "a.csv")
+    assert result.exit_code == 0, result.stderr
+    rows = list(csv.DictReader(Path("a.csv").read_text().splitlines()))
+    assert {row["names"] for row in rows} == {"'=cmd|'/C calc'!A0"}
 
 
 def test_every_field_of_the_policy_has_a_flag_but_the_math_type(tuner):

@@ -90,6 +90,40 @@ def test_a_script_that_calls_nothing_is_told(tmp_path):
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"program.c", "Makefile"}
 
 
+def trace_into(folder, *options):
+    """Trace a script that leaves a file behind, into a folder beside it; return how that ended."""
+    script = folder / "script.py"
+    script.write_text("import pathlib\npathlib.Path('ran').touch()\n" + HEAD.replace("Handle()", "Handle('emulated')"))
+    command = [sys.executable, "-m", "cudnnlite", "trace", "script.py", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["Makefile", "program.c"])
+def test_a_users_own_files_are_refused_before_the_script_runs(tmp_path, name):
+    (tmp_path / name).write_text("all: mine\n")
+    done = trace_into(tmp_path, "--c", ".")
+    assert done.returncode == 2, done.stderr
+    assert f"--c .: {name} was not written by cudnnlite and is not replaced" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"script.py", name}
+    assert (tmp_path / name).read_text() == "all: mine\n"
+
+
+@pytest.mark.processes
+def test_a_users_own_input_is_refused_and_the_next_trace_replaces_the_last(tmp_path):
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "x.bin").write_bytes(b"mine")
+    done = trace_into(tmp_path, "--c", ".")
+    assert done.returncode == 1, done.stderr
+    assert "--c .: inputs/x.bin is there already" in done.stderr
+    assert (tmp_path / "inputs" / "x.bin").read_bytes() == b"mine"
+    assert not (tmp_path / "Makefile").exists()
+    (tmp_path / "inputs" / "x.bin").unlink()
+    for _ in range(2):
+        assert trace_into(tmp_path, "--c", ".").returncode == 0
+    assert (tmp_path / "inputs" / "x.bin").stat().st_size == 32
+
+
 def test_the_exit_codes_are_told():
     from typer.testing import CliRunner
 

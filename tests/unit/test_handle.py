@@ -209,7 +209,7 @@ def test_repr(own_device):
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_no_second_owner(own_handle, duplicate):
-    with pytest.raises(TypeError, match="a Handle cannot be pickled"):
+    with pytest.raises(TypeError, match="a Handle cannot be copied or pickled; make another Handle on its device"):
         duplicate(own_handle)
 
 

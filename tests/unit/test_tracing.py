@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -554,6 +555,69 @@ def test_a_folder_has_all_that_the_program_reads(handle: dnn.Handle, tmp_path: P
     assert {name: (folder / name).stat().st_size for name in named} == named
     assert len(named) == 2  # what is equal is one file
     assert (folder / "inputs/x.bin").read_bytes() == X.tobytes()
+
+
+def traced_activation(handle: dnn.Handle, scale: int = 1) -> dnn.Trace:
+    """Return a trace that reads one file."""
+    with dnn.trace() as trace:
+        dnn.activation_forward(handle, handle.array(scale * X), "relu").numpy()
+    return trace
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """Return what is in a folder: the bytes of files, and where links lead."""
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    return {str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("name", ["program.c", "Makefile", "inputs/x.bin"])
+@pytest.mark.parametrize("kind", ["file", "empty", "link", "dangling", "folder", "pipe", "hidden marker"])
+def test_files_of_others_are_never_replaced(handle: dnn.Handle, tmp_path: Path, name: str, kind: str) -> None:
+    trace, folder, target = traced_activation(handle), tmp_path / "out", tmp_path / "precious"
+    path = folder / name
+    path.parent.mkdir(parents=True)
+    target.write_bytes(b"# Written by cudnnlite /* Written by cudnnlite ")
+    makers: dict[str, Callable[[], object]] = {
+        "file": lambda: path.write_bytes(b"mine"),
+        "empty": path.touch,
+        "link": lambda: path.symlink_to(target),
+        "dangling": lambda: path.symlink_to(tmp_path / "nothing"),
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "hidden marker": lambda: path.write_bytes(b"mine\n/* Written by cudnnlite \n# Written by cudnnlite "),
+    }
+    makers[kind]()
+    before = contents(tmp_path)
+    with pytest.raises(dnn.ArgumentError, match=rf"^folder='{folder}': {path} .*; remove it, or name another folder$"):
+        trace.save(folder)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("leads_to", ["elsewhere", "nothing"])
+def test_a_link_in_the_place_of_the_inputs_is_refused(handle: dnn.Handle, tmp_path: Path, leads_to: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "inputs").symlink_to(tmp_path / leads_to)
+    with pytest.raises(dnn.ArgumentError, match=r"out/inputs is no folder \(symbolic links are not followed\)"):
+        traced_activation(handle).save(tmp_path / "out")
+    assert {path.name for path in tmp_path.rglob("*")} == {"elsewhere", "out", "inputs"}
+
+
+def test_what_a_trace_wrote_the_next_one_replaces(handle: dnn.Handle, tmp_path: Path) -> None:
+    first, second = traced_activation(handle), traced_activation(handle, 2)
+    for trace, seed in ((first, None), (second, None), (second, 7), (second, None), (first, 7)):
+        trace.save(tmp_path, seed)
+        assert (tmp_path / "program.c").read_text() == trace.as_c(seed)
+    assert (tmp_path / "inputs/x.bin").read_bytes() == (2 * X).tobytes()
+    with pytest.raises(dnn.ArgumentError, match=r"inputs/x.bin is there already, is not read by a program.c"):
+        first.save(tmp_path)  # of a program with a seed nobody knows whose they are
+
+
+def test_a_hard_link_to_what_a_trace_wrote_keeps_its_content(handle: dnn.Handle, tmp_path: Path) -> None:
+    traced_activation(handle).save(tmp_path)
+    (tmp_path / "mine").hardlink_to(tmp_path / "inputs/x.bin")
+    traced_activation(handle, 2).save(tmp_path)
+    assert (tmp_path / "mine").read_bytes() == X.tobytes()
 
 
 def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) -> None:

@@ -1,0 +1,22 @@
+"""`NonCopyable`: what has exactly one owner of native objects or device memory."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+from cudnnlite.arguments import one_such
+
+
+class NonCopyable:
+    """What `copy.copy`, `copy.deepcopy` and `pickle` refuse.
+
+    A second owner would use what the first one has freed, or free it again.  Subclasses say in `_instead_of_copy` what a
+    user does instead.
+    """
+
+    __slots__ = ()
+    _instead_of_copy: ClassVar[str] = "it owns memory or native objects"
+
+    # `copy` calls it as `pickle` does, whichever protocol is asked for.
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        raise TypeError(f"{one_such(type(self))} cannot be copied or pickled; {self._instead_of_copy}")

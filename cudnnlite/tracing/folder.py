@@ -1,0 +1,104 @@
+"""`ProgramFolder`: where a traced program is written, and which files there may be replaced."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from cudnnlite.arguments import by_system, file_type, refused_as
+from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.tracing.c_text import string_literal
+
+INPUTS = "inputs"
+PROGRAM = "program.c"
+FIRST_LINES = {PROGRAM: b"/* Written by cudnnlite ", "Makefile": b"# Written by cudnnlite "}
+
+
+class ProgramFolder:
+    """A folder with ``program.c``, a ``Makefile``, and the files in ``inputs/`` that the program reads.
+
+    A file that is there already is replaced only if cudnnlite wrote it: the first line of ``program.c`` and ``Makefile`` says
+    so, and what lies in ``inputs/`` is read by such a ``program.c``, or is the same.  Symbolic links in the folder are never
+    followed.
+
+    Parameters
+    ----------
+    path : Path
+        The folder, which need not exist.
+    label : str
+        How messages name it: by the option or the argument.
+    """
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path = path
+        self._label = label
+
+    def check(self) -> None:
+        """Refuse the folder where something that would be replaced was not written by cudnnlite.
+
+        Raises
+        ------
+        ArgumentError
+            It names the folder and the file.
+        """
+        if file_type(self.path / INPUTS, follow=False) not in (0, stat.S_IFDIR):
+            self._refuse(INPUTS, "is no folder (symbolic links are not followed)")
+        for name, first_line in FIRST_LINES.items():
+            self._check_type(name)
+            if self._is_there(name) and not self._content(name).startswith(first_line):
+                self._refuse(name, "was not written by cudnnlite and is not replaced")
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Write files by their names in the folder, which is made if need be; all of them are checked before.
+
+        Raises
+        ------
+        ArgumentError
+            As `check`; or the system refuses.
+        """
+        self.check()
+        replaced = self._content(PROGRAM)
+        for name, content in files.items():
+            if name in FIRST_LINES:
+                continue
+            self._check_type(name)
+            is_ours = string_literal(name).encode() in replaced
+            if self._is_there(name) and not is_ours and self._content(name) != content:
+                self._refuse(name, f"is there already, is not read by a {PROGRAM} of cudnnlite, and is not replaced")
+        with refused_as(ArgumentError, f"{self._label} cannot be written"):
+            for name, content in files.items():
+                path = self.path / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # A new file: an old one may have other names too (hard links), and would change under them.
+                path.unlink(missing_ok=True)
+                with path.open("xb") as file:
+                    file.write(content)
+
+    def _check_type(self, name: str) -> None:
+        kind = file_type(self.path / name, follow=False)
+        if kind == stat.S_IFLNK:
+            self._refuse(name, "is a symbolic link, which is not followed")
+        if kind not in (0, stat.S_IFREG):
+            self._refuse(name, "is no regular file")
+
+    def _is_there(self, name: str) -> bool:
+        return file_type(self.path / name, follow=False) != 0
+
+    def _content(self, name: str) -> bytes:
+        """Return what a file holds; nothing where it cannot be read."""
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            by_system(error)
+            return b""
+
+    def _refuse(self, name: str, why: str) -> None:
+        raise ArgumentError(f"{self._label}: {self.path / name} {why}; remove it, or name another folder")
+
+
+def packaged_file(name: str) -> bytes:
+    """Return a file that comes with this package; CudnnliteError for what the system refuses."""
+    with refused_as(CudnnliteError, f"cudnnlite/tracing/{name} cannot be read"):
+        return files("cudnnlite.tracing").joinpath(name).read_bytes()
