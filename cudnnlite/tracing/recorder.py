@@ -334,6 +334,10 @@ class Recorder(Memory):
         address = native.value
         if not address or address in self._things:
             return self._things[address] if address else "NULL"
+        if "Destroy" in function:
+            # The block did not use it: the program neither makes it nor destroys it.  A plan that the handle's cache evicts
+            # during the block has such descriptors.
+            return "NULL"
         if (owner := _owner(address)) is None:
             what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
             return self._unknown(function, argname, what)

@@ -21,6 +21,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import PREPARED, CFunction
 from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite.devices import plan_cache
 from cudnnlite.devices.choice import device_classes
 from cudnnlite.emulated.memory import ALIGNMENT
 from cudnnlite.operations.capture import CapturedGraph
@@ -60,6 +61,33 @@ def test_outside_of_a_trace_every_function_is_its_own(handle: dnn.Handle) -> Non
         assert functions(handle) == before
         assert [call.function for call in PREPARED] == prepared
         assert all(call.bound.call is call.bound.own is call.function for call in PREPARED)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("interface", ["graph", "descriptor"])
+def test_plans_that_are_evicted_during_the_trace(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, interface: str
+) -> None:
+    monkeypatch.setattr(plan_cache, "MAX_CACHED", 2)
+    w = handle.array(X[:, :, :2, :2])
+
+    def convolve(rows: int) -> dnn.DeviceArray:
+        x = handle.array(np.ascontiguousarray(X[:, :, :rows]))
+        return dnn.convolution_forward(handle, x, w, interface=interface)
+
+    for rows in (3, 4):  # a plan that the trace uses, and one that is evicted without having been used in it
+        convolve(rows)
+    with dnn.trace() as trace:
+        results = [convolve(rows) for rows in (3, 5, 6, 3)]
+        sums = [f"{checksum(y.numpy().tobytes()):016x}" for y in results]
+    called = "cudnnBackendExecute" if interface == "graph" else "cudnnConvolutionForward"
+    text = main_of(trace)
+    assert [call.function for call in trace.calls].count(called) == 4
+    assert text.count(f"{called}(") == 4
+    assert [total for _, total in trace.checksums] == sums
+    assert "NULL" not in re.sub("^.*cudaMalloc.*$", "", text, flags=re.MULTILINE)
+    for verb in ("cudnnCreate", "cudnnBackendCreate"):
+        assert text.count(verb) == text.count(verb.replace("Create", "Destroy"))
 
 
 def test_a_call_of_a_plan_made_before_is_recorded(handle: dnn.Handle) -> None:
