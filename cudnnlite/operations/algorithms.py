@@ -127,11 +127,17 @@ def _heuristic_choice(described: Described, limit: int | None) -> AlgorithmResul
         why = "; ".join(dict.fromkeys(reasons.values()))
         raise NotSupportedError(problem.operation.function, Status.NOT_SUPPORTED, why)
     table = rank(described, [algorithm for algorithm, why in reasons.items() if not why])
+    if algorithms.apart is not None and not any(row.ok and _is_within(row, limit) for row in table):
+        table = rank(described)  # an algorithm that several calls are needed with is better than none
     if not any(row.ok for row in table):
         raise NotSupportedError(algorithms.heuristic, Status.NOT_SUPPORTED, "every algorithm refuses this combination")
     choice = table.best(limit)
     tell_limit([(row, why) for row, why in choice.passed_over if row.ok], choice.algorithm, problem)
     return choice
+
+
+def _is_within(row: AlgorithmResult, limit: int | None) -> bool:
+    return limit is None or row.workspace <= limit
 
 
 def wants_tensor_cores(problem: Problem) -> bool:
@@ -152,14 +158,18 @@ def prepare(described: Described, choice: AlgorithmResult, stack: ExitStack) -> 
     if isinstance(choice.algorithm, Engine):
         row, plan = given_engine(described, choice.algorithm, stack)
         # of an engine that somebody named nothing was known but that
-        return replace(choice, math_type=row.math_type, deterministic=row.deterministic), plan, plan.workspace
+        choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic)
+        completed = _algorithms(described.problem.operation).completed(described, plan)
+        if completed is not plan:
+            choice = replace(choice, remark="; ".join(filter(None, (choice.remark, completed.remark))))
+        return choice, completed, plan.workspace
     # a result is applied as one: its math type first, then the workspace is asked again
     described.descriptors["conv"].set_math_type(choice.math_type)
     size, algorithms = workspace_of(described, choice.algorithm), _algorithms(described.problem.operation)
     if why := algorithms.fits(described.problem, choice.algorithm):
-        apart = algorithms.apart(described, choice.algorithm, size)
-        if apart is None:
+        if algorithms.apart is None:
             raise NotSupportedError(described.problem.operation.function, Status.NOT_SUPPORTED, why)
+        apart = algorithms.apart(described, choice.algorithm, size)
         remark = "; ".join(filter(None, (choice.remark, f"{apart.remark}: {why}")))
         return replace(choice, remark=remark), apart, size
     return choice, described.prepare(algo=choice.algorithm, workSpaceSizeInBytes=size), size

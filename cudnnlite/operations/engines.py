@@ -30,9 +30,7 @@ def why_no_engine(problem: Problem) -> str:
         return "it has no operation graph"
     if any(numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1 for spec in problem.specs.values()):
         return "integers stay with the descriptor call"
-    if algorithms.build is not None and problem.values.get("beta"):
-        return "a graph of several operations does not read what it writes"
-    return ""
+    return algorithms.why_no_graph(problem)
 
 
 def is_aligned(*operands: DeviceArray | None) -> bool:

@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from cudnnlite._raw.calls import PreparedCall
 from cudnnlite.arguments import real_number, shown
 from cudnnlite.backend.engines import Engine
-from cudnnlite.backend.graph import Graph, fused_graph
+from cudnnlite.backend.graph import Graph, convolution_graph, fused_graph
+from cudnnlite.backend.plan import ExecutionPlan
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
@@ -85,11 +87,11 @@ class _ConvolutionThenBias:
     check = None  # each of its calls does that
     remark = "cudnnAddTensor adds the bias"
 
-    def __init__(self, described: Described, algorithm: Any, size: int) -> None:
+    def __init__(self, described: Described, convolution: PreparedCall) -> None:
         kind = np.float64 if described.problem.x.dtype == DataType.DOUBLE else np.float32
         self._one = np.ones((), kind)
         one, bias, y = self._one.ctypes.data, described.descriptors["bias"].ptr, described.descriptors["y"].ptr
-        self._convolution = described.prepare("cudnnConvolutionForward", algo=algorithm, workSpaceSizeInBytes=size)
+        self._convolution = convolution
         self._addition = described.prepare("cudnnAddTensor", alpha=one, beta=one, aDesc=bias, A=0, cDesc=y, C=0)
 
     def replace(self, bias: int, y: int, z: int = 0, **addresses: int) -> None:
@@ -104,9 +106,43 @@ class _ConvolutionThenBias:
 
 
 def _apart(described: Described, algorithm: Any, size: int) -> Any:
-    if described.problem.operation is not BIAS:
-        return None
-    return _ConvolutionThenBias(described, algorithm, size)
+    convolution = described.prepare("cudnnConvolutionForward", algo=algorithm, workSpaceSizeInBytes=size)
+    return _ConvolutionThenBias(described, convolution)
+
+
+def _why_no_graph(problem: Any) -> str:
+    if problem.values.get("beta"):
+        return "a graph of several operations does not read what it writes"
+    return ""
+
+
+def _adds_bias_apart(problem: Any) -> bool:
+    """Whether an engine convolves and `cudnnAddTensor` adds the bias.
+
+    Only graphs pad the ends of an axis differently, and no engine of an H200 scales a convolution, or adds to it what the
+    output held, and adds a bias too.
+    """
+    return not problem.conv.is_symmetric and (problem.alpha != 1 or problem.beta != 0)
+
+
+def _build_with_bias(handle: Handle, stack: ExitStack, problem: Any) -> Graph:
+    if not _adds_bias_apart(problem):
+        return _build(handle, stack, problem)
+    specs = {name: spec for name, spec in problem.specs.items() if name != "bias"}
+    kind = convolution_problem.ALGORITHMS.graph
+    return convolution_graph(handle, stack, kind, specs, problem.conv, problem.alpha, problem.beta)
+
+
+def _why_no_graph_with_bias(problem: Any) -> str:
+    if problem.beta and not _adds_bias_apart(problem):
+        return f"none adds a bias and beta * out (beta={problem.beta}), which interface='descriptor' does, or a call for each"
+    return ""
+
+
+def _completed_with_bias(described: Described, plan: ExecutionPlan) -> Any:
+    if not _adds_bias_apart(described.problem):
+        return plan
+    return _ConvolutionThenBias(described, plan)
 
 
 def _words(problem: Any) -> str:
@@ -126,16 +162,31 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
 
 _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
 _ITSELF = {**_NAMES, "z": "y", "zDesc": "yDesc"}
+_FUSED_ALGORITHMS = replace(
+    convolution_problem.ALGORITHMS, find="", build=_build, fits=_fits, why_no_graph=_why_no_graph
+)
 FUSED = replace(
     convolution_problem.FORWARD, name="convolution_bias_activation_forward",
     function="cudnnConvolutionBiasActivationForward", reads=("x", "w", "bias"), infer=_infer,
     options={"conv": ConvolutionSpec, "activation": ActivationSpec}, names=_ITSELF,
     constants={"alpha2": ctypes.addressof(_ZERO)}, check=_check, complete=_complete, words=_words,
     alignments=_alignments,
-    algorithms=replace(convolution_problem.ALGORITHMS, find="", build=_build, fits=_fits, apart=_apart),
+    algorithms=_FUSED_ALGORITHMS,
 )  # fmt: skip
 # `convolution_forward` with a bias: of IDENTITY, and what is added are the old values
-BIAS = replace(FUSED, name="convolution_bias_forward", names={**_ITSELF, "alpha2": "beta"}, constants={})
+BIAS = replace(
+    FUSED,
+    name="convolution_bias_forward",
+    names={**_ITSELF, "alpha2": "beta"},
+    constants={},
+    algorithms=replace(
+        _FUSED_ALGORITHMS,
+        apart=_apart,
+        build=_build_with_bias,
+        why_no_graph=_why_no_graph_with_bias,
+        completed=_completed_with_bias,
+    ),
+)
 FUSED_WITH_Z = replace(
     FUSED, name="convolution_bias_addition_activation_forward", reads=("x", "w", "bias", "z"),
     options={**FUSED.options, "alpha2": float}, names=_NAMES, constants={}, in_place=frozenset({"z"}),

@@ -54,8 +54,12 @@ class Algorithms:
     build: Callable[[Any, Any, Any], Any] | None = None
     # (problem, algorithm) -> why the C function does not do it with that algorithm; empty if it does
     fits: Callable[[Any, Any], str] = lambda problem, algorithm: ""
-    # (described, algorithm, bytes of workspace) -> several calls that do it then; None where there are none
-    apart: Callable[[Any, Any, int], Any] = lambda described, algorithm, size: None
+    # (described, algorithm, bytes of workspace) -> several calls that do it then; None where the operation has none
+    apart: Callable[[Any, Any, int], Any] | None = None
+    # (problem) -> why no engine computes it, nor a part of it; empty if one may
+    why_no_graph: Callable[[Any], str] = lambda problem: ""
+    # (described, execution plan) -> what computes all of the problem, where its graph is a part of it
+    completed: Callable[[Any, Any], Any] = lambda described, plan: plan
 
 
 @dataclass(frozen=True, eq=False)
