@@ -13,12 +13,13 @@ import numpy as np
 
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
+from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call, computes
 from cudnnlite.emulated.precision import round_tf32, scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, emulates, unsupported
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
+from cudnnlite.emulated.workspaces import needs_workspace
 from cudnnlite.enums import ActivationMode, DataType, Determinism, NanPropagation, Status
 from cudnnlite.operations.operation import OPERATIONS
 from cudnnlite.specs import ConvolutionSpec, TensorSpec
@@ -63,7 +64,8 @@ class ConvolutionCall(Call):
         """Return the NumPy kernel, a matrix product for Winograd's and FFT too, or refuse as a GPU would."""
         if why := why_refused(algorithm, self.x, self.w, self.conv, self.y):
             raise unsupported(why)
-        return TAP_BY_TAP if algorithm.name == "IMPLICIT_GEMM" else KERNELS[self.written]
+        kernels = KERNELS if needs_workspace(algorithm, self.x, self.w, self.conv) else WITHOUT_SCRATCH
+        return kernels[self.written]
 
     def workspace(self, kernel: Algorithm) -> int:
         """Return the bytes that a kernel wants."""

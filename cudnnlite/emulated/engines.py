@@ -17,16 +17,15 @@ from cudnnlite.emulated.api import EmulatedApi
 from cudnnlite.emulated.backend import Native, finalizes, native
 from cudnnlite.emulated.convolution import compute_dtype, convolved
 from cudnnlite.emulated.fusion import spec_of
-from cudnnlite.emulated.kernels import KERNELS, TAP_BY_TAP, Algorithm
+from cudnnlite.emulated.kernels import KERNELS, WITHOUT_SCRATCH, Algorithm
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, emulates, unsupported
-from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_refused
-from cudnnlite.enums import ConvolutionFwdAlgo, ConvolutionMode, DataType, Status
+from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_no_forward_engine
+from cudnnlite.enums import ConvolutionMode, DataType, Status
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
-_GEMMS = (ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, ConvolutionFwdAlgo.IMPLICIT_GEMM)
 _ALIGNMENT = 16  # of every address in a variant pack
 _TILES = 3  # the largest value of the one knob that every engine has; it changes nothing
 
@@ -41,7 +40,7 @@ class EngineFacts(NamedTuple):
 
 
 ENGINES = (
-    EngineFacts(notes=(BackendNumericalNote.STRICT_NAN_PROP,)),  # the one that wants no workspace, going forward
+    EngineFacts(notes=(BackendNumericalNote.STRICT_NAN_PROP,)),  # needs no workspace
     EngineFacts(),
     EngineFacts(narrow=True, notes=(BackendNumericalNote.TENSOR_CORE,)),
     EngineFacts(notes=(BackendNumericalNote.WINOGRAD,)),
@@ -78,7 +77,8 @@ class Convolution(NamedTuple):
             self.w.shape[2:] != (3, 3) or self.conv.groups > 1 or {*stride, *dilation} != {1}
         ):
             raise unsupported("Winograd's has 3 x 3 filters in one group, stride and dilation 1")
-        return TAP_BY_TAP if self.written == "y" and facts is ENGINES[0] else KERNELS[self.written]
+        kernels = WITHOUT_SCRATCH if facts is ENGINES[0] else KERNELS
+        return kernels[self.written]
 
 
 @finalizes("TENSOR")
@@ -154,14 +154,18 @@ def _graph(graph: Native) -> None:
 
 
 def _supported(problem: Convolution) -> None:
-    """Refuse what the descriptor call refuses too: an H200 has engines for all of the rest."""
-    y = problem.y if not problem.pointwise else problem.x.packed(problem.y.shape, problem.x.dtype)  # it is not written
-    if problem.written == "y":
-        reasons = [why_refused(algorithm, problem.x, problem.w, problem.conv, y) for algorithm in _GEMMS]
+    """Refuse a convolution for which an H200 has no engine."""
+    x, w, y, conv = problem.x, problem.w, problem.y, problem.conv
+    if numpy_dtype(x.dtype).kind in "iu":
+        raise unsupported("integers")
+    if problem.written != "y":
+        why = why_no_engine(x, w, conv, y)
+    elif problem.pointwise:  # then the convolution's result is not written to memory, and its layout does not count
+        why = why_no_forward_engine(x, w, conv, x.packed(y.shape, x.dtype), is_fused=True)
     else:
-        reasons = [why_no_engine(problem.x, problem.w, problem.conv, problem.y)]
-    if numpy_dtype(problem.x.dtype).kind in "iu" or all(reasons):
-        raise unsupported(reasons[0] or "integers")
+        why = why_no_forward_engine(x, w, conv, y, is_fused=False)
+    if why:
+        raise unsupported(why)
 
 
 def _engine(graph: Native, index: int) -> Native:

@@ -100,6 +100,27 @@ def why_no_engine(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: Tensor
     return _compute(_Problem(x, w, conv, y))
 
 
+def why_no_forward_engine(
+    x: TensorSpec,
+    w: FilterSpec,
+    conv: ConvolutionSpec,
+    y: TensorSpec,
+    *,
+    is_fused: bool,
+) -> str | None:
+    """Return why no engine computes a convolution: an H200 has one for what a matrix product computes.
+
+    It has engines for float64 in NDHWC besides, which none of the algorithms computes.  Whether these take pointwise
+    operations as well is not recorded, so a fused convolution is refused.
+    """
+    is_double = x.dtype == w.dtype == y.dtype == DataType.DOUBLE
+    is_channels_last = w.format == TensorFormat.NHWC and x.fits("NDHWC") and y.fits("NDHWC")
+    if is_double and x.rank == 5 and is_channels_last and not is_fused:
+        return _compute(_Problem(x, w, conv, y))
+    reasons = [why_refused(ConvolutionFwdAlgo[name], x, w, conv, y) for name in reversed(_GEMMS)]
+    return reasons[0] if all(reasons) else None
+
+
 def _compute(problem: _Problem) -> str | None:
     """Return why floats are not accumulated in the compute type."""
     kind = problem.conv.compute_type_for(problem.x)
