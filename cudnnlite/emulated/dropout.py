@@ -38,6 +38,11 @@ class Dropout:
         if self.probability:
             _header(api, self.states)
 
+    @property
+    def scale(self) -> float:
+        """What the values that are kept are multiplied by; with a probability of 1 none is kept."""
+        return 1 / ((1 - self.probability) or 1)
+
     def draw(self, api: EmulatedApi, masks: Sequence[NDArray[Any]]) -> None:
         """Fill masks with 0 and 1 / (1 - probability), of a probability of 1 with 0, and advance the states."""
         if not self.probability:
@@ -47,7 +52,7 @@ class Dropout:
         header = _header(api, self.states)
         generator = np.random.default_rng([int(header["seed"][0]), int(header["draws"][0])])
         for mask in masks:
-            np.multiply(generator.random(mask.shape) >= self.probability, 1 / ((1 - self.probability) or 1), out=mask)
+            np.multiply(generator.random(mask.shape) >= self.probability, self.scale, out=mask)
         header["draws"] += 1
 
 
@@ -115,4 +120,4 @@ def forward(x: Array, dropout: Dropout, call: Call) -> Array:
 @computes("dropout_gradient", ranks=(4, 5, 6), refused=Status.NOT_SUPPORTED)
 def backward(dy: Array, dropout: Dropout, call: Call) -> Array:
     """Return the gradient of x: what was kept, scaled."""
-    return np.where(call.kept_bits(dy.shape), dy / dy.dtype.type((1 - dropout.probability) or 1), 0)
+    return np.where(call.kept_bits(dy.shape), dy * dy.dtype.type(dropout.scale), 0)

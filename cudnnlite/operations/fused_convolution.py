@@ -110,12 +110,6 @@ def _apart(described: Described, algorithm: Any, size: int) -> Any:
     return _ConvolutionThenBias(described, convolution)
 
 
-def _why_no_graph(problem: Any) -> str:
-    if problem.values.get("beta"):
-        return "a graph of several operations does not read what it writes"
-    return ""
-
-
 def _adds_bias_apart(problem: Any) -> bool:
     """Whether an engine convolves and `cudnnAddTensor` adds the bias.
 
@@ -162,9 +156,7 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
 
 _NAMES = {**convolution_problem.FORWARD.names, "alpha1": "alpha"}
 _ITSELF = {**_NAMES, "z": "y", "zDesc": "yDesc"}
-_FUSED_ALGORITHMS = replace(
-    convolution_problem.ALGORITHMS, find="", build=_build, fits=_fits, why_no_graph=_why_no_graph
-)
+_FUSED_ALGORITHMS = replace(convolution_problem.ALGORITHMS, find="", build=_build, fits=_fits)
 FUSED = replace(
     convolution_problem.FORWARD, name="convolution_bias_activation_forward",
     function="cudnnConvolutionBiasActivationForward", reads=("x", "w", "bias"), infer=_infer,

@@ -246,7 +246,7 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
     for options, kind, remark in (
         ({}, dnn.Engine, ""),
         ({"interface": "descriptor"}, dnn.ConvolutionFwdAlgo, ""),
-        ({"beta": -0.5}, dnn.ConvolutionFwdAlgo, "does not read what it writes"),
+        ({"beta": -0.5}, dnn.ConvolutionFwdAlgo, "adds a bias and beta * out"),
         ({"alpha": 0.5}, dnn.ConvolutionFwdAlgo, "no engine serves"),
         ({"algorithm": "IMPLICIT_GEMM"}, dnn.ConvolutionFwdAlgo, added),
         ({"algorithm": "IMPLICIT_GEMM", "alpha": -2.0, "beta": 0.5}, dnn.ConvolutionFwdAlgo, added),
