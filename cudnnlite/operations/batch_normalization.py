@@ -39,6 +39,13 @@ def _parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNormMode) 
 
 
 def _check(specs: Any, options: Any) -> None:
+    x = specs["x"]
+    if x.size == 0:
+        raise ArgumentError(f"x is {x}; training takes mean and variance over it and needs one image at least")
+    _check_inference(specs, options)
+
+
+def _check_inference(specs: Any, options: Any) -> None:
     if not 0 <= options["epsilon"] < float("inf"):
         raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
     if not 0 <= options.get("momentum", 0) <= 1:
@@ -103,7 +110,7 @@ INFERENCE = Operation(
     "batch_normalization_inference", "cudnnBatchNormalizationForwardInference",
     ("x", "scale", "bias", "mean", "variance"), ("y",), lambda x, **_: x, {"mode": BatchNormMode, "epsilon": float},
     {**_BOTH, "estimatedMean": "mean", "estimatedVariance": "variance"},
-    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check,
+    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"), mixed=True, check=_check_inference,
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def make_plan(
         given = dict(zip((*operation.reads, "out"), (*operands, out), strict=True))
         known = {name: array if isinstance(array, DeviceArray) else None for name, array in given.items()}
         if algorithm is None and interface is None:
-            if handle.chooser is not None and problem.values[operation.writes[0]].size:
+            if handle.chooser is not None and all(spec.size for spec in problem.specs.values()):
                 algorithm = tuned_choice(handle, problem, lambda: problem, limit, **known)
             if algorithm is None and not is_aligned(*known.values()):
                 interface = UNALIGNED

@@ -194,6 +194,8 @@ def convolution_backward_filter(
 ) -> DeviceArray:  # fmt: skip
     """Compute the gradient of a convolution's filter: how a change of w changes a loss whose gradient at y is dy.
 
+    That of an empty batch is zero.
+
     Parameters
     ----------
     x : device array

@@ -85,7 +85,7 @@ DATA = Operation(
 FILTER = Operation(
     "convolution_backward_filter", "cudnnConvolutionBackwardFilter", ("x", "dy"), ("dw",), _filter_spec,
     names={"srcDesc": "xDesc", "diffDesc": "dyDesc", "gradDesc": "dwDesc", "y": "dy"},  # y in the search alone
-    dtypes=FLOATS, filters=frozenset({"dw"}), inverse=True,
+    dtypes=FLOATS, filters=frozenset({"dw"}), inverse=True, sums_images=True,
     algorithms=Algorithms(
         ConvolutionBwdFilterAlgo, cudnnConvolutionBwdFilterAlgoPerf_t,
         "cudnnGetConvolutionBackwardFilterAlgorithmMaxCount", "cudnnGetConvolutionBackwardFilterAlgorithm_v7",

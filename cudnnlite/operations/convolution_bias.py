@@ -37,6 +37,7 @@ BACKWARD = Operation(
     ("db",),
     _bias,
     hint=_hint,
+    sums_images=True,
     alignments=_alignments,
 )
 
@@ -45,7 +46,7 @@ BACKWARD = Operation(
 def convolution_backward_bias(
     handle: Handle, dy: AnyArray, *, alpha: float = 1.0, beta: float = 0.0, out: AnyArray | None = None
 ) -> DeviceArray:
-    """Compute the gradient of a bias, which is the sum over images and positions.
+    """Compute the gradient of a bias, which is the sum over images and positions, and zero for an empty batch.
 
     Parameters
     ----------

@@ -89,6 +89,8 @@ class Operation:
     # not listed need the size of their data type.  A kernel that loads several values at once ends the CUDA context of
     # the process where its operand has less; tests/device/alignment_sweep.py shows which ones do on a GPU.
     alignments: Alignments = natural_alignments
+    # whether what is written is a sum over the images of what is read, and so zero where there are none
+    sums_images: bool = False
     scaled: int = 1  # how many of what is written, from the first, `alpha` and `beta` apply to
     # what operands may be, as far as that can be said beforehand; empty where `infer` sees to it
     dtypes: tuple[DataType, ...] = LAYER_DTYPES

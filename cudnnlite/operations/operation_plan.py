@@ -16,6 +16,7 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.operations.algorithms import UNALIGNED, check_asked, choose, prepare
 from cudnnlite.operations.described import Described, involve
+from cudnnlite.operations.empty_batch import SumOfNothing
 from cudnnlite.operations.layout_conversion import ConvertedConvolution, conversion_layout
 from cudnnlite.operations.misaligned import AlignedCopies, misaligned
 from cudnnlite.operations.operands import check_overlap, check_workspace, check_writable, on_device
@@ -118,6 +119,9 @@ class OperationPlan(Plan):
             if operation.algorithms is not None:
                 check_asked(problem, algorithm, interface)
             if all(problem.values[name].size == 0 for name in operation.writes):  # an empty batch: nothing to call
+                return
+            if operation.sums_images and any(problem.values[name].size == 0 for name in operation.reads):
+                self._prepared = SumOfNothing(handle, problem, self._resources)
                 return
             self._prepare(algorithm, limit, interface, graph)
             log.debug("%s%s", self._description, f": {self.choice}" if self.choice else "")

@@ -270,10 +270,51 @@ def test_an_empty_batch(handle: dnn.Handle) -> None:
     w, none = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.empty((0, 4, 6, 6))
     assert dnn.convolution_backward_data(handle, w, none).shape == (0, 3, 8, 8)
     assert dnn.convolution_backward_data(handle, w, none, x=(0, 3, 8, 8)).shape == (0, 3, 8, 8)
-    refuses(ARGUMENT, r"\bx\b", lambda: dnn.convolution_backward_filter(handle, handle.empty((0, 3, 8, 8)), none))
 
 
 # ---------------------------------------------------------------- transposed
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_gradients_of_parameters_of_an_empty_batch_are_zero(
+    handle: dnn.Handle, layout: str, dtype: str, beta: float
+) -> None:
+    x, dy = handle.empty((0, 3, 8, 8), dtype, layout), handle.empty((0, 4, 6, 6), dtype, layout)
+    before = np.random.default_rng(0).integers(-8, 9, (4, 3, 3, 3)) if beta else np.full((4, 3, 3, 3), np.nan)
+    stored = before.astype(np.float32)
+    dw = handle.array(stored, dtype=dtype, layout=layout)
+    db = handle.array(stored[:1, :1].repeat(4, 1)[..., :1, :1], dtype=dtype, layout=layout)
+    db_before = db.numpy().astype(np.float64)
+    for out, held, call in (
+        (dw, stored, lambda: dnn.convolution_backward_filter(handle, x, dy, beta=beta, out=dw)),
+        (db, db_before, lambda: dnn.convolution_backward_bias(handle, dy, beta=beta, out=db)),
+    ):
+        assert call() is out
+        expected = beta * held if beta else np.zeros_like(held)
+        np.testing.assert_array_equal(out.numpy().astype(np.float64), expected)
+
+
+def test_a_plan_and_a_graph_of_an_empty_batch(handle: dnn.Handle) -> None:
+    x, dy = handle.empty((0, 3, 8, 8)), handle.empty((0, 4, 6, 6))
+    dw = handle.full((4, 3, 3, 3), np.nan, "float32")
+    with dnn.plan_convolution_backward_filter(handle, x, dy, w=dw.spec) as plan:
+        assert (plan.choice, plan.workspace) == (None, 0)
+        with dnn.capture(handle) as graph:
+            plan(x, dy, out=dw)
+        with graph:
+            graph.launch()
+        assert (dw.numpy() == 0).all()
+        assert (plan(x, dy).numpy() == 0).all()
+
+
+def test_a_tuned_handle_measures_no_empty_batch(handle: dnn.Handle) -> None:
+    with dnn.autotuned(handle, cache=":memory:"):
+        x, dy = handle.empty((0, 3, 8, 8)), handle.empty((0, 4, 6, 6))
+        assert (dnn.convolution_backward_filter(handle, x, dy).numpy() == 0).all()
+        with dnn.plan_convolution_backward_filter(handle, x, dy) as plan:
+            assert (plan(x, dy).numpy() == 0).all()
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")

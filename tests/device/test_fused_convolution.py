@@ -237,6 +237,60 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- convolution_forward with a bias
 
 
+@pytest.mark.parametrize("interface", [None, "graph"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-2.0, 0.0), (1.0, 0.5), (-2.0, 0.5)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_bias_scalars_and_uneven_padding(
+    handle: dnn.Handle, layout: str, dtype: str, alpha: float, beta: float, interface: str | None
+) -> None:
+    """No engine does all of it: one convolves, and cudnnAddTensor adds the bias."""
+    rng = np.random.default_rng(0)
+    uneven = ((0, 1), (2, 1))
+    x_host, w_host, bias_host, y_host = (
+        rng.integers(-4, 5, shape).astype(np.float32)
+        for shape in ((2, 4, 6, 7), (8, 4, 3, 2), (1, 8, 1, 1), (2, 8, 5, 9))
+    )
+    convolved = onnx_convolution(x_host, w_host, uneven, (1, 1), (1, 1))
+    expected = alpha * convolved + bias_host + beta * y_host
+    x, w, bias = (handle.array(host, dtype=dtype, layout=layout) for host in (x_host, w_host, bias_host))
+    conv = dnn.ConvolutionSpec(padding=uneven, math_type="fma")
+    is_apart = (alpha, beta) != (1.0, 0.0)
+    with dnn.plan_convolution_forward(
+        handle, x, w, conv, bias=bias, alpha=alpha, beta=beta, interface=interface
+    ) as plan:
+        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert ("cudnnAddTensor adds the bias" in plan.choice.remark) == is_apart
+        for call in (
+            lambda out: plan(x, w, bias, out=out),
+            lambda out: dnn.convolution_forward(
+                handle, x, w, conv, bias=bias, alpha=alpha, beta=beta, out=out, interface=interface
+            ),
+        ):
+            before = y_host if beta else np.full_like(y_host, np.nan)
+            out = handle.array(before, dtype=dtype, layout=layout)
+            found = call(out).numpy().astype(np.float64)
+            assert np.abs(found - expected).max() <= BOUNDS[dtype] * np.abs(expected).max()
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.WorkspaceLimitWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_bias_without_workspace(handle: dnn.Handle, dtype: str) -> None:
+    """Of the algorithms that add a bias themselves none may do without; then cudnnAddTensor adds it."""
+    fused = Fused(handle, dtype, "NCHW")
+    x, w, bias = fused.operands
+    expected = 0.5 * fused.problem.sums + fused.bias_host.astype(np.float64)
+    y = dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, alpha=0.5, workspace_limit=0, out=fused.out())
+    assert np.abs(y.numpy().astype(np.float64) - expected).max() <= BOUNDS[dtype] * np.abs(expected).max()
+
+
+def test_a_bias_and_beta_by_an_engine_is_refused_with_a_way_out(handle: dnn.Handle) -> None:
+    fused = Fused(handle, "float32", "NCHW")
+    x, w, bias = fused.operands
+    with pytest.raises(dnn.NotSupportedError, match=r"beta=0.5\), which interface='descriptor' does"):
+        dnn.convolution_forward(handle, x, w, fused.conv, bias=bias, beta=0.5, out=fused.out(), interface="graph")
+
+
 @pytest.mark.parametrize(("dtype", "layout"), KINDS)
 def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) -> None:
     """However it is added; the choice says how."""

@@ -148,6 +148,17 @@ def test_a_transformation_changes_the_layout(handle: dnn.Handle) -> None:
     refuses(dnn.ArgumentError, "beside out", lambda: dnn.transform_tensor(handle, y, layout="NCHW", out=y))
 
 
+def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
+    x = handle.empty((0, 3, 4, 5))
+    scale, bias, mean, var = (handle.zeros((1, 3, 1, 1), "float32") for _ in range(4))
+    assert dnn.batch_normalization_inference(handle, x, scale, bias, mean, var).shape == x.shape
+    needs = r"x is TensorSpec\(\(0, 3, 4, 5\).*needs one image at least"
+    with pytest.raises(dnn.ArgumentError, match=needs):
+        dnn.batch_normalization_training(handle, x, scale, bias, running_mean=mean, running_var=var)
+    with pytest.raises(dnn.ArgumentError, match=needs):
+        dnn.batch_normalization_backward(handle, x, x, scale, mean, var)
+
+
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
 @pytest.mark.parametrize("dtype", DOCUMENTED)
 def test_batch_normalisation_is_what_pytorch_says(handle: dnn.Handle, mode: str, dtype: str) -> None:
