@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import warnings
-import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.calls import Alive
 from cudnnlite._raw.functions import FUNCTIONS
+from cudnnlite._raw.leaks import Leak, release_leaks
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.opaque import NativeT
 from cudnnlite.arguments import instance_of
@@ -53,15 +52,14 @@ def release(api: CudnnApi, destroy: str, native: ctypes.c_void_p) -> None:
 class Closable(NonCopyable):
     """What is closed by `with` or by `close()`; some, with a `ResourceWarning`, when it is garbage collected."""
 
-    _finalizer: weakref.finalize[Any, Any]
+    _leak: Leak
 
     def _release_when_leaked(self, release: Callable[[], object], complaint: str) -> None:
-        """Run `release` if this object goes without `close()`, whose part it is to detach `_finalizer`.
+        """Run `release` if this object goes without `close()`, whose part it is to detach `_leak`.
 
         Not at interpreter exit: destroying native objects then can crash.
         """
-        self._finalizer = weakref.finalize(self, _release_leaked, release, complaint)
-        self._finalizer.atexit = False
+        self._leak = Leak(self, release, complaint)
 
     def close(self) -> None:
         """Give back what this object owns; harmless when called again."""
@@ -72,13 +70,6 @@ class Closable(NonCopyable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _release_leaked(release: Callable[[], object], complaint: str) -> None:
-    try:
-        warnings.warn(complaint, ResourceWarning, stacklevel=2)
-    finally:  # also where warnings are errors
-        release()
 
 
 def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
@@ -166,6 +157,7 @@ api : CudnnApi, optional
 
     def __init__(self, spec: Any, *, api: CudnnApi | None = None) -> None:
         instance_of(spec, self._spec_type, "spec")
+        release_leaks()
         self.api = library_api() if api is None else instance_of(api, CudnnApi, "api")
         self._spec = spec
         native = self._type()
@@ -210,7 +202,7 @@ api : CudnnApi, optional
         """Destroy the native object; harmless when called again."""
         native, self._native = self._native, None
         if native is not None:
-            self._finalizer.detach()
+            self._leak.detach()
             release(self.api, self._destroy, native)
 
     def __repr__(self) -> str:

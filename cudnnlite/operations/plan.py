@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
+from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ClosedError
@@ -21,6 +22,7 @@ class Plan(Closable):
 
     def __init__(self, handle: Handle, description: str) -> None:
         handle.use()
+        release_leaks()
         self._handle = handle
         self._device = handle.device
         self._thread = handle.calling_thread
@@ -42,7 +44,7 @@ class Plan(Closable):
         """Destroy the descriptors; harmless when called again."""
         if not self._closed:
             self._closed = True
-            self._finalizer.detach()
+            self._leak.detach()
             if not self._holders:
                 with self._device.closing():
                     self._resources.close()

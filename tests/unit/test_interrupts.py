@@ -75,6 +75,21 @@ def tuning(handle):
     return lambda: tuner.tune(problem)
 
 
+def leaks(handle):
+    """Objects that go without `close()`: what they own is given back all the same."""
+    x = handle.array(IMAGE)
+    y = dnn.activation_forward(handle, x, "relu")
+
+    def work():
+        with dnn.capture(handle) as graph:
+            dnn.activation_forward(handle, x, "relu", out=y)
+        graph.launch()
+        del graph
+        TensorDescriptor((1, 2, 3, 4))
+
+    return work
+
+
 def raw_calls(handle):
     """Conversion of arguments, which a GPU's path has too."""
     with TensorDescriptor((1, 2, 3, 4)) as descriptor:
@@ -130,6 +145,7 @@ CALLS: dict[str, Callable] = {
     "store": store,
     "capture": capture,
     "trace": trace,
+    "leaks": leaks,
     "raw calls": lambda handle: lambda: raw_calls(handle),
 }
 
