@@ -1,6 +1,7 @@
 """The emulated device's memory: host memory behind addresses that are checked at every use.
 
 Stricter than hardware: a pointer must lie inside one live allocation, new memory is all NaN, freed memory all garbage.
+A large allocation becomes so part by part, where it is looked at: what nobody uses takes no memory of the host's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cudnnlite._raw.calls import Alive
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import refusals_ignored
 from cudnnlite.devices.storage import host_bytes
@@ -30,6 +32,8 @@ POISON_FREED = 0xA5
 QUARANTINE = 16 << 20  # freed memory whose addresses are not handed out again yet, in bytes
 _OVERHEAD = 512  # what a block takes beside its bytes: alignment, and Python's objects
 _UNASKED = 16 << 20  # so many bytes are allocated without a look at what the host has left
+_LARGE = 16 << 20  # bytes from which an allocation is poisoned part by part
+_PART = 2 << 20  # bytes; as large as a huge page
 # of both versions of control groups: where they are, and the files with the limit, the use, and what of that is a mere cache
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
@@ -43,7 +47,7 @@ class IllegalAddressError(Exception):
     """A pointer does not lie inside a live allocation: what a GPU reports as an illegal memory access, if at all."""
 
 
-_memories: weakref.WeakSet[EmulatedMemory] = weakref.WeakSet()
+_memories = Alive()
 
 
 class EmulatedMemory(NonCopyable):
@@ -60,6 +64,8 @@ class EmulatedMemory(NonCopyable):
         self.peak = 0
         self._used = 0
         self._blocks: dict[int, Bytes] = {}
+        # Of large blocks: which of their parts nobody has looked at, so that they have no memory.
+        self._untouched: dict[int, npt.NDArray[np.bool_]] = {}
         self._addresses: list[int] = []
         self._quarantine: deque[Bytes] = deque()
         self._quarantined = 0
@@ -103,16 +109,23 @@ class EmulatedMemory(NonCopyable):
                 return EmulatedBuffer(self, 0, 0)
             self._unasked %= _UNASKED
             try:
-                raw = np.full(nbytes + ALIGNMENT, POISON_NEW, np.uint8)
+                raw = np.empty(nbytes + ALIGNMENT, np.uint8)
             except MemoryError as error:  # a limit of the process
                 raise self._too_much(nbytes) from error
             offset = -raw.ctypes.data % ALIGNMENT
             block = raw[offset : offset + nbytes]
             address = block.ctypes.data
+            if nbytes < _LARGE:
+                block[:] = POISON_NEW
             buffer = EmulatedBuffer(self, address, nbytes)
             owner = _Owner(buffer, self._dropped.append)
             owner.address = address
             try:
+                if nbytes < _LARGE:
+                    # An interrupt may have left those of an earlier block at this address.
+                    self._untouched.pop(address, None)
+                else:
+                    self._untouched[address] = np.ones(-(-nbytes // _PART), bool)
                 self._owners[address], self._blocks[address] = owner, block
                 self._used += nbytes
                 bisect.insort(self._addresses, address)
@@ -141,7 +154,8 @@ class EmulatedMemory(NonCopyable):
             except BaseException:
                 self._repair()
                 raise
-            block[:] = POISON_FREED
+            for part in self._touched_parts(address, block):
+                part[:] = POISON_FREED
             self._quarantine.append(block)
             self._quarantined += block.nbytes + _OVERHEAD
             while self._quarantined > QUARANTINE:
@@ -151,6 +165,28 @@ class EmulatedMemory(NonCopyable):
         """Bring the books in order after an interrupt between two of them; the blocks are what there is."""
         self._addresses[:] = sorted(self._blocks)
         self._used = sum(block.nbytes for block in self._blocks.values())
+
+    def _touched_parts(self, address: int, block: Bytes) -> list[Bytes]:
+        """Return the parts of a block that is freed which have memory, and forget the others."""
+        untouched = self._untouched.pop(address, None)
+        if untouched is None:
+            return [block]
+        return [block[part * _PART : (part + 1) * _PART] for part in np.flatnonzero(~untouched)]
+
+    def _poison(self, start: int, offset: int, nbytes: int) -> None:
+        """Poison those parts of a range in the block at `start` that nobody has looked at."""
+        untouched = self._untouched.get(start)
+        if untouched is None:
+            return
+        first, end = offset // _PART, -(-(offset + nbytes) // _PART)
+        for part in first + np.flatnonzero(untouched[first:end]):
+            self._blocks[start][part * _PART : (part + 1) * _PART] = POISON_NEW
+            untouched[part] = False  # last: an interrupt before it lets the part be poisoned again
+
+    @property
+    def promised(self) -> int:
+        """The bytes that are allocated, and for which the host has given no memory yet."""
+        return sum(_PART * int(untouched.sum()) for untouched in tuple(self._untouched.values()))
 
     def _free_dropped(self) -> None:
         while self._dropped:
@@ -184,6 +220,7 @@ class EmulatedMemory(NonCopyable):
                 raise IllegalAddressError(
                     f"{nbytes} bytes at {address:#x} do not lie inside one live allocation of the emulated device"
                 )
+            self._poison(start, address - start, nbytes)
             return self._blocks[start][address - start : address - start + nbytes]
 
     def ints(self, pointer: Any, count: int) -> npt.NDArray[np.int32]:
@@ -238,6 +275,8 @@ class EmulatedBuffer(NonCopyable):
 
     def bytes(self) -> Bytes:
         """Return the memory as an array that keeps this buffer, and so the allocation, alive."""
+        if not self.is_closed:
+            self._memory.view(self.handle, self.size)  # poisons what nobody has looked at
         return host_bytes(self)
 
 
@@ -247,8 +286,10 @@ def host_memory(root: Path = Path("/")) -> int:
 
 
 def _left(root: Path) -> Iterator[int]:
+    # Limits of memory that is used do not count what is promised; one of addresses does.
+    promised = sum(memory.promised for memory in _memories)
     with refusals_ignored():
-        yield _named(root / "proc/meminfo", "MemAvailable:") * 1024
+        yield _named(root / "proc/meminfo", "MemAvailable:") * 1024 - promised
     with refusals_ignored():
         _, _, limit = (root / "proc/self/limits").read_text().partition("Max address space")  # as `ulimit -v` sets it
         if limit.split()[:1] not in ([], ["unlimited"]):
@@ -264,7 +305,8 @@ def _left(root: Path) -> Iterator[int]:
                     with refusals_ignored():
                         most, used = ((where / name).read_text().strip() for name in (limit, use))
                         if most.isdigit():  # not "max"
-                            yield int(most) - int(used) + _named(where / "memory.stat", cache)
+                            cached = _named(where / "memory.stat", cache)
+                            yield int(most) - int(used) + cached - promised
 
 
 def _named(file: Path, name: str) -> int:

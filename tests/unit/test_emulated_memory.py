@@ -3,14 +3,23 @@
 import gc
 import itertools
 import random
+import resource
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.emulated.memory import ALIGNMENT, POISON_FREED, POISON_NEW, EmulatedMemory, IllegalAddressError
+from cudnnlite.emulated.memory import (
+    ALIGNMENT,
+    POISON_FREED,
+    POISON_NEW,
+    EmulatedMemory,
+    IllegalAddressError,
+    host_memory,
+)
 from cudnnlite.errors import DeviceMemoryError
 
 MIB = 1 << 20
@@ -131,6 +140,89 @@ def test_the_quarantine_does_not_grow_without_end(memory):
     assert memory._quarantined <= 64 * MIB
     assert sum(block.nbytes for block in memory._quarantine) == memory._quarantined
     assert memory.used == 0
+
+
+# ---------------------------------------------------------------- large allocations
+
+LARGE = 512 * MIB
+
+
+@pytest.fixture
+def large(large_memory):
+    return large_memory.allocate(LARGE)
+
+
+@pytest.fixture
+def large_memory():
+    return EmulatedMemory(2 * LARGE)
+
+
+def resident_bytes():
+    """Return how much of the host's memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_what_nobody_looks_at_takes_no_memory(large_memory):
+    before = resident_bytes()
+    buffer = large_memory.allocate(LARGE)
+    for offset in (0, LARGE // 2 + 1, LARGE - 3):
+        assert (large_memory.view(buffer.handle + offset, 3) == POISON_NEW).all()
+    assert resident_bytes() - before < 64 * MIB
+    buffer.close()
+    assert large_memory.used == 0
+
+
+def test_a_large_empty_array_takes_no_memory():
+    before = resident_bytes()
+    with dnn.Handle(device="emulated") as handle:
+        x = handle.empty((2, 256, 512, 512), "float32")
+        assert np.isnan(x[1:, 255:, 511:, 511:].numpy()).all()
+        assert resident_bytes() - before < 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(0, 1), (2 * MIB - 1, 2), (3 * MIB, 4 * MIB), (LARGE - 1, 1), (LARGE - MIB - 1, MIB)]
+)
+def test_a_part_is_poisoned_once(large_memory, large, offset, nbytes):
+    part = large_memory.view(large.handle + offset, nbytes)
+    assert (part == POISON_NEW).all()
+    part[:] = 1
+    start = max(0, offset - MIB)
+    around = large_memory.view(large.handle + start, min(offset + nbytes + MIB, LARGE) - start)
+    assert (around == 1).sum() == nbytes
+    assert (around == POISON_NEW).sum() == around.size - nbytes
+
+
+def test_freed_parts_that_somebody_looked_at_are_garbage(large_memory, large):
+    part = large_memory.view(large.handle + 100 * MIB, 10)
+    large.close()
+    assert (part == POISON_FREED).all()
+
+
+def test_an_exported_large_allocation_is_poisoned():
+    buffer = EmulatedMemory(LARGE).allocate(17 * MIB + 5)
+    assert (buffer.bytes() == POISON_NEW).all()
+
+
+def test_a_small_allocation_where_a_large_one_was_is_not_poisoned_again(monkeypatch):
+    monkeypatch.setattr("cudnnlite.emulated.memory._LARGE", 1000)
+    memory = EmulatedMemory(MIB)
+    for nbytes in (2000, 500, 2000, 500):
+        buffer = memory.allocate(nbytes)
+        memory.view(buffer.handle, nbytes)[:] = 1
+        assert (memory.view(buffer.handle, nbytes) == 1).all()
+        buffer.close()
+
+
+def test_what_is_promised_is_not_promised_again(large_memory):
+    free = host_memory()
+    buffer = large_memory.allocate(LARGE)
+    assert large_memory.promised == LARGE
+    assert host_memory() < free - LARGE // 2
+    large_memory.view(buffer.handle, 10 * MIB)
+    assert large_memory.promised == LARGE - 10 * MIB
+    buffer.close()
+    assert large_memory.promised == 0
 
 
 # ---------------------------------------------------------------- accounting
