@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cudnnlite import errors, raw
+from cudnnlite.arguments import refused_as
 from cudnnlite.backend.descriptor import BackendDescriptor
 from cudnnlite.backend.engines import Engine
 from cudnnlite.descriptors import (
@@ -232,7 +233,10 @@ if not TYPE_CHECKING:
         """Import what there is of the tuner and of traces when it is first asked for, and keep it."""
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        # There may be no file descriptor left for what has to be read.
+        with refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
+            module = import_module(f"{__name__}.{_LATER[name]}")
+        found = globals()[name] = getattr(module, name)
         return found
 
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng  # here: NumPy imports it when it is first asked for
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -52,7 +53,7 @@ def fill_random(
 
 @lru_cache(maxsize=3)  # a convolution's operands: of 23 layers these numbers took a third of the tuning
 def _numbers(seed: int, count: int, kind: np.dtype[Any]) -> np.ndarray[tuple[int], np.dtype[Any]]:
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     if kind.kind in "iu":
         values = random.integers(-3 if kind.kind == "i" else 0, 4, count).astype(kind)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite._raw.unforked import unforked
 from cudnnlite.arguments import MAX_INT, integer, refused_as, shown
 from cudnnlite.devices.device import Device, DeviceFacts
-from cudnnlite.errors import ArgumentError, NoDeviceError
+from cudnnlite.errors import ArgumentError, CudnnliteError, NoDeviceError
 from cudnnlite.warn import warn_user
 
 DEVICE_VARIABLE = "CUDNNLITE_DEVICE"
@@ -78,8 +78,9 @@ class Devices:
 
 def device_classes() -> tuple[type, ...]:
     """Return the classes that devices are of."""
-    from cudnnlite.devices.cuda import CudaDevice
-    from cudnnlite.emulated.device import EmulatedDevice
+    with refused_as(CudnnliteError, "the devices' modules cannot be imported"):
+        from cudnnlite.devices.cuda import CudaDevice
+        from cudnnlite.emulated.device import EmulatedDevice
 
     return CudaDevice, EmulatedDevice
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from cudnnlite.emulated.api import EmulatedApi
@@ -50,7 +51,7 @@ class Dropout:
                 mask[...] = 1
             return
         header = _header(api, self.states)
-        generator = np.random.default_rng([int(header["seed"][0]), int(header["draws"][0])])
+        generator = default_rng([int(header["seed"][0]), int(header["draws"][0])])
         for mask in masks:
             np.multiply(generator.random(mask.shape) >= self.probability, self.scale, out=mask)
         header["draws"] += 1

@@ -28,6 +28,13 @@ class Foreign:
         return self._source.__dlpack_device__()
 
 
+class Copied(Foreign):
+    """Another library's copy of an array."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._source.__dlpack__(**options | {"copy": True})
+
+
 class Plain:
     """Another library's array of before DLPack 1.0, whose method takes nothing but the stream."""
 
@@ -93,6 +100,35 @@ def test_numpy_may_write_what_may_be_written(handle: dnn.Handle) -> None:
     assert np.from_dlpack(array).flags.writeable
     locked = dnn.DeviceArray(array.spec, array.device, array.ptr, array, handle.stream, readonly=True)
     assert not np.from_dlpack(locked).flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"copy": np.array([])}, r"copy=array\(.*; allowed: None, True, False"),
+        ({"copy": 1}, "copy=1; allowed: None, True, False"),
+        ({"stream": np.array([1, 2])}, "stream=.* is not an integer"),
+        ({"stream": -2}, "stream=-2; allowed: "),
+        ({"max_version": 1}, "max_version=1 is not a sequence of integers"),
+        ({"dl_device": (1,)}, r"dl_device=\(1,\); needed: two integers"),
+    ],
+    ids=repr,
+)
+def test_what_a_consumer_asks_is_checked(handle: dnn.Handle, options: Any, message: str) -> None:
+    x = handle.array(np.ones(X, np.float32))
+    with pytest.raises(dnn.ArgumentError, match=f"^{message}"):
+        x.__dlpack__(**options)
+
+
+@emulated_only
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_consumer_gets_a_copy_where_it_asks_for_one(handle: dnn.Handle, dtype: str) -> None:
+    x = handle.array(np.ones(X, np.float32), dtype=dtype)
+    view = handle.view(Foreign(x))
+    assert view.ptr == x.ptr
+    x.__dlpack__(copy=True, max_version=(1, 0), dl_device=(1, 0))
+    with pytest.raises(dnn.ArrayTypeError, match="host array"):  # the copy is not on the device
+        handle.view(Copied(x))
 
 
 @emulated_only

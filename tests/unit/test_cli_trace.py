@@ -1,8 +1,10 @@
 """`cudnnlite trace`: the trace is there however the script ends, of the process that began it alone."""
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +90,19 @@ def test_a_script_that_calls_nothing_is_told(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr.count("the script made no call of cuDNN")) == (0, 1), done.stderr
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"program.c", "Makefile"}
+
+
+@pytest.mark.processes
+def test_a_script_whose_name_is_no_utf8_is_traced(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    script = folder / os.fsdecode(b"\xfe.py")
+    script.write_text(HEAD.replace("Handle()", "Handle('emulated')"))
+    command = [sys.executable, "-m", "cudnnlite", "trace", script, "--c", folder / "c"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "c: the program and what it reads" in done.stderr
+    assert "<U+DCFE>.py:" in (folder / "c" / "program.c").read_text()
 
 
 def trace_into(folder, *options):

@@ -263,6 +263,10 @@ def test_a_network_is_refused(name):
 BAD_DATA = {
     "rank_2": (lambda: RNNDataSpec((5, 4)), r"shape=\(5, 4\).*'sequence_major'.*\(T, N, vector\)"),
     "rank_4": (lambda: RNNDataSpec((5, 4, 6, 1)), r"shape="),
+    "unknown_layout": (
+        lambda: RNNDataSpec((5, 4, 6), layout=RNNDataLayout(9)),
+        r"layout=<RNNDataLayout.UNKNOWN_9: 9>; allowed: ",
+    ),
     "rank_2_batch_major": (lambda: RNNDataSpec((5, 4), layout="batch_major"), r"'batch_major'.*\(N, T, vector\)"),
     "rank_3_packed": (lambda: RNNDataSpec((5, 4, 6), (5,), layout="packed"), r"'packed'.*\(sum of lengths, vector\)"),
     "no_steps": (lambda: RNNDataSpec((0, 4, 6)), r"shape"),

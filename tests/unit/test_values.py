@@ -213,7 +213,8 @@ def test_strings_of_numpy():
 @pytest.mark.parametrize(
     "value",
     ["complex64", "bool", "int16", "", "O", np.complex128, np.bool_, object, Ellipsis, [], {}, ["float32"], 1.0, True, None,
-     MathType.DEFAULT, DataType.BOOLEAN, DataType.INT4, 999],
+     MathType.DEFAULT, DataType.BOOLEAN, DataType.INT4, 999, np.timedelta64(3), np.timedelta64("NaT"),
+     np.datetime64(3, "s")],
     ids=repr,
 )  # fmt: skip
 def test_data_types_refused(value):
